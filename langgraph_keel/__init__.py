@@ -1,0 +1,104 @@
+"""langgraph-keel: a durable checkpointer for LangGraph.
+
+    from langgraph_keel import SqliteSaver
+
+    with SqliteSaver.from_conn_string("agent.db") as saver:
+        graph = builder.compile(checkpointer=saver)
+
+Backends are imported when they are first named, so that none needs another's client library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from langgraph_keel.core.records import ThreadInfo
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.errors import (
+    CheckpointConflict,
+    CorruptStore,
+    InvalidConfig,
+    InvalidInput,
+    KeelError,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    ReadOnlyStore,
+    RefusedType,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    ThreadExists,
+    UnstorableValue,
+    ValueRefused,
+)
+from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.memory import MemorySaver
+    from langgraph_keel.sqlite import SqliteSaver
+
+__version__ = "0.1.0"
+
+_LAZY = {"MemorySaver": "langgraph_keel.memory", "SqliteSaver": "langgraph_keel.sqlite"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a backend when it is first named."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)
+
+
+def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
+    """Open a saver by URL; the command line uses the same.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or `memory:`.
+        read_only: Never write, and do not create what is missing.
+        **options: As for the saver that the URL names.
+
+    Returns:
+        A saver, to be closed by `with`, `async with` or `close()`.
+
+    Raises:
+        InvalidInput: The URL names no backend of Keel.
+        NotFound: `read_only`, and there is nothing there.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "memory":
+        return __getattr__("MemorySaver")(**options)
+    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
+        return __getattr__("SqliteSaver")(rest[3:], read_only=read_only, **options)
+    raise InvalidInput(
+        f"{url!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db or memory:"
+    )
+
+
+__all__ = [
+    "CheckpointConflict",
+    "CorruptStore",
+    "InvalidConfig",
+    "InvalidInput",
+    "KeelError",
+    "KeelSaver",
+    "KeelSerializer",
+    "MemorySaver",
+    "NewerFormat",
+    "NotAKeelStore",
+    "NotFound",
+    "ReadOnlyStore",
+    "RefusedType",
+    "SqliteSaver",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreError",
+    "StoreFull",
+    "ThreadExists",
+    "ThreadInfo",
+    "UnstorableValue",
+    "ValueRefused",
+    "open_saver",
+]

@@ -1,0 +1,79 @@
+"""The `keel` command line: look into a store, and a demonstration that needs no key and no network."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from langgraph_keel.cli import app as commands
+from langgraph_keel.cli.demo import demo
+from langgraph_keel.cli.options import wants_json
+from langgraph_keel.cli.terminal import report_error
+from langgraph_keel.errors import KeelError
+
+__all__ = ["app", "main"]
+
+
+class KeelGroup(TyperGroup):
+    """The top command: every `KeelError` becomes one line (or one JSON object) and exit status 1."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except KeelError as error:
+            report_error(error, as_json=wants_json(ctx))
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    name="keel",
+    cls=KeelGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        print("langgraph-keel", version("langgraph-keel"))
+    except PackageNotFoundError:
+        print("langgraph-keel (not installed)")
+    raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave."),
+]
+
+
+@app.callback()
+def keel(show_version: Version = False) -> None:
+    """Look into the threads that LangGraph agents keep in Keel.
+
+    New here? [bold]keel demo[/bold] kills an agent at work and resumes it, in a few seconds.
+    """
+
+
+app.command()(demo)
+app.command()(commands.threads)
+app.command()(commands.history)
+app.command()(commands.show)
+
+
+def main() -> None:
+    """Run `keel`; the console entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot print a character gets its escape, not a traceback.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    app()

@@ -1,0 +1,134 @@
+"""The commands that look into a store: `threads`, `history` and `show`."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from typing import Annotated, Any, cast
+
+import typer
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_keel.cli import checkpoints
+from langgraph_keel.cli import show as render
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, reading
+from langgraph_keel.cli.terminal import console, print_json
+from langgraph_keel.errors import InvalidInput, NotFound
+
+EVERY_NS = "*"
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
+Ns = Annotated[
+    str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; [bold]*[/bold] for all of them.")
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Argument(metavar="[CHECKPOINT]", help="Its id, or the start or end of it; the latest if left out."),
+]
+
+
+def threads(url: Url = DEFAULT_URL, limit: Limit = 50, json: AsJson = False) -> None:
+    """List the threads in a store, the one last active first.
+
+    Example: [bold]keel threads --url sqlite:///agent.db[/bold]
+    """
+    with reading(url) as saver:
+        found = list(saver.threads(limit=limit + 1))
+    if json:
+        print_json(render.threads_json(found[:limit], more=len(found) > limit))
+    else:
+        console().print(render.threads_table(found[:limit], url, more=len(found) > limit))
+
+
+def history(
+    thread: Thread,
+    url: Url = DEFAULT_URL,
+    limit: Limit = 50,
+    ns: Ns = "",
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched.
+
+    Example: [bold]keel history my-thread --limit 10[/bold]
+    """
+    with reading(url, imports) as saver:
+        found = list(saver.list(_config(thread, None if ns == EVERY_NS else ns), limit=limit + 1))
+        if not found:
+            raise _no_thread(saver, thread, ns)
+        rows = checkpoints.rows(found, saver)[:limit]
+    more = len(found) > limit
+    if json:
+        print_json(render.history_json(thread, rows, more=more))
+    else:
+        console().print(render.history_table(thread, rows, more=more, full=full, every_ns=ns == EVERY_NS))
+
+
+def show(
+    thread: Thread,
+    checkpoint: Checkpoint = None,
+    url: Url = DEFAULT_URL,
+    ns: Ns = "",
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
+
+    Example: [bold]keel show my-thread[/bold], or with an id from [bold]keel history[/bold]:
+    [bold]keel show my-thread 5f0c2a91[/bold]
+    """
+    with reading(url, imports) as saver:
+        found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
+    if json:
+        print_json(render.checkpoint_json(found))
+    else:
+        console().print(render.checkpoint_page(found, full=full))
+
+
+def _config(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
+    given = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
+    return {"configurable": {key: value for key, value in given.items() if value is not None}}
+
+
+def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
+    for found in saver.list(_config(thread, None if ns == EVERY_NS else ns), limit=1):
+        return cast(CheckpointTuple, found)
+    raise _no_thread(saver, thread, ns)
+
+
+def _named(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
+    """Return the checkpoint whose id is `wanted`, or starts or ends with it."""
+    if ns != EVERY_NS and (exact := saver.get_tuple(_config(thread, ns, wanted))):
+        return cast(CheckpointTuple, exact)
+    every: list[CheckpointTuple] = list(saver.list(_config(thread, None if ns == EVERY_NS else ns)))
+    if not every:
+        raise _no_thread(saver, thread, ns)
+    found = [item for item in every if _matches(checkpoints.id_of(item), wanted)]
+    if len(found) == 1:
+        return found[0]
+    raise _no_checkpoint(thread, wanted) if not found else _ambiguous(wanted, found)
+
+
+def _matches(checkpoint: str, wanted: str) -> bool:
+    return bool(wanted) and (checkpoint.startswith(wanted) or checkpoint.endswith(wanted))
+
+
+def _ambiguous(wanted: str, found: list[CheckpointTuple]) -> InvalidInput:
+    ids = ", ".join(checkpoints.id_of(item) for item in found[:3])
+    return InvalidInput(
+        f"{wanted!r} fits {len(found)} checkpoints ({ids}{', …' * (len(found) > 3)}): give more of it"
+    )
+
+
+def _no_checkpoint(thread: str, wanted: str) -> NotFound:
+    return NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
+
+
+def _no_thread(saver: Any, thread: str, ns: str) -> NotFound:
+    if ns and next(iter(saver.list(_config(thread, None), limit=1)), None):
+        return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
+    known = [info.thread_id for info in itertools.islice(saver.threads(), 1000)]
+    close = difflib.get_close_matches(thread, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "`keel threads` lists those there are"
+    return NotFound(f"there is no thread {thread!r}: {hint}")

@@ -1,0 +1,78 @@
+"""The options that commands share, and how they open a store with them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from langgraph_keel import open_saver
+from langgraph_keel.errors import InvalidInput, RefusedType
+
+DEFAULT_URL = "sqlite:///keel.db"
+_JSON = "langgraph_keel.json"
+
+
+def _remember_json(ctx: typer.Context, wanted: bool) -> bool:
+    ctx.meta[_JSON] = wanted
+    return wanted
+
+
+def wants_json(ctx: typer.Context) -> bool:
+    """Tell whether the command that ran was given `--json`."""
+    return bool(ctx.meta.get(_JSON))
+
+
+Url = Annotated[str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store to look into.")]
+AsJson = Annotated[
+    bool,
+    typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
+]
+Full = Annotated[
+    bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")
+]
+Imports = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import this module first, so that values of its classes can be read (found from the current "
+        "directory too). Repeatable.",
+    ),
+]
+Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
+
+
+@contextmanager
+def reading(url: str, imports: list[str] | None = None) -> Iterator[Any]:
+    """Open the store at `url` for reading only, with the user's own classes imported before."""
+    for module in imports or ():
+        _import(module)
+    try:
+        with open_saver(url, read_only=True) as saver:
+            yield saver
+    except RefusedType as error:
+        raise _advised(error) from None
+
+
+def _import(module: str) -> None:
+    sys.path.insert(0, "")
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"--import {module}: {error}") from error
+    finally:
+        sys.path.remove("")
+
+
+def _advised(error: RefusedType) -> RefusedType:
+    """Return the error with the option that helps, if the class was only not imported."""
+    module = error.type_name.rpartition(".")[0]
+    if module in sys.modules:
+        return error
+    advice = f"{error.reason} If you trust it: --import {module}"
+    return type(error)(error.type_name, advice, error.path, error.where)

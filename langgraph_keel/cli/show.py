@@ -1,0 +1,235 @@
+"""How threads, histories and checkpoints look: as tables and pages for a person, as JSON for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph.checkpoint.base import CheckpointTuple
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_keel.cli import checkpoints
+from langgraph_keel.cli.as_json import as_json
+from langgraph_keel.cli.checkpoints import Row
+from langgraph_keel.cli.terminal import local_time, one_line, plain, without_password
+from langgraph_keel.cli.values import is_internal, value_lines
+
+Cells = tuple[str, Text, str, Text, Text]
+_SOURCE_STYLE = {"input": "cyan", "update": "yellow", "fork": "magenta"}
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The wide form of something where the terminal is at least `at` columns wide, else the narrow one."""
+
+    wide: RenderableType
+    narrow: RenderableType
+    at: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Choose by the width there is."""
+        yield self.wide if options.max_width >= self.at else self.narrow
+
+
+def _table(*columns: str | Text) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableType:
+    """Return the table of `keel threads`."""
+    if not found:
+        return Text(f"No threads in {without_password(url)}", "dim")
+    table = _table("thread", "checkpoints", "last step", "last activity")
+    table.columns[1].justify = table.columns[2].justify = "right"
+    narrow: list[RenderableType] = []
+    for info in found:
+        name, step = Text(plain(info.thread_id), "bold", overflow="fold"), _step(info.step)
+        table.add_row(name, f"{info.checkpoints:,}", step, local_time(info.updated_at))
+        told = f"  {info.checkpoints:,} checkpoints · step {step or '?'} · {local_time(info.updated_at)}"
+        narrow += [name, Text(told, "dim")]
+    return Group(Fitting(table, Group(*narrow), 60), *_more(more))
+
+
+def _step(step: object) -> str:
+    return "" if step is None else plain(str(step))
+
+
+def _more(more: bool) -> Iterable[Text]:
+    return [Text("… and older ones: --limit shows more", "dim")] if more else []
+
+
+def threads_json(found: Sequence[Any], *, more: bool) -> dict[str, Any]:
+    """Return what `keel threads --json` prints."""
+    fields = ("thread_id", "checkpoints", "step", "updated_at", "latest")
+    return {"threads": [{name: getattr(info, name) for name in fields} for info in found], "more": more}
+
+
+def history_table(
+    thread: str,
+    rows: Sequence[Row],
+    *,
+    more: bool = False,
+    full: bool = False,
+    every_ns: bool = False,
+    marks: Mapping[str, str] | None = None,
+) -> RenderableType:
+    """Return the table of `keel history`, newest first; `marks` puts a remark beside a checkpoint id."""
+    short = checkpoints.short_ids(row.id for row in rows)
+    if full:
+        short = {row.id: row.id for row in rows}
+    table = _table("step", "checkpoint", "time", "what happened", "next")
+    table.columns[0].justify = "right"
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    narrow: list[RenderableType] = []
+    for row in rows:
+        cells = _history_cells(row, short, every_ns, (marks or {}).get(row.id, ""))
+        table.add_row(*cells)
+        narrow += _stacked(*cells)
+    title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {_count(rows, more)}", "dim"))
+    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *_more(more))
+
+
+def _stacked(step: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
+    """Return one checkpoint in two lines, for a terminal too narrow for a table."""
+    first = Text.assemble(f"{step:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
+    return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
+
+
+def _count(rows: Sequence[Row], more: bool) -> str:
+    return f"the last {len(rows)} checkpoints" if more else f"{len(rows)} checkpoint{'s' * (len(rows) != 1)}"
+
+
+def _history_cells(row: Row, short: dict[str, str], every_ns: bool, mark: str) -> Cells:
+    marker = Text(plain(short[row.id]), "bold green" if row.head else "green")
+    return _step(row.step), marker, local_time(row.ts), _happened(row, short, every_ns), _next(row, mark)
+
+
+def _happened(row: Row, short: dict[str, str], every_ns: bool) -> Text:
+    told = Text(plain(", ".join(row.ran)) or plain(row.source), _SOURCE_STYLE.get(row.source, ""))
+    if every_ns and row.ns:
+        told.append(f" in {plain(row.ns)}", "dim")
+    if not row.follows:
+        told.append(f" (branch from {_parent(row, short)})", "magenta")
+    return told
+
+
+def _parent(row: Row, short: dict[str, str]) -> str:
+    return "nothing" if row.parent is None else plain(short.get(row.parent, row.parent))
+
+
+def _next(row: Row, mark: str = "") -> Text:
+    """Return what runs next, and what holds it up."""
+    told = Text(plain(", ".join(row.next)))
+    if not row.next and row.head:
+        told = Text("done", "dim")
+    if row.pending:
+        told.append(f" ({len(row.pending)} written: {plain(', '.join(row.pending))})", "yellow")
+    for asked in row.interrupts:
+        told.append(f" · {'waits' if row.head else 'asked'}: {one_line(_short(asked.value), 60)}", "yellow")
+    return told.append(f" {mark}" if mark else "", "bold red")
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def history_json(thread: str, rows: Sequence[Row], *, more: bool) -> dict[str, Any]:
+    """Return what `keel history --json` prints."""
+    return {"thread_id": thread, "checkpoints": [row_json(row) for row in rows], "more": more}
+
+
+def row_json(row: Row) -> dict[str, Any]:
+    """Return one checkpoint of a history as JSON."""
+    return {
+        "checkpoint_id": row.id,
+        "parent_checkpoint_id": row.parent,
+        "checkpoint_ns": row.ns,
+        "step": as_json(row.step),
+        "source": row.source,
+        "ts": row.ts,
+        "ran": list(row.ran),
+        "next": list(row.next),
+        "follows_previous": row.follows,
+        "head": row.head,
+        "pending_writes": list(row.pending),
+        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in row.interrupts],
+    }
+
+
+def checkpoint_page(found: CheckpointTuple, *, full: bool = False) -> RenderableType:
+    """Return the page of `keel show`: the state first, then what surrounds it."""
+    values = found.checkpoint["channel_values"]
+    shown = {name: value for name, value in values.items() if full or not is_internal(name)}
+    state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
+    return Group(_heading(found), *(state or [Text("\nno values", "dim")]), *_surroundings(found, full))
+
+
+def _heading(found: CheckpointTuple) -> Text:
+    place = [f"thread {plain(str(found.config['configurable']['thread_id']))}"]
+    if ns := checkpoints.ns_of(found):
+        place.append(f"namespace {plain(ns)}")
+    place += [f"step {plain(str(found.metadata.get('step', '?')))}", local_time(found.checkpoint["ts"])]
+    following = plain(", ".join(checkpoints.next_nodes(found))) or "nothing"
+    return Text.assemble(
+        ("checkpoint ", ""), (plain(checkpoints.id_of(found)), "bold green"), "\n",
+        (" · ".join(place), "dim"), "\n", ("next: ", "dim"), following,
+    )  # fmt: skip
+
+
+def _section(name: str, note: str, body: RenderableType) -> RenderableType:
+    title = Text.assemble("\n", (plain(name), "bold cyan"), (f"  {plain(note)}" if note else "", "dim"))
+    return Group(title, body)
+
+
+def _size(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, list | dict | set | tuple) else kind
+
+
+def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType]:
+    yield _section("metadata", "", value_lines(dict(found.metadata), full=full))
+    writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
+    if asked := checkpoints.interrupts(found):
+        yield _section("waits for an answer", "", _pairs((item.id, item.value) for item in asked))
+    if ordinary := [write for write in writes if write[1] != "__interrupt__"]:
+        note = "by tasks that ran from here"
+        yield _section(
+            "pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary)
+        )
+
+
+def _pairs(items: Iterable[tuple[str, Any]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, value in items:
+        grid.add_row(Text("  " + plain(name), "yellow", overflow="fold"), value_lines(value, indent=0))
+    return grid
+
+
+def checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
+    """Return what `keel show --json` prints."""
+    return {
+        "thread_id": found.config["configurable"]["thread_id"],
+        "checkpoint_ns": checkpoints.ns_of(found),
+        "checkpoint_id": checkpoints.id_of(found),
+        "parent_checkpoint_id": checkpoints.parent_of(found),
+        "ts": found.checkpoint["ts"],
+        "next": list(checkpoints.next_nodes(found)),
+        "values": as_json(found.checkpoint["channel_values"]),
+        "metadata": as_json(dict(found.metadata)),
+        "pending_writes": [
+            {"task_id": task, "channel": channel, "value": as_json(value)}
+            for task, channel, value in found.pending_writes or []
+        ],
+        "interrupts": [
+            {"id": asked.id, "value": as_json(asked.value)} for asked in checkpoints.interrupts(found)
+        ],
+    }

@@ -1,0 +1,75 @@
+"""What reaches the terminal: consoles, and text made safe and short enough to print."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from langgraph_keel.errors import KeelError
+
+# Control characters, the marks that reorder or hide text, and surrogates no encoding can carry.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that takes every string literally: no markup, no emoji codes, no highlighting."""
+    return Console(markup=False, emoji=False, highlight=False, stderr=stderr, quiet=quiet)
+
+
+def plain(text: str, keep: str = "") -> str:
+    """Return `text` with all that could steer a terminal spelled out, but for the characters in `keep`."""
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else _spelled(match[0]), text)
+
+
+def _spelled(char: str) -> str:
+    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def block(text: str, style: str = "", limit: int | None = None) -> Text:
+    """Return `text` as lines to print, cut after `limit` characters with a note of what is missing."""
+    shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), style, overflow="fold")
+    if limit is not None and len(text) > limit:
+        shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
+    return shown
+
+
+def one_line(text: str, limit: int = 200) -> str:
+    """Return the start of `text` on one line."""
+    joined = " ".join(text[: limit * 4].split())
+    return plain(joined if len(joined) <= limit else joined[: limit - 1] + "…")
+
+
+def local_time(timestamp: str, now: datetime | None = None) -> str:
+    """Return an ISO timestamp in local time: the hour alone if it is of today."""
+    try:
+        moment = datetime.fromisoformat(timestamp).astimezone()
+    except ValueError:
+        return plain(timestamp)
+    today = (now or datetime.now()).astimezone().date()
+    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def without_password(url: str) -> str:
+    """Return `url` fit to be shown."""
+    return plain(_CREDENTIALS.sub(r"\1:***@", url))
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON in ASCII, which every pipe and terminal can carry."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def report_error(error: KeelError, *, as_json: bool) -> None:
+    """Print `error`: one red line on standard error, or one JSON object on standard output."""
+    if as_json:
+        print_json({"error": {"code": error.code, "message": str(error)}})
+        return
+    line = Text.assemble(("error: ", "bold red"), plain(str(error)), (f" [{error.code}]", "dim"), style="red")
+    console(stderr=True).print(line, soft_wrap=True)

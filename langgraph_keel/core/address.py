@@ -1,0 +1,129 @@
+"""RunnableConfig ↔ Address: validation of ids, and what a config says about the run behind it.
+
+LangGraph hands `put` the config of the run: whatever `get_tuple` returned as `tuple.config["configurable"]`
+is merged into it and kept for all its steps. That is the only channel through which a saver can tell a run that
+continues the latest checkpoint (two of those must not overwrite each other) from one that forks an older one
+on purpose. So the thread_id in a returned config is a `ThreadId`: a plain string in every respect, which
+remembers how the checkpoint was addressed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_keel.core.records import Address
+from langgraph_keel.errors import InvalidConfig
+
+Origin = Literal["head", "named"]
+
+
+class ThreadId(str):
+    """A thread id that remembers whether its config came from the head or from a checkpoint named by id."""
+
+    __slots__ = ("origin",)
+    origin: Origin
+
+    def __new__(cls, value: str, origin: Origin) -> ThreadId:
+        """Return `value` as read by `origin`."""
+        self = super().__new__(cls, value)
+        self.origin = origin
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # A copy on another machine is just the id; and it keeps pickles free of Keel's classes.
+        return str, (str(self),)
+
+
+def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `configurable` mapping of a config.
+
+    Raises:
+        InvalidConfig: It has none.
+    """
+    values = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(values, Mapping):
+        raise InvalidConfig(
+            f"config has no 'configurable' mapping: pass {{'configurable': {{'thread_id': ...}}}}, not {config!r}"
+        )
+    return values
+
+
+def thread_id_of(value: object) -> str:
+    """Return a valid thread id; an int is accepted, as LangGraph does.
+
+    Raises:
+        InvalidConfig: It is missing, of another type, empty, or not text that any encoding can carry.
+    """
+    if value is None:
+        raise InvalidConfig("config has no thread_id: pass {'configurable': {'thread_id': ...}}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return _text(value, "thread_id", empty=False)
+
+
+def _text(value: object, what: str, empty: bool) -> str:
+    if not isinstance(value, str):
+        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {value!r}")
+    if not (value or empty):
+        raise InvalidConfig(f"{what} is empty")
+    if not value.isascii():
+        _encodable(value, what)
+    return str(value)
+
+
+def _encodable(value: str, what: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfig(
+            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+        ) from None
+
+
+def address_of(config: Mapping[str, Any]) -> Address:
+    """Return the address that a config names. An absent namespace is the root; an id of `None` is none.
+
+    Raises:
+        InvalidConfig: The thread id, namespace or checkpoint id is missing or unusable.
+    """
+    values = configurable(config)
+    checkpoint_id = values.get("checkpoint_id")
+    return Address(
+        thread_id_of(values.get("thread_id")),
+        _text(values.get("checkpoint_ns") or "", "checkpoint_ns", empty=True),
+        _text(checkpoint_id, "checkpoint_id", empty=False) if checkpoint_id else None,
+    )
+
+
+def config_of(address: Address, origin: Origin) -> RunnableConfig:
+    """Return the config that names `address` and remembers how it was read."""
+    return cast(
+        RunnableConfig,
+        {
+            "configurable": {
+                "thread_id": ThreadId(address.thread_id, origin),
+                "checkpoint_ns": address.checkpoint_ns,
+                "checkpoint_id": address.checkpoint_id,
+            }
+        },
+    )
+
+
+def must_follow_head(config: Mapping[str, Any]) -> bool:
+    """Return whether the run behind this `put` continues the latest checkpoint, so that it must still be the latest.
+
+    Not so for runs that started at a checkpoint named by id (intended forks, replays, `update_state` on an old
+    checkpoint), for subgraphs of such a replay, and for code that calls `put` with a config of its own making.
+    A run on a thread without checkpoints leaves no `ThreadId`; it is known by the complete config that LangGraph
+    makes for every run (`ensure_config` always sets `recursion_limit`).
+    """
+    values = configurable(config)
+    if values.get("__pregel_replay_state") is not None:
+        return False
+    thread_id = values.get("thread_id")
+    if isinstance(thread_id, ThreadId):
+        return thread_id.origin == "head"
+    return "recursion_limit" in config

@@ -1,0 +1,349 @@
+"""The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
+
+`put`, `put_writes` and `get_tuple` are one round trip each. The two exceptions are stated where they are made: a base
+that another process pruned, and a large state on a thread that this process has forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.types import TASKS
+
+from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version
+from langgraph_keel.core.filters import matches
+from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
+from langgraph_keel.core.memo import Base, Memo
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.records import (
+    NEW,
+    Address,
+    BaseGone,
+    Entry,
+    Found,
+    Kind,
+    Moved,
+    NewEntry,
+    Outcome,
+    Query,
+    Ref,
+    Row,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.core.store import Store
+from langgraph_keel.core.writes import pack_batch, pending_writes
+from langgraph_keel.errors import CheckpointConflict, InvalidConfig, InvalidInput, ThreadExists, ValueRefused
+
+LARGE = 256
+"""Elements, keys or kilobytes of state above which it is cheaper to read the parent than to write all of it again."""
+
+
+def where_is(address: Address) -> str:
+    """Return how errors name a checkpoint."""
+    namespace = f", namespace {address.checkpoint_ns!r}" if address.checkpoint_ns else ""
+    return f"thread {address.thread_id!r}{namespace}, checkpoint {address.checkpoint_id or 'latest'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry ready to be sent, and what the process will know once it is stored."""
+
+    entry: NewEntry
+    channels: Mapping[str, Known]
+
+    def base(self, stored: Stored) -> Base:
+        """Return what is known now that the entry is stored."""
+        settled = {name: known.settled(stored.first.get(name, 0)) for name, known in self.channels.items()}
+        return Base(stored.stamp, settled)
+
+
+class Checkpoints(Generic[Q, R]):
+    """The saver interface as plans over one store. Holds no state but the memo."""
+
+    def __init__(self, store: Store[Q, R], memo: Memo, on_conflict: str = "raise") -> None:
+        self.store = store
+        self.memo = memo
+        self.on_conflict = on_conflict
+
+    # -- put ---------------------------------------------------------------------------------------------------
+
+    def put(
+        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Plan[Q, R, RunnableConfig]:
+        """Store a checkpoint; see `KeelSaver.put`."""
+        parent = address_of(config)
+        address = replace(parent, checkpoint_id=_id_of(checkpoint))
+        key = address.thread_id, address.checkpoint_ns
+        values = checkpoint["channel_values"]
+        base = self.memo.get(key)
+        if base is None and parent.checkpoint_id and _is_large(values):
+            # Serialized before the first trip all the same: the state may change while we wait (plan.py, rule 3).
+            frozen = codec.encode([values])
+            yield from self.get_tuple(codec, config_of(parent, "named"))
+            base, (values,) = self.memo.get(key), codec.decode(frozen)
+        header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
+        entry = NewEntry(
+            address,
+            parent.checkpoint_id,
+            b"",
+            {},
+            checked=must_follow_head(config),
+            on_conflict=self.on_conflict,
+            run_id=header.metadata.get("run_id"),
+            updated_at=str(checkpoint.get("ts", "")),
+        )
+        draft = _draft(entry, header, values, base, codec)
+        outcome = yield from self.store.write_entry(draft.entry)
+        if isinstance(outcome, BaseGone):
+            # Another process pruned what our differences build on: the second trip, with whole values.
+            self.memo.forget(key)
+            draft = _draft(entry, header, values, None, codec)
+            outcome = yield from self.store.write_entry(draft.entry)
+        self.memo.set(key, draft.base(_accepted(outcome, entry)))
+        return config_of(address, "head")
+
+    # -- get_tuple ---------------------------------------------------------------------------------------------
+
+    def get_tuple(self, codec: Codec, config: Mapping[str, Any]) -> Plan[Q, R, CheckpointTuple | None]:
+        """Read one checkpoint; see `KeelSaver.get_tuple`."""
+        address = address_of(config)
+        found = yield from self.store.read_entry(address)
+        if found is None:
+            return None
+        origin: Origin = "named" if address.checkpoint_id else "head"
+        result = yield from self.revive(codec, found, Unpacker(codec), origin)
+        self._learn(found, result.checkpoint["channel_values"], codec)
+        return result
+
+    def _learn(self, found: Found, values: Mapping[str, Any], codec: Codec) -> None:
+        key = found.entry.address.thread_id, found.entry.address.checkpoint_ns
+        base = self.memo.get(key)
+        if base is not None and base.stamp == found.entry.stamp:
+            return
+        known = {
+            channel: learn(values[channel], ref, found.rows.get(channel, ()), codec)
+            for channel, ref in found.entry.refs.items()
+            if ref.kind is not Kind.INLINE
+        }
+        channels = {channel: known for channel, known in known.items() if known is not None}
+        self.memo.set(key, Base(found.entry.stamp, channels))
+
+    def revive(
+        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin
+    ) -> Plan[Q, R, CheckpointTuple]:
+        """Make the tuple of an entry. No trip, but for checkpoints of LangGraph before 0.5 (format below 4)."""
+        entry = found.entry
+        where = where_is(entry.address)
+        header = unpack_header(entry.header, codec, where)
+        values = {**header.inline, **unpacker.values(entry.refs, found.rows, where)}
+        checkpoint: dict[str, Any] = {**header.checkpoint, "id": entry.address.checkpoint_id}
+        checkpoint["channel_values"] = values
+        if checkpoint.get("v", 4) < 4 and entry.parent:
+            yield from self._adopt_sends(codec, entry, checkpoint)
+        parent = replace(entry.address, checkpoint_id=entry.parent)
+        return CheckpointTuple(
+            config_of(entry.address, origin),
+            cast(Checkpoint, checkpoint),
+            cast(CheckpointMetadata, header.metadata),
+            config_of(parent, "named") if entry.parent else None,
+            pending_writes(found.batches, codec, where),
+        )
+
+    def _adopt_sends(self, codec: Codec, entry: Entry, checkpoint: dict[str, Any]) -> Plan[Q, R, None]:
+        """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
+        found = yield from self.store.read_entry(replace(entry.address, checkpoint_id=entry.parent))
+        writes = pending_writes(found.batches, codec, where_is(entry.address)) if found else []
+        sends = [value for _, channel, value in writes if channel == TASKS]
+        if sends:
+            versions = checkpoint["channel_versions"]
+            checkpoint["channel_values"][TASKS] = sends
+            versions[TASKS] = max(versions.values()) if versions else 1
+
+    # -- list --------------------------------------------------------------------------------------------------
+
+    def page(
+        self, codec: Codec, query: Query, filter: Mapping[str, Any] | None
+    ) -> Plan[Q, R, tuple[Sequence[Entry], Query | None]]:
+        """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
+        entries = yield from self.store.scan(query)
+        wanted = [
+            entry
+            for entry in entries
+            if not filter
+            or matches(unpack_header(entry.header, codec, where_is(entry.address)).metadata, filter)
+        ]
+        more = len(entries) >= query.limit
+        return wanted, replace(query, after=entries[-1].stamp) if more else None
+
+    def load(self, codec: Codec, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
+        """Read the values and writes of entries from `page`. No trip if there are none."""
+        if not entries:
+            return ()
+        found = yield from self.store.read_values(entries)
+        return found
+
+    # -- writes ------------------------------------------------------------------------------------------------
+
+    def put_writes(
+        self,
+        codec: Codec,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Plan[Q, R, None]:
+        """Store pending writes; see `KeelSaver.put_writes`."""
+        address = address_of(config)
+        if address.checkpoint_id is None:
+            raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
+        batch = pack_batch(writes, task_id, task_path, codec, where_is(address))
+        yield from self.store.write_batch(address, batch)
+
+    def delta_history(
+        self, codec: Codec, config: RunnableConfig, channels: Sequence[str]
+    ) -> Plan[Q, R, Mapping[str, DeltaChannelHistory]]:
+        """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
+        ancestors = yield from self.store.read_history(address_of(config), set(channels))
+        histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+        for found in ancestors:
+            remaining = {channel for channel in channels if "seed" not in histories[channel]}
+            writes = pending_writes(found.batches, codec, where_is(found.entry.address))
+            for channel in remaining:
+                _step_back(histories[channel], channel, writes, found, codec)
+        return histories
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
+        """Delete everything of a thread."""
+        self.memo.forget_thread(thread_id)
+        yield from self.store.delete_thread(thread_id)
+
+    def copy_thread(self, source: str, target: str) -> Plan[Q, R, None]:
+        """Copy everything of a thread to a new one."""
+        if source == target:
+            raise InvalidInput(f"cannot copy thread {source!r} to itself")
+        if not (yield from self.store.copy_thread(source, target)):
+            raise ThreadExists(
+                f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first"
+            )
+
+    def threads(
+        self, codec: Codec, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Q, R, Sequence[ThreadInfo]]:
+        """Read a page of threads, last activity first."""
+        page = yield from self.store.read_threads(after, limit)
+        return [replace(info, step=_step_of(header, codec, info.thread_id)) for info, header in page]
+
+
+def _id_of(checkpoint: Checkpoint) -> str:
+    checkpoint_id = checkpoint["id"]
+    if not isinstance(checkpoint_id, str) or not checkpoint_id:
+        raise InvalidInput(f"a checkpoint needs a non-empty str id, not {checkpoint_id!r}")
+    return checkpoint_id
+
+
+def _is_large(values: Mapping[str, Any]) -> bool:
+    sizes = [
+        len(value) // (1024 if isinstance(value, (str, bytes)) else 1)
+        for value in values.values()
+        if hasattr(value, "__len__")
+    ]
+    return sum(sizes) > LARGE
+
+
+def _draft(
+    entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec
+) -> Draft:
+    refs: dict[str, Ref] = {}
+    channels: dict[str, Known] = {}
+    repacks: dict[str, tuple[Row, ...]] = {}
+    inline = {}
+    for channel, value in values.items():
+        if is_inline(value):
+            inline[channel], refs[channel] = value, Ref(Kind.INLINE)
+            continue
+        before = base.channels.get(channel) if base else None
+        try:
+            channels[channel], rows = next_version(value, before, codec)
+        except ValueRefused as error:
+            raise error.at(f"{where_is(entry.address)}, channel {channel!r}") from error
+        refs[channel] = channels[channel].ref
+        if rows:
+            repacks[channel] = rows
+    uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
+    return Draft(
+        replace(
+            entry,
+            header=pack_header(replace(header, inline=inline), codec, where_is(entry.address)),
+            refs=refs,
+            appends={name: known.appends() for name, known in channels.items() if known.fresh},
+            repacks=repacks,
+            base=base.stamp if base and uses_base else None,
+        ),
+        channels,
+    )
+
+
+def _accepted(outcome: Outcome, entry: NewEntry) -> Stored:
+    if isinstance(outcome, Moved):
+        address = entry.address
+        raise CheckpointConflict(
+            address.thread_id,
+            address.checkpoint_ns,
+            entry.parent,
+            outcome.head,
+            str(address.checkpoint_id),
+        )
+    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
+    return outcome
+
+
+def _step_back(
+    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
+) -> None:
+    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
+
+    The seed is the value at the ancestor, before its own writes, which therefore count too.
+    """
+    history["writes"][:0] = [write for write in writes if write[1] == channel]
+    ref = found.entry.refs.get(channel)
+    if ref is None:
+        return
+    if ref.kind is Kind.INLINE:
+        header = unpack_header(found.entry.header, codec, where_is(found.entry.address))
+        history["seed"] = header.inline[channel]
+    else:
+        where = where_is(found.entry.address)
+        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]
+
+
+def _step_of(header: bytes, codec: Codec, thread_id: str) -> int | None:
+    return unpack_header(header, codec, f"thread {thread_id!r}").metadata.get("step") if header else None
+
+
+def next_version_of(current: str | int | float | None) -> str | int | float:
+    """Return the version after `current`, in the form that the thread already uses.
+
+    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
+    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
+    """
+    if current is None:
+        return 1
+    if isinstance(current, str):
+        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+    return current + 1

@@ -1,0 +1,16 @@
+"""What a metadata filter means, and what `before` means: here and nowhere else.
+
+A filter is a mapping of top-level metadata keys to values. A checkpoint matches if for every key its metadata,
+as it was stored, has an equal value (`==`); a key that is absent equals `None`. This is what LangGraph's InMemorySaver
+does; its SQL savers differ from it on 6 of 10 filters tried (study of the architecture, 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None) -> bool:
+    """Return whether `metadata` passes `filter`; no filter lets everything pass."""
+    return not filter or all(metadata.get(key) == value for key, value in filter.items())

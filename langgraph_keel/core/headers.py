@@ -1,0 +1,56 @@
+"""The header of an entry: all of a checkpoint that does not stand in items, and its metadata.
+
+Keys that Keel does not know are kept: LangGraph adds some from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.errors import CorruptStore, ValueRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A decoded header: `checkpoint` has neither `id` nor `channel_values`; `inline` holds small channel values."""
+
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    inline: dict[str, Any]
+
+
+def pack_header(header: Header, codec: Codec, where: str) -> bytes:
+    """Return the framed bytes of a header.
+
+    Raises:
+        UnstorableValue: The metadata holds something the serializer cannot store.
+    """
+    try:
+        return codec.encode([[header.checkpoint, header.metadata, header.inline]])
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+
+
+def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
+    """Return a header from its framed bytes, with fresh objects.
+
+    Raises:
+        CorruptStore: The bytes are damaged or written with another serializer.
+        RefusedType: The metadata names a type that may not be revived here.
+    """
+    try:
+        (parts,) = codec.decode(body)
+        checkpoint, metadata, inline = parts
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+    except (TypeError, ValueError) as error:
+        raise CorruptStore(f"{where}: its header does not decode: {error}") from error
+    return Header(checkpoint, metadata, inline)
+
+
+def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a checkpoint goes to the header."""
+    return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}

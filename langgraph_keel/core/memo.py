@@ -1,0 +1,74 @@
+"""The memo: what a process knows of the threads it served last, so that `put` needs no read.
+
+Bounded by entries and by bytes; the least recently used goes first. Forgetting costs at most a read (see
+`checkpoints.put`), never correctness: everything in here is checked against the store by the entry it is based on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+
+from langgraph_keel.core.encoding import Known
+from langgraph_keel.core.records import Stamp
+
+DEFAULT_ENTRIES = 100
+DEFAULT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """One entry this process stored or read, and what it knows of its channels."""
+
+    stamp: Stamp
+    channels: Mapping[str, Known]
+
+    @property
+    def weight(self) -> int:
+        """Bytes this takes in memory, about."""
+        return 500 + sum(len(name) + known.weight for name, known in self.channels.items())
+
+
+class Memo:
+    """The last known entry of each (thread, namespace)."""
+
+    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
+        self._entries = entries
+        self._room = nbytes
+        self._bases: OrderedDict[tuple[str, str], tuple[Base, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, str]) -> Base | None:
+        """Return what is known of a (thread, namespace)."""
+        with self._lock:
+            if key not in self._bases:
+                return None
+            self._bases.move_to_end(key)
+            return self._bases[key][0]
+
+    def set(self, key: tuple[str, str], base: Base) -> None:
+        """Remember `base`, forgetting others if there is no room."""
+        weight = base.weight
+        with self._lock:
+            self._remove(key)
+            self._bases[key] = base, weight
+            self._room -= weight
+            while self._bases and (len(self._bases) > self._entries or self._room < 0):
+                self._remove(next(iter(self._bases)))
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Forget a (thread, namespace)."""
+        with self._lock:
+            self._remove(key)
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Forget all namespaces of a thread."""
+        with self._lock:
+            for key in [key for key in self._bases if key[0] == thread_id]:
+                self._remove(key)
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        if key in self._bases:
+            self._room += self._bases.pop(key)[1]

@@ -1,0 +1,222 @@
+"""What travels between the core and a store: frozen, slotted, and nothing that can do I/O.
+
+*Entry*: one checkpoint. *Item log*: per (thread, namespace, channel), append-only and numbered from 0; an entry
+refers to the values of its channels as runs of item numbers. *Row*: how a store keeps a stretch of an item
+log, one or many items to a row. *Batch*: the pending writes of one `put_writes` call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+Run: TypeAlias = tuple[int, int]
+"""A stretch `[lo, hi)` of an item log."""
+
+Stamp: TypeAlias = str | int
+"""A store's own name of one stored entry; never used for another one, not even after a delete."""
+
+NEW = 1 << 40
+"""Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
+
+
+def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
+    """Give the runs of new items their real numbers, `first` being that of the first, and join neighbours."""
+    joined: list[Run] = []
+    for lo, hi in runs:
+        if lo >= NEW:
+            lo, hi = lo - NEW + first, hi - NEW + first
+        if joined and joined[-1][1] == lo:
+            lo = joined.pop()[0]
+        joined.append((lo, hi))
+    return tuple(joined)
+
+
+class Kind(IntEnum):
+    """How a channel value is made of items. The numbers are stored: append only."""
+
+    INLINE = 0
+    """In the entry's header; no items."""
+    WHOLE = 1
+    """One item."""
+    LIST = 2
+    """One item an element (a piece table)."""
+    DICT = 3
+    """A snapshot and path deltas to it, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
+
+    thread_id: str
+    checkpoint_ns: str = ""
+    checkpoint_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """Where one channel's value lives."""
+
+    kind: Kind
+    runs: tuple[Run, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Items `[lo, lo + count)` of one item log, framed (see `core.frames`)."""
+
+    lo: int
+    count: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """One checkpoint to store, with all that must be stored with it.
+
+    Attributes:
+        address: Thread, namespace and the id of the new checkpoint.
+        parent: Id of the checkpoint it continues.
+        header: Everything of the checkpoint that is not in items; opaque to stores.
+        refs: Per channel with a value, where it lives; numbers from `NEW` on point into `appends`.
+        appends: Per channel, rows to append to its item log; `Row.lo` counts from `NEW`.
+        repacks: Per channel, rows that replace the rows inside their range.
+        base: The entry whose items `refs` and `repacks` build on, which must still exist; `None` if they use none.
+        checked: Whether `parent` must be the head of the namespace.
+        on_conflict: What to do if it is not: refuse, or store it beside the trunk.
+        run_id: The run that `delete_for_runs` would know it by.
+        updated_at: ISO time of the checkpoint, kept as the thread's last activity.
+    """
+
+    address: Address
+    parent: str | None
+    header: bytes
+    refs: Mapping[str, Ref]
+    appends: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    repacks: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    base: Stamp | None = None
+    checked: bool = False
+    on_conflict: str = "raise"
+    run_id: str | None = None
+    updated_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The entry is stored; per channel of `appends`, the number its first item got."""
+
+    stamp: Stamp
+    first: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Refused: the head is not the parent. Nothing was written."""
+
+    head: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseGone:
+    """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written."""
+
+
+Outcome: TypeAlias = Stored | Moved | BaseGone
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored checkpoint without its items.
+
+    `parent` is `None` when the parent is not (or no longer) there to be read.
+    """
+
+    address: Address
+    parent: str | None
+    stamp: Stamp
+    header: bytes
+    refs: Mapping[str, Ref]
+    run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The writes of one `put_writes` call, in arrival order among those of their checkpoint."""
+
+    task_id: str
+    task_path: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry with the rows that its refs need, per channel in ascending order, and its batches."""
+
+    entry: Entry
+    rows: Mapping[str, Sequence[Row]]
+    batches: Sequence[Batch] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A page of entries, newest first.
+
+    Attributes:
+        thread_id: One thread, or `None` for all of them.
+        checkpoint_ns: One namespace, or `None` for all of them.
+        checkpoint_id: One checkpoint, or `None` for all of them.
+        before: Only entries that precede the checkpoint with this id.
+        after: The stamp of the last entry of the page before this one.
+        limit: Most entries to return.
+    """
+
+    thread_id: str | None = None
+    checkpoint_ns: str | None = None
+    checkpoint_id: str | None = None
+    before: str | None = None
+    after: Stamp | None = None
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One entry as retention sees it."""
+
+    address: Address
+    parent: str | None
+    stamp: Stamp
+    header: bytes
+    refs: Mapping[str, Ref]
+    run_id: str | None
+    is_head: bool
+    is_ghost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """All entries of a thread in the order they were put, and the end of each item log at that moment."""
+
+    nodes: Sequence[Node]
+    ends: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadInfo:
+    """One thread as `keel threads` lists it.
+
+    Attributes:
+        thread_id: Its id.
+        checkpoints: How many checkpoints it holds, over all namespaces.
+        updated_at: ISO time of the checkpoint put last.
+        latest: Id of the latest checkpoint of the root graph, or `None` if it has none.
+        step: That checkpoint's step, if its metadata says.
+    """
+
+    thread_id: str
+    checkpoints: int
+    updated_at: str
+    latest: str | None
+    step: int | None

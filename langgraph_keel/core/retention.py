@@ -1,0 +1,158 @@
+"""What survives: a pure function over a thread's graph, and the plans that carry it out.
+
+Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is
+read again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
+meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base), whose rows
+were counted. A crash in between leaves rows that the next removal takes.
+
+*Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
+stay, stripped to those channels, unseen by everything but that walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from langgraph_keel.core.checkpoints import Checkpoints, where_is
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.records import Graph, Node, Run, Stamp, resolve
+from langgraph_keel.errors import InvalidInput
+
+Metadata: TypeAlias = Mapping[str, Any]
+Moment: TypeAlias = tuple[Node, Metadata]
+Keep: TypeAlias = Callable[[Sequence[Moment]], set[Stamp]]
+
+
+@dataclass(slots=True)
+class Doomed:
+    """The entries to remove, and those to keep as ghosts with the channels they are needed for."""
+
+    gone: set[Stamp] = field(default_factory=set)
+    ghosts: dict[Stamp, set[str]] = field(default_factory=dict)
+
+
+def doomed(moments: Sequence[Moment], keep: Collection[Stamp]) -> Doomed:
+    """Return what must go if only the entries in `keep` are to be seen."""
+    by_id = {(node.address.checkpoint_ns, node.address.checkpoint_id): node for node, _ in moments}
+    result = Doomed()
+    for node, metadata in moments:
+        if node.stamp in keep:
+            for ancestor, channels in _needed(node, metadata, by_id):
+                if ancestor.stamp not in keep:
+                    result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
+    result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
+    return result
+
+
+def _needed(
+    node: Node, metadata: Metadata, by_id: Mapping[tuple[str, str | None], Node]
+) -> list[tuple[Node, set[str]]]:
+    """Walk back to the ancestors whose writes or snapshots rebuild the delta channels of `node`."""
+    missing = {
+        channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in node.refs
+    }
+    walk = []
+    while missing and node.parent is not None:
+        ancestor = by_id.get((node.address.checkpoint_ns, node.parent))
+        if ancestor is None:
+            break
+        node = ancestor
+        walk.append((node, set(missing)))
+        missing -= set(node.refs)
+    return walk
+
+
+def latest_only(moments: Sequence[Moment]) -> set[Stamp]:
+    """Return the heads to keep: the latest of every namespace, but not of subgraph calls that are over."""
+    heads = {node.address.checkpoint_ns: (node, metadata) for node, metadata in moments if node.is_head}
+    ids = {node.address.checkpoint_id for node, _ in heads.values()}
+    return {node.stamp for node, metadata in heads.values() if not _is_over(node, metadata, heads, ids)}
+
+
+def _is_over(
+    node: Node, metadata: Metadata, heads: Mapping[str, Moment], ids: Collection[str | None]
+) -> bool:
+    """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
+    outer, _, call = node.address.checkpoint_ns.rpartition("|")
+    if not _is_task(call.partition(":")[2]):
+        return False
+    parent = (metadata.get("parents") or {}).get(outer)
+    if parent is None:
+        return False
+    if parent not in ids:
+        return True
+    return outer in heads and bool(outer) and _is_over(*heads[outer], heads, ids)
+
+
+def _is_task(text: str) -> bool:
+    # LangGraph names a call `node:<task id>`, a uuid; a subgraph with checkpointer=True has no such part.
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
+    """Return the item numbers that any entry shows, per (namespace, channel), merged and in order."""
+    shown: dict[tuple[str, str], set[Run]] = {}
+    for node in graph.nodes:
+        for channel, ref in node.refs.items():
+            shown.setdefault((node.address.checkpoint_ns, channel), set()).update(ref.runs)
+    return {key: _merged(runs) for key, runs in shown.items()}
+
+
+def _merged(runs: Collection[Run]) -> list[Run]:
+    merged: list[Run] = []
+    for lo, hi in sorted(runs):
+        if merged and lo <= merged[-1][1]:
+            lo, hi = merged[-1][0], max(hi, merged.pop()[1])
+        merged.append((lo, hi))
+    return list(resolve(merged, 0))
+
+
+def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) -> Plan[Q, R, None]:
+    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips."""
+    graph = yield from core.store.read_graph(thread_id)
+    moments = [
+        (node, unpack_header(node.header, codec, where_is(node.address)).metadata) for node in graph.nodes
+    ]
+    seen = [moment for moment in moments if not moment[0].is_ghost]
+    doom = doomed(moments, choose(seen))
+    # Ghosts that are still needed as they are need no change.
+    if doom.gone or doom.ghosts:
+        yield from core.store.remove_entries(thread_id, doom.gone, doom.ghosts)
+        core.memo.forget_thread(thread_id)
+        yield from sweep(core, thread_id)
+
+
+def sweep(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
+    """Delete the rows of a thread that no entry shows; return how many. Two trips."""
+    graph = yield from core.store.read_graph(thread_id)
+    removed = yield from core.store.remove_rows(thread_id, live_runs(graph), graph.ends)
+    return removed
+
+
+def prune(core: Checkpoints[Q, R], codec: Codec, thread_id: str, strategy: str) -> Plan[Q, R, None]:
+    """Prune one thread; see `KeelSaver.prune`."""
+    if strategy == "delete":
+        yield from core.delete_thread(thread_id)
+    elif strategy == "keep_latest":
+        yield from remove(core, codec, thread_id, latest_only)
+    else:
+        raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest' or 'delete'")
+
+
+def delete_for_runs(core: Checkpoints[Q, R], codec: Codec, run_ids: Collection[str]) -> Plan[Q, R, None]:
+    """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
+    threads = yield from core.store.find_runs(run_ids)
+    for thread_id in threads:
+        yield from remove(core, codec, thread_id, lambda moments: _of_other_runs(moments, run_ids))
+
+
+def _of_other_runs(moments: Sequence[Moment], run_ids: Collection[str]) -> set[Stamp]:
+    return {node.stamp for node, _ in moments if node.run_id not in run_ids}

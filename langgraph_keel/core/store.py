@@ -1,0 +1,137 @@
+"""The verbs of a store. Each docstring is the contract; `langgraph_keel.testing` holds a store to it.
+
+Law: the core decides, a store narrows. A store never interprets headers, bodies or batches; it may return
+more than was asked where the contract says so, never less, and the core checks again. A store that cannot keep
+a contract must refuse by a named error; there are no capability flags.
+
+Every verb is a plan (see `core.plan`). *One trip* means that it yields exactly once.
+
+Verbs that later capabilities add, foreseen here so that layouts leave room: `append_event(stream, expected
+revision, event)` and `read_events(stream)` for approvals and audit; `read_cache(key)`, `claim_cache(key, until)` and
+`write_cache(key, value)` for tool results.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Generic
+
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.records import (
+    Address,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Outcome,
+    Query,
+    Run,
+    Stamp,
+    ThreadInfo,
+)
+
+
+class Store(ABC, Generic[Q, R]):
+    """What a backend implements: the layout of its data and one native request per verb."""
+
+    @abstractmethod
+    def write_entry(self, new: NewEntry) -> Plan[Q, R, Outcome]:
+        """Store one checkpoint with its items. One trip, atomic, durable when it returns.
+
+        In one atomic request: if `new.base` is given and no entry has that stamp, answer `BaseGone`. If
+        `new.checked` and the namespace's head (the trunk entry with the highest sequence, `None` if there is none)
+        is neither `new.parent` nor the very entry that is put (again, after a lost acknowledgement), answer `Moved` (`on_conflict="raise"`) or store the entry off the trunk
+        (`"fork"`). Otherwise append the rows of `new.appends` to their item logs, numbered on from the highest number ever
+        used there (also by deleted items), replace the rows inside the range of each repack, and store
+        the entry with the next sequence number of its thread. An entry with the same id in the same namespace is
+        replaced, keeps its writes, and becomes the newest.
+        """
+
+    @abstractmethod
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Q, R, None]:
+        """Append the writes of one task to those of a checkpoint, which need not exist yet. One trip, atomic, durable."""
+
+    @abstractmethod
+    def read_entry(self, address: Address) -> Plan[Q, R, Found | None]:
+        """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
+
+        Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
+        `None` if there is none. Never a ghost.
+        """
+
+    @abstractmethod
+    def scan(self, query: Query) -> Plan[Q, R, Sequence[Entry]]:
+        """Read a page of entries without items, newest first: by sequence within a thread, by id across threads.
+
+        Fewer than `query.limit` entries means that there are no more; ghosts are left out. With `query.before`, an
+        entry precedes if its sequence is lower than that of the entry with this id in the same namespace; where that
+        namespace has no such entry (LangGraph passes the id of a parent graph's checkpoint when it replays a
+        subgraph), if its id is lower. One trip.
+        """
+
+    @abstractmethod
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
+        """Read rows and batches of entries from `scan`, in the same order; entries gone meanwhile are left out. One trip.
+
+        Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
+        """
+
+    @abstractmethod
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Q, R, Sequence[Found]]:
+        """Read the ancestors of a checkpoint (or of the head), nearest first, ghosts included. One trip.
+
+        The walk follows parents and may stop where each of `channels` was in the refs of an ancestor seen
+        so far. Rows are needed for `channels` only. Empty if the checkpoint does not exist or has no parent.
+        """
+
+    @abstractmethod
+    def read_graph(self, thread_id: str) -> Plan[Q, R, Graph]:
+        """Read every entry of a thread, ghosts included, in sequence order, and the end of every item log. One trip."""
+
+    @abstractmethod
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Q, R, None]:
+        """Delete entries and their writes; make others ghosts that keep only the named channels. One trip, atomic.
+
+        A ghost is read by `read_history` and `read_graph` only and is never a head. Rows stay; see `remove_rows`.
+        """
+
+    @abstractmethod
+    def remove_rows(
+        self,
+        thread_id: str,
+        live: Mapping[tuple[str, str], Sequence[Run]],
+        ends: Mapping[tuple[str, str], int],
+    ) -> Plan[Q, R, int]:
+        """Delete rows below `ends` that overlap no live run, per (namespace, channel). One trip, atomic.
+
+        Returns how many rows went. Item numbers of deleted rows are never used again.
+        """
+
+    @abstractmethod
+    def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
+        """Delete everything of a thread, orphaned writes included. One trip, atomic; no error if there is none."""
+
+    @abstractmethod
+    def copy_thread(self, source: str, target: str) -> Plan[Q, R, bool]:
+        """Copy everything of a thread verbatim: entries, order, trunk, rows, writes. One trip, atomic.
+
+        Returns whether it was copied: `False` if the target holds anything already. An unknown source copies nothing
+        and answers `True`.
+        """
+
+    @abstractmethod
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Q, R, Sequence[str]]:
+        """Name the threads that hold an entry of one of these runs. One trip."""
+
+    @abstractmethod
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+        """Read a page of threads, last activity first, after the (updated_at, thread_id) given. One trip.
+
+        Each comes with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.
+        """

@@ -1,0 +1,61 @@
+"""Pending writes: what one task has produced before the step is over.
+
+A store only appends; what repeated calls mean is decided here, on reading. A write is known by its task and index
+(`WRITES_IDX_MAP` gives special channels fixed negative ones). Of a special write the last one counts, of
+any other the first: LangGraph repeats a task's writes after a crash, and answers an interrupt again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, PendingWrite, writes_sort_key
+
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.records import Batch
+from langgraph_keel.errors import CorruptStore, ValueRefused
+
+
+def pack_batch(
+    writes: Sequence[tuple[str, Any]], task_id: str, task_path: str, codec: Codec, where: str
+) -> Batch:
+    """Return the writes of one call.
+
+    Raises:
+        UnstorableValue: The serializer cannot store one of them; the error names its channel.
+    """
+    heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
+    try:
+        return Batch(task_id, task_path, codec.encode([heads, *(value for _, value in writes)]))
+    except ValueRefused as error:
+        raise error.at(
+            f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}"
+        ) from error
+
+
+def _unpack(batch: Batch, codec: Codec, where: str) -> Iterable[tuple[str, int, Any]]:
+    try:
+        heads, *values = codec.decode(batch.body)
+        return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
+    except ValueRefused as error:
+        raise error.at(f"{where}, writes of task {batch.task_id}") from error
+    except (TypeError, ValueError) as error:
+        raise CorruptStore(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
+
+
+def pending_writes(batches: Sequence[Batch], codec: Codec, where: str) -> list[PendingWrite]:
+    """Return the writes that count, in the order in which LangGraph applies them.
+
+    Raises:
+        CorruptStore: A batch is damaged.
+        RefusedType: A write names a type that may not be revived here.
+    """
+    kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
+    for batch in batches:
+        for channel, index, value in _unpack(batch, codec, where):
+            key = (batch.task_id, index)
+            if index < 0 or key not in kept:
+                kept[key] = batch.task_path, (batch.task_id, channel, value)
+    order = sorted(kept, key=lambda key: writes_sort_key(kept[key][0], *key))
+    return [kept[key][1] for key in order]

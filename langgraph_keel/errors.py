@@ -1,0 +1,180 @@
+"""Everything Keel raises, in one tree, grouped by what a handler would do about it.
+
+    KeelError
+    ├── InvalidInput (ValueError)          fix the call: nothing was read or written
+    │   ├── InvalidConfig                  the config has no usable thread_id, namespace or checkpoint_id
+    │   └── ThreadExists                   the target of a copy already holds checkpoints
+    ├── NotFound (LookupError)             there is no such thread or checkpoint
+    ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
+    ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
+    │   ├── UnstorableValue                ... on its way in: nothing was written
+    │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
+    └── StoreError                         the store itself; the data that was there stays
+        ├── NotAKeelStore (ValueError)     the file or database belongs to something else
+        ├── NewerFormat                    written by a newer Keel: upgrade
+        ├── CorruptStore                   stored bytes do not add up
+        ├── StoreBusy (TimeoutError)       locked by somebody else for too long: try again
+        ├── StoreFull (OSError)            no space left
+        ├── ReadOnlyStore (PermissionError) the store may be read, not written
+        └── StoreClosed                    the saver was closed
+
+Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
+"""
+
+from __future__ import annotations
+
+
+class KeelError(Exception):
+    """Base of every error that Keel raises on purpose."""
+
+    code = "keel"
+
+
+class InvalidInput(KeelError, ValueError):
+    """The call cannot be meant as it is written; nothing was read or written."""
+
+    code = "invalid_input"
+
+
+class InvalidConfig(InvalidInput):
+    """A config names no usable thread, namespace or checkpoint."""
+
+    code = "invalid_config"
+
+
+class ThreadExists(InvalidInput):
+    """The target of a copy already holds checkpoints; Keel does not merge histories."""
+
+    code = "thread_exists"
+
+
+class NotFound(KeelError, LookupError):
+    """There is no such thread or checkpoint."""
+
+    code = "not_found"
+
+
+class CheckpointConflict(KeelError, RuntimeError):
+    """Another run moved the thread on since this run read it; this put was not stored.
+
+    Attributes:
+        thread_id: The thread both runs write to.
+        checkpoint_ns: The namespace in it; `""` is the root graph.
+        expected: Id of the checkpoint this run continues, or `None` if the thread was empty for it.
+        found: Id of the checkpoint that is the head now, or `None` if the thread is gone.
+        rejected: Id of the checkpoint that was not stored.
+    """
+
+    code = "checkpoint_conflict"
+
+    def __init__(
+        self, thread_id: str, checkpoint_ns: str, expected: str | None, found: str | None, rejected: str
+    ) -> None:
+        self.thread_id = thread_id
+        self.checkpoint_ns = checkpoint_ns
+        self.expected = expected
+        self.found = found
+        self.rejected = rejected
+        where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
+        super().__init__(
+            f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
+            f"{found or 'gone (the thread was deleted)'}. It was not stored. Read the thread and run again, "
+            f"pass an explicit checkpoint_id to fork on purpose, or open the saver with on_conflict='fork'."
+        )
+
+    def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | None, ...]]:
+        # The default would call the class with the message only; process pools pickle errors.
+        return type(self), (self.thread_id, self.checkpoint_ns, self.expected, self.found, self.rejected)
+
+
+class ValueRefused(KeelError, TypeError):
+    """A value cannot be stored, or a stored one may not be revived.
+
+    Attributes:
+        type_name: The type as `module.QualName`.
+        path: Where in the value it was found, such as `[3].tool_calls[0]`; empty for the value itself.
+        reason: What is wrong and what to do.
+        where: The thread, channel and checkpoint, once known.
+    """
+
+    code = "value_refused"
+
+    def __init__(self, type_name: str, reason: str, path: str = "", where: str = "") -> None:
+        self.type_name = type_name
+        self.reason = reason
+        self.path = path
+        self.where = where
+        super().__init__(type_name, reason, path, where)
+
+    def __str__(self) -> str:
+        """Say where, what and why, in that order."""
+        place = " at ".join(part for part in (self.where, self.path) if part)
+        return f"{place}: {self.type_name}: {self.reason}" if place else f"{self.type_name}: {self.reason}"
+
+    def under(self, path: str) -> ValueRefused:
+        """Return the same error seen from a container that holds the value at `path`."""
+        return type(self)(self.type_name, self.reason, path + self.path, self.where)
+
+    def at(self, where: str) -> ValueRefused:
+        """Return the same error with the thread and channel named."""
+        return type(self)(self.type_name, self.reason, self.path, where)
+
+
+class UnstorableValue(ValueRefused):
+    """A value cannot be stored so that it comes back equal; nothing was written."""
+
+    code = "unstorable_value"
+
+
+class RefusedType(ValueRefused):
+    """A stored value names a type that this program has not imported or does not allow."""
+
+    code = "refused_type"
+
+
+class StoreError(KeelError):
+    """The store failed; what was acknowledged before stays."""
+
+    code = "store"
+
+
+class NotAKeelStore(StoreError, ValueError):
+    """The file or database belongs to another program; Keel does not touch it."""
+
+    code = "not_a_keel_store"
+
+
+class NewerFormat(StoreError):
+    """The store was written by a newer version of Keel."""
+
+    code = "newer_format"
+
+
+class CorruptStore(StoreError):
+    """Stored bytes do not decode to what was written."""
+
+    code = "corrupt_store"
+
+
+class StoreBusy(StoreError, TimeoutError):
+    """Another process held the store for longer than the timeout; nothing was written."""
+
+    code = "store_busy"
+
+
+class StoreFull(StoreError, OSError):
+    """There is no space left; nothing was written."""
+
+    code = "store_full"
+
+
+class ReadOnlyStore(StoreError, PermissionError):
+    """The store can be read but not written by this process."""
+
+    code = "read_only_store"
+
+
+class StoreClosed(StoreError):
+    """The saver was closed before this call."""
+
+    code = "store_closed"

@@ -1,0 +1,376 @@
+"""KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
+
+What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a driver
+together. LangGraph makes shallow copies of savers (`with_allowlist`), so everything live is in one shared `Backend`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.core import retention
+from langgraph_keel.core.address import address_of, thread_id_of
+from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.encoding import Unpacker
+from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
+from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.core.records import Query, ThreadInfo
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.core.store import Store
+from langgraph_keel.errors import InvalidInput
+
+T = TypeVar("T")
+OnConflict = Literal["raise", "fork"]
+PAGE = 50
+"""Checkpoints to a page of `list`; with a filter, headers are read ten pages at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What all copies of one saver share."""
+
+    checkpoints: Checkpoints[Any, Any]
+    driver: Driver[Any, Any]
+    async_driver: AsyncDriver[Any, Any]
+
+
+class KeelSaver(BaseCheckpointSaver[Any]):
+    """A LangGraph checkpointer over one store.
+
+    Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
+    object, from any thread and any loop. Backends subclass this with a way to open and close themselves.
+
+    Args:
+        store: The layout of the data.
+        driver: Sends the store's requests, blocking.
+        async_driver: Sends them without blocking a loop.
+        serde: Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type.
+        types: With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`).
+        on_conflict: What happens when two runs continue the same checkpoint: the second put raises
+            `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
+        memo_entries: Most (thread, namespace) pairs the memo remembers.
+        memo_bytes: Most bytes it takes, about.
+    """
+
+    def __init__(
+        self,
+        store: Store[Any, Any],
+        driver: Driver[Any, Any],
+        async_driver: AsyncDriver[Any, Any],
+        *,
+        serde: SerializerProtocol | None = None,
+        types: Collection[type | tuple[str, ...]] | None = None,
+        on_conflict: OnConflict = "raise",
+        memo_entries: int = DEFAULT_ENTRIES,
+        memo_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        if on_conflict not in ("raise", "fork"):
+            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        if serde is not None and types is not None:
+            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+        super().__init__(serde=serde or KeelSerializer(types=types))
+        memo = Memo(memo_entries, memo_bytes)
+        self._backend = Backend(Checkpoints(store, memo, on_conflict), driver, async_driver)
+
+    @property
+    def _core(self) -> Checkpoints[Any, Any]:
+        return self._backend.checkpoints
+
+    @property
+    def _codec(self) -> Codec:
+        # Made anew each time: programs assign `saver.serde`.
+        return Codec(self.serde)
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T:
+        return run(plan, self._backend.driver)
+
+    async def _arun(self, plan: Plan[Any, Any, T]) -> T:
+        return await arun(plan, self._backend.async_driver)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Return the checkpoint that `config` names, or the latest of its thread and namespace. One round trip.
+
+        The latest is the one that was put last, whatever the clocks say. All objects in the tuple are fresh.
+
+        Args:
+            config: `configurable.thread_id` (str or int), `checkpoint_ns` (default `""`), `checkpoint_id` (optional).
+
+        Returns:
+            The tuple, its pending writes in the order LangGraph applies them; `None` if there is no such checkpoint.
+
+        Raises:
+            InvalidConfig: The config names no usable thread.
+            RefusedType: A stored value is of a type that may not be revived here.
+            CorruptStore: Stored bytes do not add up.
+        """
+        return self._run(self._core.get_tuple(self._codec, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`, asynchronously."""
+        return await self._arun(self._core.get_tuple(self._codec, config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Yield checkpoints, newest first, in pages read as they are needed.
+
+        Args:
+            config: Thread, and optionally namespace and checkpoint; without `checkpoint_ns` all namespaces, and
+                with `None` all threads (then newest first by id).
+            filter: Metadata keys and the values they must equal (`core.filters`).
+            before: Only checkpoints put before the one this config names.
+            limit: Most to yield.
+
+        Raises:
+            InvalidInput: `limit` is negative.
+            InvalidConfig: `config` names no usable thread.
+        """
+        query, codec, left = _query(config, filter, before, limit), self._codec, limit
+        while query is not None and left != 0:
+            entries, query = self._run(self._core.page(codec, query, filter))
+            unpacker = Unpacker(codec)
+            for found in self._run(self._core.load(codec, entries[:left])):
+                left = left if left is None else left - 1
+                yield self._run(self._core.revive(codec, found, unpacker, "named"))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`, asynchronously."""
+        query, codec, left = _query(config, filter, before, limit), self._codec, limit
+        while query is not None and left != 0:
+            entries, query = await self._arun(self._core.page(codec, query, filter))
+            unpacker = Unpacker(codec)
+            for found in await self._arun(self._core.load(codec, entries[:left])):
+                left = left if left is None else left - 1
+                yield await self._arun(self._core.revive(codec, found, unpacker, "named"))
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Return per channel the writes since its nearest stored value, oldest first, and that value. One round trip.
+
+        Works after `prune`, `copy_thread` and `delete_for_runs`: ancestors it needs are kept for it.
+        """
+        if not channels:
+            return {}
+        return self._run(self._core.delta_history(self._codec, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`, asynchronously."""
+        if not channels:
+            return {}
+        return await self._arun(self._core.delta_history(self._codec, config, channels))
+
+    def threads(self, limit: int | None = None) -> Iterator[ThreadInfo]:
+        """Yield the threads of this store, last activity first."""
+        after: tuple[str, str] | None = None
+        left = _checked_limit(limit)
+        while left != 0:
+            size = PAGE if left is None else min(PAGE, left)
+            page = self._run(self._core.threads(self._codec, after, size))
+            yield from page
+            if len(page) < size:
+                return
+            after = page[-1].updated_at, page[-1].thread_id
+            left = left if left is None else left - size
+
+    # -- writing -----------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint; it is the latest of its thread and namespace from then on. One round trip.
+
+        Durable when it returns, as far as the backend promises. What is stored is what `channel_values` holds now, also
+        where a node changed it in place without a new version; only the difference to what is known is written.
+
+        Args:
+            config: Where to put it; `checkpoint_id` in it is the parent.
+            checkpoint: The checkpoint.
+            metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
+            new_versions: Not needed: what changed is found by content.
+
+        Returns:
+            The config of the new checkpoint.
+
+        Raises:
+            CheckpointConflict: The run continues the latest checkpoint, but another one is the latest by now.
+                Runs that started at a checkpoint named by id never conflict. Nothing was written.
+            UnstorableValue: A value has no stored form; the error names thread, channel, path and type.
+            InvalidConfig: The config names no usable thread.
+            StoreError: The store failed; nothing was written.
+        """
+        return self._run(self._core.put(self._codec, config, checkpoint, metadata))
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`, asynchronously. Values are serialized before the first await."""
+        return await self._arun(self._core.put(self._codec, config, checkpoint, metadata))
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
+
+        The checkpoint may arrive later. Repeating a call is harmless: see `core.writes`.
+
+        Raises:
+            UnstorableValue: A value has no stored form.
+            InvalidConfig: The config names no thread or no checkpoint.
+        """
+        self._run(self._core.put_writes(self._codec, config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`, asynchronously."""
+        await self._arun(self._core.put_writes(self._codec, config, writes, task_id, task_path))
+
+    # -- removing and copying ----------------------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete everything of a thread; no error if there is none."""
+        self._run(self._core.delete_thread(thread_id_of(thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`, asynchronously."""
+        await self._arun(self._core.delete_thread(thread_id_of(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
+
+        The latest is then the last one that remains. What the delta channels of others need is kept, unseen.
+        """
+        self._run(retention.delete_for_runs(self._core, self._codec, set(run_ids)))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`, asynchronously."""
+        await self._arun(retention.delete_for_runs(self._core, self._codec, set(run_ids)))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread, all namespaces, checkpoints and writes, to a new id. One round trip.
+
+        Raises:
+            ThreadExists: The target holds checkpoints or writes already.
+        """
+        source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
+        self._run(self._core.copy_thread(source, target))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`, asynchronously."""
+        source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
+        await self._arun(self._core.copy_thread(source, target))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints; safe while runs write.
+
+        Args:
+            thread_ids: The threads; unknown ones are passed over.
+            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph
+                calls that are over); `"delete"` removes the threads.
+
+        Raises:
+            InvalidInput: There is no such strategy.
+        """
+        for thread_id in map(thread_id_of, thread_ids):
+            self._run(retention.prune(self._core, self._codec, thread_id, strategy))
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`, asynchronously."""
+        for thread_id in map(thread_id_of, thread_ids):
+            await self._arun(retention.prune(self._core, self._codec, thread_id, strategy))
+
+    # -- what LangGraph asks besides ---------------------------------------------------------------------------
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """Return the version after `current`; see `core.checkpoints.next_version_of`."""
+        return next_version_of(current)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:
+        """Return a copy whose serializer may also revive these types; it shares everything else with this saver."""
+        serde = _allowing(self.serde, extra_allowlist)
+        if serde is self.serde:
+            return self
+        clone = copy.copy(self)
+        clone.serde = serde
+        return clone
+
+
+def _allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is.
+
+    A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
+    only warns for others, and the graph's own models then come back as dicts.
+    """
+    allow = getattr(serde, "with_msgpack_allowlist", None)
+    if callable(allow):
+        allowed: SerializerProtocol = allow(extra)
+        return allowed
+    inner = getattr(serde, "serde", None)
+    if not isinstance(inner, SerializerProtocol) or (allowed := _allowing(inner, extra)) is inner:
+        return serde
+    clone: Any = copy.copy(serde)
+    clone.serde = allowed
+    wrapper: SerializerProtocol = clone
+    return wrapper
+
+
+def _checked_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 0:
+        raise InvalidInput(f"limit must not be negative: {limit}")
+    return limit
+
+
+def _query(
+    config: RunnableConfig | None,
+    filter: Mapping[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> Query | None:
+    size = PAGE if limit is None else min(PAGE, max(1, _checked_limit(limit) or 1))
+    bound = (before or {}).get("configurable", {}).get("checkpoint_id")
+    query = Query(before=bound, limit=PAGE * 10 if filter else size)
+    if config is None:
+        return query
+    address = address_of(config)
+    namespace = address.checkpoint_ns if config["configurable"].get("checkpoint_ns") is not None else None
+    return Query(address.thread_id, namespace, address.checkpoint_id, bound, None, query.limit)

@@ -1,0 +1,201 @@
+"""Opening a database: what is checked, how SQLite is set, what its errors are called here, and the lock file."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import quote
+
+from langgraph_keel.errors import (
+    CorruptStore,
+    KeelError,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
+
+try:
+    import fcntl
+except ImportError:  # Windows: SQLite's own busy handler has to do.
+    fcntl = None  # type: ignore[assignment]
+
+APPLICATION_ID = 0x4B65656C
+"""`Keel` in ASCII, in the file's header."""
+FORMAT = 1
+PAGE_SIZE = 1024
+"""A put touches the ends of a few trees, so small pages write a quarter of what the default of 4096 does."""
+OLDEST_SQLITE = (3, 35, 0)
+"""The first with RETURNING."""
+
+
+def connect(path: str, timeout: float) -> sqlite3.Connection:
+    """Open a database for reading and writing; create the file if it is missing."""
+    connection = sqlite3.connect(
+        path, timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def connect_read_only(path: str) -> sqlite3.Connection:
+    """Open a database that must exist, for reading.
+
+    Raises:
+        NotFound: There is no such file.
+        NotAKeelStore: It is something else.
+        NewerFormat: A newer Keel wrote it.
+    """
+    if not Path(path).exists():
+        raise NotFound(f"there is no store at {path}")
+    with named_errors(path):
+        try:
+            return _checked_read_only(path, "mode=ro")
+        except sqlite3.OperationalError:
+            # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
+            return _checked_read_only(path, "immutable=1")
+
+
+def _checked_read_only(path: str, mode: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
+    )
+    try:
+        if not _is_ours(connection, path):
+            raise NotAKeelStore(f"{path} is an empty database, not a store of Keel")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """Return whether a database is Keel's; `False` if it is empty.
+
+    Raises:
+        NotAKeelStore: It holds something else.
+        NewerFormat: A newer Keel wrote it.
+    """
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (format,) = connection.execute("PRAGMA user_version").fetchone()
+    if application == APPLICATION_ID:
+        if format > FORMAT:
+            raise NewerFormat(f"{path} has format {format}; this Keel knows {FORMAT}: upgrade langgraph-keel")
+        return bool(tables)
+    if not tables and application == 0:
+        return False
+    whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
+    raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
+
+
+def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
+    """Check that a database is Keel's, or make it so if it is empty. The caller holds the lock file.
+
+    Raises:
+        NotAKeelStore: It holds something else, or it is empty and `create` is false.
+        NewerFormat: A newer Keel wrote it.
+    """
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
+    if _is_ours(connection, path):
+        return
+    if not create:
+        raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
+    connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
+
+
+def schema() -> str:
+    """Return the statements that make an empty database a store."""
+    tables = (files(__package__) / "schema.sql").read_text()
+    return f"{tables}\nPRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT};\n"
+
+
+class LockFile:
+    """Says whose turn it is to write. The kernel hands it on in order, and takes it back from a process that dies."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path and f"{path}.lock"
+        self._handle: int | None = None
+
+    @contextmanager
+    def held(self, timeout: float | None = None) -> Iterator[None]:
+        """Hold the lock.
+
+        Without a timeout the wait is the kernel's and fair. With one it is a poll, for those who must not wait forever.
+
+        Raises:
+            StoreBusy: Another process held it for longer than `timeout` seconds.
+        """
+        if fcntl is None or self._path is None:
+            yield
+            return
+        if self._handle is None:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        if timeout is None:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        else:
+            self._poll(self._handle, timeout)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _poll(self, handle: int, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StoreBusy(f"{self._path}: another process holds the store") from None
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+@contextmanager
+def named_errors(path: str) -> Iterator[None]:
+    """Raise SQLite's errors as Keel's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _named(path, error) from error
+
+
+def _named(path: str, error: sqlite3.Error) -> KeelError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kinds: dict[int, tuple[type[KeelError], str]] = {
+        sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),
+        sqlite3.SQLITE_LOCKED: (StoreBusy, "locked by somebody else for too long; nothing was written"),
+        sqlite3.SQLITE_FULL: (StoreFull, "no space left; nothing was written"),
+        sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
+        sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
+        sqlite3.SQLITE_CORRUPT: (
+            CorruptStore,
+            "the database is damaged: restore a copy, or try `sqlite3 .recover`",
+        ),
+        sqlite3.SQLITE_CANTOPEN: (
+            StoreError,
+            "it cannot be opened: is the directory there, and may we write in it?",
+        ),
+    }
+    kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    return kind(f"{path}: {what} ({error})")

@@ -1,0 +1,175 @@
+"""Rows of the SQLite layout: names to ids, keys, refs, and the item logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from langgraph_keel.core.frames import frame, unframe
+from langgraph_keel.core.records import Address, Kind, Ref, Row, Run, resolve
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.errors import CorruptStore, StoreError
+
+LAST = (1 << 32) - 1
+_PLAIN = KeelSerializer(types=())
+
+
+class Rows(Protocol):
+    """What executing a statement gives."""
+
+    def fetchone(self) -> Any:
+        """Return one row, or `None`."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return all rows."""
+        ...
+
+
+class Execute(Protocol):
+    """Executes one statement inside the transaction."""
+
+    def __call__(self, sql: str, parameters: Iterable[Any] = ..., /) -> Rows:
+        """Execute `sql` with bound parameters."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request: what to do inside one transaction, and whether it writes."""
+
+    run: Callable[[Execute], Any]
+    writes: bool = False
+
+
+class Channel(NamedTuple):
+    """A channel of a namespace: its id, and the slot by which refs name it."""
+
+    id: int
+    slot: int
+
+
+Slots: TypeAlias = Mapping[str, Channel]
+
+
+def span(owner: int) -> tuple[int, int]:
+    """Return the first and last key that belong to an owner."""
+    return owner << 32, owner << 32 | LAST
+
+
+def find_namespace(execute: Execute, address: Address) -> tuple[int, int] | None:
+    """Return the ids of the thread and namespace, or `None` if nothing was ever stored there."""
+    row = execute(
+        "SELECT t.id, n.id FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?",
+        (address.thread_id, address.checkpoint_ns),
+    ).fetchone()
+    return row and (row[0], row[1])
+
+
+def create_namespace(execute: Execute, address: Address) -> tuple[int, int]:
+    """Create the namespace, and the thread if need be; return their ids."""
+    execute("INSERT OR IGNORE INTO threads (name) VALUES (?)", (address.thread_id,))
+    (thread,) = execute("SELECT id FROM threads WHERE name = ?", (address.thread_id,)).fetchone()
+    ((namespace,),) = execute(
+        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, address.checkpoint_ns)
+    ).fetchall()
+    return thread, namespace
+
+
+def known_slots(execute: Execute, namespace: int) -> dict[str, Channel]:
+    """Return the channels of a namespace."""
+    rows = execute("SELECT name, id, slot FROM channels WHERE namespace = ?", (namespace,)).fetchall()
+    return {name: Channel(channel, slot) for name, channel, slot in rows}
+
+
+def channel_slots(execute: Execute, namespace: int, names: Iterable[str]) -> dict[str, Channel]:
+    """Return the channels of a namespace after adding those of `names` that are new."""
+    slots = known_slots(execute, namespace)
+    for name in names:
+        if name not in slots:
+            slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
+            ((channel,),) = execute(
+                "INSERT INTO channels (namespace, slot, name) VALUES (?, ?, ?) RETURNING id",
+                (namespace, slot, name),
+            ).fetchall()
+            slots[name] = Channel(channel, slot)
+    return slots
+
+
+def head_of(execute: Execute, namespace: int) -> Any:
+    """Return (key, id) of the newest entry on the trunk, or `None`."""
+    return execute(
+        "SELECT key, id FROM entries WHERE key BETWEEN ? AND ? AND state = 0 ORDER BY key DESC LIMIT 1",
+        span(namespace),
+    ).fetchone()
+
+
+def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:
+    """Return refs as stored, new items with the numbers they got."""
+    table = [
+        [slots[name].slot, int(ref.kind), *(n for run in resolve(ref.runs, first.get(name, 0)) for n in run)]
+        for name, ref in refs.items()
+    ]
+    return frame(_PLAIN.pack(table))
+
+
+def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
+    """Return refs from what is stored.
+
+    Raises:
+        CorruptStore: They do not decode, or name a channel that is not there.
+    """
+    names = {channel.slot: name for name, channel in slots.items()}
+    try:
+        return {
+            names[slot]: Ref(Kind(kind), tuple(zip(flat[::2], flat[1::2], strict=True)))
+            for slot, kind, *flat in _PLAIN.unpack(unframe(body))
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
+
+
+def end_of(execute: Execute, channel: int) -> int:
+    """Return the number that the next item of a log gets."""
+    (floor,) = execute("SELECT floor FROM channels WHERE id = ?", (channel,)).fetchone()
+    row = execute(
+        "SELECT key, count FROM items WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1", span(channel)
+    ).fetchone()
+    return max(floor, (row[0] & LAST) + row[1]) if row else floor
+
+
+def append_rows(execute: Execute, namespace: int, channel: Channel, rows: Sequence[Row]) -> int:
+    """Append rows to an item log; return the number of their first item."""
+    first = lo = end_of(execute, channel.id)
+    for row in rows:
+        if lo + row.count > LAST:
+            raise StoreError("an item log holds 2^32 items: copy the thread to go on")
+        execute(
+            "INSERT INTO items (key, count, body) VALUES (?, ?, ?)",
+            (span(channel.id)[0] + lo, row.count, row.body),
+        )
+        lo += row.count
+    return first
+
+
+def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
+    """Replace the rows inside the range of each of `rows` by it."""
+    for row in rows:
+        key = span(channel)[0] + row.lo
+        execute("DELETE FROM items WHERE key BETWEEN ? AND ?", (key, key + row.count - 1))
+        execute("INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (key, row.count, row.body))
+
+
+def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
+    """Return the rows that hold items of `runs`, in order."""
+    base = span(channel)[0]
+    rows: dict[int, Row] = {}
+    for lo, hi in sorted(runs):
+        for key, count, body in execute(
+            "SELECT key, count, body FROM items WHERE key < ? AND key >= "
+            "coalesce((SELECT max(key) FROM items WHERE key BETWEEN ? AND ?), ?)",
+            (base + hi, base, base + lo, base + lo),
+        ).fetchall():
+            rows.setdefault(key, Row(key - base, count, body))
+    return [rows[key] for key in sorted(rows)]

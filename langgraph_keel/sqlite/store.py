@@ -1,0 +1,173 @@
+"""The SQLite layout: what each verb does inside one transaction.
+
+A request is a `Work`: a function that is given `execute` and runs within one transaction, which the driver begins and commits.
+The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the highest key, so a
+put touches four pages at the ends of their trees and updates none in the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Moved,
+    NewEntry,
+    Outcome,
+    Query,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.core.store import Store
+from langgraph_keel.sqlite import reading, removal
+from langgraph_keel.sqlite.rows import (
+    Execute,
+    Work,
+    append_rows,
+    channel_slots,
+    create_namespace,
+    find_namespace,
+    head_of,
+    pack_refs,
+    replace_rows,
+    span,
+)
+
+
+class SqliteStore(Store[Work, Any]):
+    """One database file. Stateless: names are looked up in the transaction that uses them."""
+
+    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+        """See `Store.write_entry`."""
+        outcome: Outcome = yield Work(partial(_write_entry, new), writes=True)
+        return outcome
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+        """See `Store.write_batch`."""
+        yield Work(partial(_write_batch, address, batch), writes=True)
+
+    def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
+        """See `Store.read_entry`."""
+        found: Found | None = yield Work(partial(reading.read_entry, address))
+        return found
+
+    def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
+        """See `Store.scan`."""
+        entries: Sequence[Entry] = yield Work(partial(reading.scan, query))
+        return entries
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_values`."""
+        found: Sequence[Found] = yield Work(partial(reading.read_values, entries))
+        return found
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_history`."""
+        found: Sequence[Found] = yield Work(partial(reading.read_history, address, set(channels)))
+        return found
+
+    def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
+        """See `Store.read_graph`."""
+        graph: Graph = yield Work(partial(removal.read_graph, thread_id))
+        return graph
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Work, Any, None]:
+        """See `Store.remove_entries`."""
+        yield Work(partial(removal.remove_entries, gone, ghosts), writes=True)
+
+    def remove_rows(
+        self,
+        thread_id: str,
+        live: Mapping[tuple[str, str], Sequence[Run]],
+        ends: Mapping[tuple[str, str], int],
+    ) -> Plan[Work, Any, int]:
+        """See `Store.remove_rows`."""
+        removed: int = yield Work(partial(removal.remove_rows, thread_id, live, ends), writes=True)
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+        """See `Store.delete_thread`."""
+        yield Work(partial(removal.delete_thread, thread_id), writes=True)
+
+    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
+        """See `Store.copy_thread`."""
+        copied: bool = yield Work(partial(removal.copy_thread, source, target), writes=True)
+        return copied
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.find_runs`."""
+        names: Sequence[str] = yield Work(partial(reading.find_runs, list(run_ids)))
+        return names
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`."""
+        page: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(reading.read_threads, after, limit))
+        return page
+
+
+def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
+    address = new.address
+    ids = find_namespace(execute, address)
+    if new.base is not None and not _exists(execute, new.base):
+        return BaseGone()
+    head = head_of(execute, ids[1]) if ids else None
+    follows = not new.checked or (head and head[1]) in (new.parent, address.checkpoint_id)
+    if not follows and new.on_conflict == "raise":
+        return Moved(head and head[1])
+    thread, namespace = ids or create_namespace(execute, address)
+    return _insert(execute, new, thread, namespace, 0 if follows else 1)
+
+
+def _exists(execute: Execute, stamp: Stamp) -> bool:
+    return execute("SELECT 1 FROM entries WHERE key = ?", (stamp,)).fetchone() is not None
+
+
+def _insert(execute: Execute, new: NewEntry, thread: int, namespace: int, state: int) -> Stored:
+    slots = channel_slots(execute, namespace, new.refs)
+    first = {name: append_rows(execute, namespace, slots[name], rows) for name, rows in new.appends.items()}
+    for name, rows in new.repacks.items():
+        replace_rows(execute, slots[name].id, rows)
+    ((seq,),) = execute(
+        "UPDATE threads SET seq = seq + 1, updated_at = ? WHERE id = ? RETURNING seq",
+        (new.updated_at, thread),
+    ).fetchall()
+    execute(
+        "DELETE FROM entries WHERE id = ? AND key BETWEEN ? AND ?",
+        (new.address.checkpoint_id, *span(namespace)),
+    )
+    key = span(namespace)[0] + seq
+    execute(
+        "INSERT INTO entries (key, id, parent, state, run, refs, header) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            key,
+            new.address.checkpoint_id,
+            new.parent,
+            state,
+            None if new.run_id is None else str(new.run_id),
+            pack_refs(new.refs, slots, first),
+            new.header,
+        ),
+    )
+    return Stored(key, first)
+
+
+def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
+    ids = find_namespace(execute, address) or create_namespace(execute, address)
+    execute(
+        "INSERT INTO batches (namespace, checkpoint, task, path, body) VALUES (?, ?, ?, ?, ?)",
+        (ids[1], address.checkpoint_id, batch.task_id, batch.task_path, batch.body),
+    )

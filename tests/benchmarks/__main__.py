@@ -1,0 +1,72 @@
+"""The command line: `python -m tests.benchmarks --help`."""
+
+import argparse
+import json
+import sys
+import traceback
+from pathlib import Path
+from time import perf_counter
+
+from . import chat, fork, latency, memory, threads, values
+from .plan import Plan, work_directory
+from .profile import SUBJECTS, profile
+from .report import Row, show
+from .savers import PAIRS
+
+MEASURES = {
+    "chat": chat.measure,
+    "latency": latency.measure,
+    "dict": values.measure_dict,
+    "channels": values.measure_channels,
+    "fork": fork.measure,
+    "threads": threads.measure,
+    "memory": memory.measure,
+}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--messages", type=int, default=1000, metavar="N", help="messages in a chat (1000)")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=MEASURES,
+        default=list(MEASURES),
+        metavar="NAME",
+        help=", ".join(MEASURES),
+    )
+    parser.add_argument("--backend", choices=PAIRS, default="sqlite")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, a tenth of the steps and threads")
+    parser.add_argument("--calibrate", action="store_true", help="LangGraph's in both places: the noise")
+    parser.add_argument("--dir", metavar="DIR", help="where to put temporary databases (/var/tmp)")
+    parser.add_argument("--profile", choices=SUBJECTS, metavar="NAME", help=", ".join(SUBJECTS))
+    return parser.parse_args()
+
+
+def run(plan: Plan, names: list[str]) -> list[Row]:
+    rows: list[Row] = []
+    for name in names:
+        start = perf_counter()
+        try:
+            rows += MEASURES[name](plan)
+        except Exception:  # the other measures are still worth having
+            traceback.print_exc()
+        print(f"{name}: {perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    return rows
+
+
+def main() -> None:
+    options = arguments()
+    with work_directory(options.dir) as root:
+        plan = Plan(PAIRS[options.backend], Path(root), options.messages, options.quick, options.calibrate)
+        if options.profile:
+            return profile(plan, options.profile)
+        rows = run(plan, options.only)
+    show(rows, f"Keel beside LangGraph's savers, {options.messages} messages, {plan.theirs.name}")
+    if options.json:
+        options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()

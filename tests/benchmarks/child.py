@@ -1,0 +1,29 @@
+"""Measurements that need a process of their own: `python -m tests.benchmarks.child NAME JSON` prints JSON."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def in_child(name: str, **arguments: Any) -> Any:
+    """What the job of that name in `JOBS` returns for these arguments, done in a new process."""
+    command = [sys.executable, "-m", __spec__.name, name, json.dumps(arguments)]
+    done = subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def _jobs() -> dict[str, Callable[..., Any]]:
+    from . import chat, memory
+
+    return {"chat": chat.job, "memory": memory.job}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    print(json.dumps(_jobs()[sys.argv[1]](**json.loads(sys.argv[2]))))

@@ -1,0 +1,59 @@
+"""Measure 7, `memory`: what a saver that has served 10,000 threads holds, beside one that has served 100.
+
+Each in a process of its own, after `gc.collect()`, by tracemalloc: what Python allocated since the saver was
+opened and has not given back (SQLite's own page cache is not in it). Served is: looked up, put with four
+messages, read. "No more" allows 64 KB, for what LangGraph's own saver, which keeps nothing, differs by.
+"""
+
+import gc
+import tracemalloc
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .child import in_child
+from .graphs import history, thread
+from .plan import Plan
+from .report import Row, Target
+from .savers import BACKENDS, Backend, Saver
+from .steps import Sequence
+
+
+def _serve(saver: Saver, count: int) -> None:
+    for index in range(count):
+        Sequence(saver, f"thread-{index}").put({"messages": history(4)})
+        saver.get_tuple(thread(f"thread-{index}"))
+
+
+def _warm_up(backend: Backend) -> None:
+    """Have everything imported and cached that any saver of the kind would."""
+    with TemporaryDirectory() as directory, backend.open(Path(directory)) as saver:
+        _serve(saver, 3)
+
+
+def _traced() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def job(backend: str, directory: str, threads: int) -> int:
+    _warm_up(BACKENDS[backend])
+    tracemalloc.start()
+    with BACKENDS[backend].open(Path(directory)) as saver:
+        before = _traced()
+        _serve(saver, threads)
+        return _traced() - before
+
+
+def _held(plan: Plan, backend: Backend, threads: int) -> Any:
+    directory = str(plan.directory(f"memory-{backend.name}"))
+    return in_child("memory", backend=backend.name, directory=directory, threads=threads)
+
+
+def measure(plan: Plan) -> list[Row]:
+    few, many = 100, plan.count(10_000)
+    held = {count: [_held(plan, each, count) for each in (plan.theirs, plan.ours)] for count in (few, many)}
+    more = [after - before for before, after in zip(held[few], held[many], strict=True)]
+    rows = [Row("memory", f"held after {count} threads", a, b, "B") for count, (a, b) in held.items()]
+    limit = Target(64_000, "no more", "figure")
+    return [*rows, Row("memory", f"  more after {many} than after {few}", more[0], more[1], "B", limit)]

@@ -1,0 +1,88 @@
+"""`--profile NAME`: one measure of Keel alone under cProfile, the top 25 functions by their own time.
+
+All of the process's threads are profiled, from their start; on Python 3.12 and later, where only one profiler
+can be active, it is the calling thread's. Where threads wait for each other the waits (`acquire`, `get`,
+`poll`) come first: read past them.
+"""
+
+import cProfile
+import pstats
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Any
+
+from . import chat, fork, latency, threads, values
+from .plan import Plan
+
+Prepared = Callable[[], object]
+"""What is profiled; its preparation is not."""
+
+
+def _repeated(count: int, function: Callable[..., Any], *args: Any) -> Prepared:
+    return lambda: [function(*args) for _ in range(count)]
+
+
+def _call(run: Callable[[latency.Subject], float], stack: ExitStack, plan: Plan) -> Prepared:
+    return _repeated(plan.rounds(60), run, latency.open_subject(stack, plan.ours, plan))
+
+
+def _chat(_: ExitStack, plan: Plan) -> Prepared:
+    directory = plan.directory("chat")
+    return lambda: chat.half(plan.ours, directory, chat.SCHEMAS["add_messages"], range(plan.messages // 2))
+
+
+def _steps(case: values.Case, stack: ExitStack, plan: Plan) -> Prepared:
+    place = values.seeded(plan, plan.ours, case)
+    return _repeated(plan.rounds(values.STEPS), stack.enter_context(values.steps(plan.ours, place, case)))
+
+
+def _fork(_: ExitStack, plan: Plan) -> Prepared:
+    directory = plan.directory("fork")
+    middle = fork.long_thread(plan.ours, directory, plan.count(1000))
+    return lambda: fork.fork(plan.ours, directory, middle)
+
+
+def _threads(stack: ExitStack, plan: Plan) -> Prepared:
+    return stack.enter_context(threads.serving(plan, {"ours": plan.ours}))["ours"]
+
+
+SUBJECTS: dict[str, Callable[[ExitStack, Plan], Prepared]] = {
+    **{name.split("(")[0]: partial(_call, run) for name, run in latency.CALLS.items()},
+    "cold": partial(_call, latency.Subject.cold_get_tuple),
+    "turn": partial(_call, latency.Subject.turn),
+    "chat": _chat,
+    "dict": partial(_steps, values.GROUPS),
+    "flat": partial(_steps, values.FLAT),
+    "channels": partial(_steps, values.CHANNELS),
+    "fork": _fork,
+    "threads": _threads,
+}
+
+
+@contextmanager
+def _other_threads(profiles: list[cProfile.Profile]) -> Iterator[None]:
+    """Give every thread that starts in the meantime a profiler of its own, and collect them."""
+
+    def begin(*_: Any) -> None:
+        profile = cProfile.Profile()
+        with suppress(ValueError):
+            profile.enable()
+            profiles.append(profile)
+
+    threading.setprofile(begin)
+    try:
+        yield
+    finally:
+        threading.setprofile(None)
+
+
+def profile(plan: Plan, name: str) -> None:
+    profiles: list[cProfile.Profile] = []
+    with ExitStack() as stack, _other_threads(profiles):
+        run = SUBJECTS[name](stack, plan)
+        mine = cProfile.Profile()
+        mine.runcall(run)
+    profiles = [each for each in (mine, *profiles) if each.getstats()]
+    pstats.Stats(*profiles).sort_stats("tottime").print_stats(25)

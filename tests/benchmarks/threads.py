@@ -1,0 +1,62 @@
+"""Measure 6, `threads`: 64 conversations at once on one event loop, a few turns each, small states.
+
+Invocations a second, the median of rounds in which the savers take turns; every round talks on new threads.
+InMemorySaver is there to show how much of the time is the graph's own.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from functools import partial
+from itertools import count
+from typing import Any
+
+from .graphs import chat_graph, message, thread
+from .plan import Plan
+from .report import Row, Target
+from .savers import LANGGRAPH_MEMORY, Backend
+from .timing import Clocked, interleaved, timed
+
+THREADS, TURNS = 64, 4
+
+
+async def _converse(graph: Any, thread_id: str) -> None:
+    for turn in range(TURNS):
+        await graph.ainvoke({"messages": [message(2 * turn)]}, thread(thread_id))
+
+
+async def _serve(graph: Any, number: int) -> None:
+    await asyncio.gather(*(_converse(graph, f"{number}-{index}") for index in range(THREADS)))
+
+
+@contextmanager
+def serving(plan: Plan, backends: dict[str, Backend]) -> Iterator[dict[str, Clocked]]:
+    """For each backend, open on one event loop, a call that serves the 64 threads once."""
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        try:
+            opened = {name: runner.run(_open(stack, plan, backend)) for name, backend in backends.items()}
+            yield {name: partial(_once, runner, graph, count()) for name, graph in opened.items()}
+        finally:
+            runner.run(stack.aclose())
+
+
+async def _open(stack: AsyncExitStack, plan: Plan, backend: Backend) -> Any:
+    assert backend.aopen, f"{backend.name} has no async face"
+    return chat_graph(await stack.enter_async_context(backend.aopen(plan.directory("threads"))))
+
+
+def _once(runner: asyncio.Runner, graph: Any, numbers: Iterator[int]) -> float:
+    return timed(runner.run, _serve(graph, next(numbers)))[0]
+
+
+def measure(plan: Plan) -> list[Row]:
+    backends = {"theirs": plan.theirs, "ours": plan.ours, "memory": LANGGRAPH_MEMORY}
+    with serving(plan, backends) as serve:
+        took = interleaved(plan.rounds(7), serve)
+    rate = {name: THREADS * TURNS / (milliseconds / 1000) for name, milliseconds in took.items()}
+    label = f"{THREADS} threads at once, async: invocations"
+    return [
+        Row("threads", label, rate["theirs"], rate["ours"], "/s", Target(2, "≥ 2", at_least=True)),
+        Row("threads", f"{label}; beside InMemorySaver", rate["memory"], rate["ours"], "/s"),
+    ]

@@ -1,0 +1,117 @@
+"""Measures 3 and 4, `dict` and `channels`: large state of which one small thing changes a step.
+
+Stored a step is what the saver's files grew by over the steps, the saver closed before and after; `put`'s
+median is taken over the same steps, the two savers taking turns. A dict is copied each step, at every level.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .graphs import text
+from .plan import Plan
+from .report import Row, Target
+from .savers import Backend
+from .steps import Sequence
+from .timing import Clocked, interleaved
+
+Values = dict[str, Any]
+STEPS = 100
+
+
+@dataclass(frozen=True)
+class Case:
+    """Channels to begin with, what a step changes of them, and what a step may store."""
+
+    name: str
+    label: str
+    first: Callable[[], Values]
+    change: Callable[[Values, int], Values]
+    limit: Target
+    speed: Target | None = None
+
+
+def _groups() -> Values:
+    return {"state": {f"group-{group}": _leaves(100, group) for group in range(100)}}
+
+
+def _leaves(count: int, group: int) -> Values:
+    return {f"leaf-{leaf}": text(100 * group + leaf, 100) for leaf in range(count)}
+
+
+def _change_group(values: Values, step: int) -> Values:
+    state = {name: dict(group) for name, group in values["state"].items()}
+    state[f"group-{37 * step % 100}"][f"leaf-{53 * step % 100}"] = text(f"step {step}", 100)
+    return {"state": state}
+
+
+def _flat() -> Values:
+    return {"state": _leaves(10_000, 0)}
+
+
+def _change_flat(values: Values, step: int) -> Values:
+    return {"state": {**values["state"], f"leaf-{3737 * step % 10_000}": text(f"step {step}", 100)}}
+
+
+def _channels() -> Values:
+    return {f"channel-{index}": text(index, 2000) for index in range(50)}
+
+
+def _change_channel(_: Values, step: int) -> Values:
+    return {f"channel-{step % 50}": text(f"step {step}", 2000)}
+
+
+SMALL, SLOWER = Target(2000, "≤ 2 KB", "figure"), Target(1, "no slower")
+GROUPS = Case("dict", "1 MB dict of 100 × 100, one leaf a step", _groups, _change_group, SMALL, SLOWER)
+FLAT = Case("dict", "1 MB dict of 10,000, one leaf a step", _flat, _change_flat, SMALL, SLOWER)
+CHANNELS = Case(
+    "channels",
+    "50 channels of 2 KB, one a step",
+    _channels,
+    _change_channel,
+    Target(5000, "≤ 5 KB", "figure"),
+)
+
+
+def seeded(plan: Plan, backend: Backend, case: Case) -> Path:
+    """A new directory with a thread that has the first values."""
+    directory = plan.directory(f"{case.name}-{backend.name}")
+    with backend.open(directory) as saver:
+        Sequence(saver, "thread").put(case.first())
+    return directory
+
+
+@contextmanager
+def steps(backend: Backend, directory: Path, case: Case) -> Iterator[Clocked]:
+    """A call that takes one more step and returns the seconds of its `put`."""
+    with backend.open(directory) as saver:
+        sequence = Sequence(saver, "thread")
+        yield lambda: sequence.put(case.change(sequence.values, sequence.step))
+
+
+def _measure(plan: Plan, case: Case) -> list[Row]:
+    backends = (plan.theirs, plan.ours)
+    places = [seeded(plan, backend, case) for backend in backends]
+    sizes = [backend.stored(place) for backend, place in zip(backends, places, strict=True)]
+    count = plan.rounds(STEPS)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(steps(*each, case)) for each in zip(backends, places, strict=True)]
+        took = interleaved(count - 1, dict(zip(("theirs", "ours"), opened, strict=True)))
+    theirs, ours = (
+        (backend.stored(place) - size) / count
+        for backend, place, size in zip(backends, places, sizes, strict=True)
+    )
+    return [
+        Row(case.name, f"{case.label}: stored", theirs, ours, "B", case.limit),
+        Row(case.name, f"{case.label}: put", took["theirs"], took["ours"], "ms", case.speed),
+    ]
+
+
+def measure_dict(plan: Plan) -> list[Row]:
+    return _measure(plan, GROUPS) + _measure(plan, FLAT)
+
+
+def measure_channels(plan: Plan) -> list[Row]:
+    return _measure(plan, CHANNELS)
