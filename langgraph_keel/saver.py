@@ -7,9 +7,11 @@ together. LangGraph makes shallow copies of savers (`with_allowlist`), so everyt
 from __future__ import annotations
 
 import copy
+from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -23,7 +25,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.core import retention
-from langgraph_keel.core.address import address_of, thread_id_of
+from langgraph_keel.core.address import address_of, configurable, text_of, thread_id_of
 from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Unpacker
@@ -87,6 +89,32 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         memo = Memo(memo_entries, memo_bytes)
         self._backend = Backend(Checkpoints(store, memo, on_conflict), driver, async_driver)
 
+    def setup(self) -> None:
+        """Make the store ready for use. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+
+    def close(self) -> None:
+        """Give back what is open. Safe to call again."""
+
+    def __enter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        await to_thread(self.close)
+
     @property
     def _core(self) -> Checkpoints[Any, Any]:
         return self._backend.checkpoints
@@ -147,7 +175,8 @@ class KeelSaver(BaseCheckpointSaver[Any]):
             InvalidInput: `limit` is negative.
             InvalidConfig: `config` names no usable thread.
         """
-        query, codec, left = _query(config, filter, before, limit), self._codec, limit
+        query: Query | None = _query(config, filter, before, limit)
+        codec, left = self._codec, limit
         while query is not None and left != 0:
             entries, query = self._run(self._core.page(codec, query, filter))
             unpacker = Unpacker(codec)
@@ -164,7 +193,8 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`, asynchronously."""
-        query, codec, left = _query(config, filter, before, limit), self._codec, limit
+        query: Query | None = _query(config, filter, before, limit)
+        codec, left = self._codec, limit
         while query is not None and left != 0:
             entries, query = await self._arun(self._core.page(codec, query, filter))
             unpacker = Unpacker(codec)
@@ -280,11 +310,11 @@ class KeelSaver(BaseCheckpointSaver[Any]):
 
         The latest is then the last one that remains. What the delta channels of others need is kept, unseen.
         """
-        self._run(retention.delete_for_runs(self._core, self._codec, set(run_ids)))
+        self._run(retention.delete_for_runs(self._core, self._codec, _texts(run_ids, "run id")))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`, asynchronously."""
-        await self._arun(retention.delete_for_runs(self._core, self._codec, set(run_ids)))
+        await self._arun(retention.delete_for_runs(self._core, self._codec, _texts(run_ids, "run id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id. One round trip.
@@ -311,11 +341,13 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         Raises:
             InvalidInput: There is no such strategy.
         """
+        retention.check_strategy(strategy)
         for thread_id in map(thread_id_of, thread_ids):
             self._run(retention.prune(self._core, self._codec, thread_id, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`, asynchronously."""
+        retention.check_strategy(strategy)
         for thread_id in map(thread_id_of, thread_ids):
             await self._arun(retention.prune(self._core, self._codec, thread_id, strategy))
 
@@ -354,9 +386,13 @@ def _allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> 
     return wrapper
 
 
+def _texts(values: Collection[str], what: str) -> set[str]:
+    return {text_of(value, what) for value in values}
+
+
 def _checked_limit(limit: int | None) -> int | None:
-    if limit is not None and limit < 0:
-        raise InvalidInput(f"limit must not be negative: {limit}")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidInput(f"limit must be None or a whole number that is not negative: {limit!r}")
     return limit
 
 
@@ -365,12 +401,19 @@ def _query(
     filter: Mapping[str, Any] | None,
     before: RunnableConfig | None,
     limit: int | None,
-) -> Query | None:
-    size = PAGE if limit is None else min(PAGE, max(1, _checked_limit(limit) or 1))
-    bound = (before or {}).get("configurable", {}).get("checkpoint_id")
-    query = Query(before=bound, limit=PAGE * 10 if filter else size)
+) -> Query:
+    if filter is not None and not isinstance(filter, Mapping):
+        raise InvalidInput(f"filter must map metadata keys to values, not {filter!r}")
+    size = PAGE if _checked_limit(limit) is None else min(PAGE, max(1, limit or 1))
+    bound = configurable(before).get("checkpoint_id") if before else None
+    query = Query(
+        before=text_of(bound, "checkpoint_id of before", empty=False) if bound else None,
+        limit=PAGE * 10 if filter else size,
+    )
     if config is None:
         return query
     address = address_of(config)
     namespace = address.checkpoint_ns if config["configurable"].get("checkpoint_ns") is not None else None
-    return Query(address.thread_id, namespace, address.checkpoint_id, bound, None, query.limit)
+    return replace(
+        query, thread_id=address.thread_id, checkpoint_ns=namespace, checkpoint_id=address.checkpoint_id
+    )

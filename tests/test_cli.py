@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Work(MessagesState):
 
 def _plan(state: Work) -> dict[str, Any]:
     call = {"name": "search", "args": {"q": "tide\x07s", "k": 3}, "id": "c1", "type": "tool_call"}
-    text = [{"type": "text", "text": "Let me look."}]
+    text: list[str | dict[Any, Any]] = [{"type": "text", "text": "Let me look."}]
     messages = [SystemMessage("Be [bold]terse[/bold] \x1b[31m\x9b31mred"), AIMessage(text, tool_calls=[call])]
     return {
         "messages": messages,
@@ -199,6 +200,31 @@ def test_an_answered_question_no_longer_waits(url: str) -> None:
     assert [bool(row["interrupts"]) for row in rows] == [True] + [False] * (len(rows) - 1)
 
 
+def _sulk(state: Work) -> dict[str, Any]:
+    time.sleep(0.2)
+    raise ValueError("no \x1b[31mluck")
+
+
+def test_history_shows_what_failed_beside_what_was_written(tmp_path: Path) -> None:
+    where = f"sqlite:///{tmp_path / 'failed.db'}"
+    builder = StateGraph(Work)
+    builder.add_node("good", lambda state: {"log": ["good"]})
+    builder.add_node("bad", _sulk)
+    builder.add_edge(START, "good")
+    builder.add_edge(START, "bad")
+    start: Any = {"messages": []}
+    with open_saver(where) as saver, pytest.raises(ValueError, match="luck"):
+        builder.compile(checkpointer=saver).invoke(start, _config("t"))
+    head, *_ = keel_json("history", "t", "--url", where)["checkpoints"]
+    assert head["next"] == ["bad", "good"]
+    assert head["pending_writes"] == ["log"]
+    assert "luck" in head["errors"][0]
+    shown = _unwrapped("history", "t", "--url", where)
+    assert "failed: ValueError" in shown
+    assert not RAW.search(shown)
+    assert "__error__" in keel("show", "t", "--url", where).stdout
+
+
 def test_history_limit_and_parents_outside_of_it(url: str) -> None:
     every = keel_json("history", "trip", "--url", url)["checkpoints"]
     some = keel_json("history", "trip", "--url", url, "--limit", "2")
@@ -272,9 +298,7 @@ def test_show_shortens_unless_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", ["30", "80", "200"])
-@pytest.mark.parametrize(
-    "command", [("threads",), ("history", EVIL), ("show", EVIL), ("show", EVIL, "--full")]
-)
+@pytest.mark.parametrize("command", [("threads",), ("history", EVIL), ("show", EVIL), ("show", EVIL, "--full")])
 def test_nothing_raw_reaches_the_terminal(url: str, command: tuple[str, ...], columns: str) -> None:
     shown = keel(*command, "--url", url, COLUMNS=columns).stdout
     assert not RAW.search(shown)

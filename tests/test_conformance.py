@@ -72,9 +72,9 @@ def registered(name: str, face: str, directory: Path) -> RegisteredCheckpointer:
 @pytest.mark.parametrize("name", SAVERS)
 async def test_conforms(name: str, face: str, tmp_path: Path) -> None:
     report = await validate(registered(name, face, tmp_path))
-    results = report.results.items()
-    assert not {capability: result.failures for capability, result in results if result.failures}
-    assert {capability for capability, result in results if result.passed} == CAPABILITIES
+    failures = [failure for result in report.results.values() for failure in result.failures]
+    assert not failures, "\n".join(failures)
+    assert {capability for capability, result in report.results.items() if result.passed} == CAPABILITIES
 
 
 @pytest.mark.parametrize("capability", sorted(CAPABILITIES))

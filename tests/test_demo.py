@@ -27,9 +27,7 @@ KILLED = 1 if os.name == "nt" else -signal.SIGKILL
 def keel(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "langgraph_keel.cli", *arguments]
     settings = {name: value for name, value in os.environ.items() if name != "KEEL_URL"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=settings | env, timeout=120, encoding="utf-8"
-    )
+    return subprocess.run(command, capture_output=True, text=True, env=settings | env, timeout=120, encoding="utf-8")
 
 
 def _json(done: subprocess.CompletedProcess[str]) -> Any:
@@ -40,9 +38,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
 @pytest.mark.parametrize("kill_at", [2, 5])
 def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     found = _json(keel("demo", "--json", "--dir", str(tmp_path), "--pace", "0.02", "--kill-at", str(kill_at)))
-    events = [
-        json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
+    events = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
     killed, resumed = found["killed"]["pid"], found["resumed"]["pid"]
 
     assert found["proved"] is True
@@ -85,9 +81,7 @@ def test_the_demo_tells_a_person_what_it_proved(tmp_path: Path) -> None:
 def test_a_store_of_ones_own_keeps_its_threads(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
     threads = [
-        _json(keel("demo", "--json", "--url", url, "--dir", str(tmp_path / str(n)), "--pace", "0"))[
-            "thread_id"
-        ]
+        _json(keel("demo", "--json", "--url", url, "--dir", str(tmp_path / str(n)), "--pace", "0"))["thread_id"]
         for n in range(2)
     ]
     assert threads == ["demo", "demo-2"]
@@ -118,7 +112,7 @@ def _call(event: str, turn: int, name: str) -> dict[str, Any]:
 
 
 def _row(id_: str, follows: bool = True) -> Row:
-    return Row(id_, None, "", 1, "loop", "", (), (), follows, False, (), ())
+    return Row(id_, None, "", 1, "loop", "", (), (), follows, False, (), (), ())
 
 
 def _evidence() -> Evidence:

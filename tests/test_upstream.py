@@ -27,9 +27,7 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
 @pytest.mark.parametrize("saver", ["keel_memory", "keel_sqlite", "keel_sqlite_aes"])
-def test_langgraphs_own_tests_pass(
-    suite: Path, saver: str, strict: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_langgraphs_own_tests_pass(suite: Path, saver: str, strict: bool, capsys: pytest.CaptureFixture[str]) -> None:
     outcome = run(suite, saver, strict=strict)
     with capsys.disabled():
         print(f"\n{saver}, {'strict' if strict else 'default settings'}: {outcome}")

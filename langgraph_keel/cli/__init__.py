@@ -35,7 +35,7 @@ app = typer.Typer(
     cls=KeelGroup,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +61,7 @@ Version = Annotated[
 def keel(show_version: Version = False) -> None:
     """Look into the threads that LangGraph agents keep in Keel.
 
-    New here? [bold]keel demo[/bold] kills an agent at work and resumes it, in a few seconds.
+    New here? `keel demo` kills an agent at work and resumes it, in a few seconds.
     """
 
 

@@ -17,19 +17,17 @@ from langgraph_keel.errors import InvalidInput, NotFound
 
 EVERY_NS = "*"
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
-Ns = Annotated[
-    str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; [bold]*[/bold] for all of them.")
-]
+Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all of them.")]
 Checkpoint = Annotated[
     str | None,
-    typer.Argument(metavar="[CHECKPOINT]", help="Its id, or the start or end of it; the latest if left out."),
+    typer.Argument(metavar="CHECKPOINT", help="Its id, or the start or end of it; the latest if left out."),
 ]
 
 
 def threads(url: Url = DEFAULT_URL, limit: Limit = 50, json: AsJson = False) -> None:
     """List the threads in a store, the one last active first.
 
-    Example: [bold]keel threads --url sqlite:///agent.db[/bold]
+    Example: `keel threads --url sqlite:///agent.db`
     """
     with reading(url) as saver:
         found = list(saver.threads(limit=limit + 1))
@@ -50,7 +48,7 @@ def history(
 ) -> None:
     """List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched.
 
-    Example: [bold]keel history my-thread --limit 10[/bold]
+    Example: `keel history my-thread --limit 10`
     """
     with reading(url, imports) as saver:
         found = list(saver.list(_config(thread, None if ns == EVERY_NS else ns), limit=limit + 1))
@@ -75,8 +73,8 @@ def show(
 ) -> None:
     """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
 
-    Example: [bold]keel show my-thread[/bold], or with an id from [bold]keel history[/bold]:
-    [bold]keel show my-thread 5f0c2a91[/bold]
+    Example: `keel show my-thread`, or with an id from `keel history`:
+    `keel show my-thread 5f0c2a91`
     """
     with reading(url, imports) as saver:
         found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
@@ -116,9 +114,7 @@ def _matches(checkpoint: str, wanted: str) -> bool:
 
 def _ambiguous(wanted: str, found: list[CheckpointTuple]) -> InvalidInput:
     ids = ", ".join(checkpoints.id_of(item) for item in found[:3])
-    return InvalidInput(
-        f"{wanted!r} fits {len(found)} checkpoints ({ids}{', …' * (len(found) > 3)}): give more of it"
-    )
+    return InvalidInput(f"{wanted!r} fits {len(found)} checkpoints ({ids}{', …' * (len(found) > 3)}): give more of it")
 
 
 def _no_checkpoint(thread: str, wanted: str) -> NotFound:

@@ -49,6 +49,4 @@ def _fields(value: Any) -> dict[str, Any] | None:
 def message_fields(message: BaseMessage) -> dict[str, Any]:
     """Return a message's fields, type and content first, empty ones left out."""
     fields = {"type": message.type, "content": message.content}
-    return fields | {
-        key: item for key, item in message if key not in fields and item not in (None, {}, [], "")
-    }
+    return fields | {key: item for key, item in message if key not in fields and item not in (None, {}, [], "")}

@@ -26,6 +26,7 @@ class Row:
         head: Whether nothing continues it.
         pending: Channels written by tasks that finished in a step which did not; only at a head.
         interrupts: Questions that wait for an answer.
+        errors: What tasks failed with, as their `repr`; only at a head.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Row:
     head: bool
     pending: tuple[str, ...]
     interrupts: tuple[Interrupt, ...]
+    errors: tuple[str, ...]
 
 
 def id_of(found: CheckpointTuple) -> str:
@@ -124,9 +126,7 @@ def rows(found: Sequence[CheckpointTuple], saver: Any) -> list[Row]:
     ]
 
 
-def _parent(
-    item: CheckpointTuple, known: dict[tuple[str, str], CheckpointTuple], saver: Any
-) -> CheckpointTuple | None:
+def _parent(item: CheckpointTuple, known: dict[tuple[str, str], CheckpointTuple], saver: Any) -> CheckpointTuple | None:
     if item.parent_config is None:
         return None
     return known.get((ns_of(item), parent_of(item) or "")) or saver.get_tuple(item.parent_config)
@@ -139,9 +139,7 @@ def _follows(found: Sequence[CheckpointTuple], place: int) -> bool:
 
 
 def _row(item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, head: bool) -> Row:
-    written = (
-        channel for _, channel, _ in item.pending_writes or [] if channel not in (*_NOT_OUTPUT, "__start__")
-    )
+    written = (channel for _, channel, _ in item.pending_writes or [] if channel not in (*_NOT_OUTPUT, "__start__"))
     return Row(
         id=id_of(item),
         parent=parent_of(item),
@@ -155,7 +153,13 @@ def _row(item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, h
         head=head,
         pending=tuple(dict.fromkeys(written)) if head else (),
         interrupts=interrupts(item),
+        errors=_errors(item) if head else (),
     )
+
+
+def _errors(item: CheckpointTuple) -> tuple[str, ...]:
+    failed = (value for _, channel, value in item.pending_writes or [] if channel == "__error__")
+    return tuple(value if isinstance(value, str) else repr(value) for value in failed)
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:

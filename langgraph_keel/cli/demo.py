@@ -30,16 +30,12 @@ Dir = Annotated[
 ]
 KillAt = Annotated[
     int,
-    typer.Option("--kill-at", min=1, max=len(SCRIPT), help="Kill while the tools of this turn are at work."),
+    typer.Option("--kill-at", min=2, max=len(SCRIPT), help="Kill while the tools of this turn are at work."),
 ]
-Pace = Annotated[
-    float, typer.Option("--pace", min=0.0, max=5.0, help="Seconds that every call takes at least.")
-]
+Pace = Annotated[float, typer.Option("--pace", min=0.0, max=5.0, help="Seconds that every call takes at least.")]
 
 
-def demo(
-    url: Url = None, directory: Dir = None, kill_at: KillAt = 5, pace: Pace = 0.25, json: AsJson = False
-) -> None:
+def demo(url: Url = None, directory: Dir = None, kill_at: KillAt = 5, pace: Pace = 0.25, json: AsJson = False) -> None:
     """Kill an agent in the middle of its work and see another process finish it. No key, no network.
 
     A LangGraph agent with six tools and a scripted model works in a child process. One of its tools is made
@@ -47,7 +43,7 @@ def demo(
     counts, from the agent's journal and the store, what was restored and what ran twice; it exits with 1 if a
     claim does not hold.
 
-    Example: [bold]keel demo --dir ./keel-demo[/bold]
+    Example: `keel demo --dir ./keel-demo`
     """
     began = time.monotonic()
     stage = _stage(url, directory, pace)
@@ -82,9 +78,7 @@ def _play(stage: run.Stage, screen: Screen, kill_at: int) -> tuple[Evidence, tup
     kept = run.snapshot(stage)
     screen.kept(kept)
     with _agent(stage, screen) as second:
-        screen.process(
-            second.process.pid, f'graph.invoke(None, {{"configurable": {{"thread_id": "{stage.thread}"}}}})'
-        )
+        screen.process(second.process.pid, f'graph.invoke(None, {{"configurable": {{"thread_id": "{stage.thread}"}}}})')
         _run_to_the_end(second, screen)
     pids = first.process.pid, second.process.pid
     return gather(stage, kept, run.snapshot(stage), pids[0], status), pids

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -35,17 +36,15 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
 
     def write(self, event: str, **facts: Any) -> None:
         """Append one fact."""
         record = {"event": event, "pid": os.getpid(), "at": time.time(), **facts}
         line = json.dumps(record) + "\n"
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
-        print(line, end="", flush=True)
+        with self._lock, open(self.path, "ab", buffering=0) as file:
+            file.write(line.encode())
+            print(line, end="", flush=True)
 
 
 def build(

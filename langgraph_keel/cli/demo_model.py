@@ -53,9 +53,7 @@ def _report(messages: Sequence[BaseMessage]) -> list[Call]:
     notes = [note.splitlines() for note in _results(messages, "read_note") if "Downtime" in note]
     lines = [f"- {note[0]}: {note[2].lower()}" for note in notes]
     checked = _results(messages, "check_ledger")[-1]
-    text = "\n".join(
-        [f"# Outage credit for {CUSTOMER}, July", "", *lines, "", f"In the ledger: {checked}.", ""]
-    )
+    text = "\n".join([f"# Outage credit for {CUSTOMER}, July", "", *lines, "", f"In the ledger: {checked}.", ""])
     return [("write_report", {"text": text})]
 
 
@@ -67,9 +65,7 @@ def answer(messages: Sequence[BaseMessage]) -> AIMessage:
     """Return the model's next message: tool calls made from what the messages say, or the final answer."""
     turn = sum(isinstance(message, AIMessage) for message in messages)
     if turn >= len(SCRIPT):
-        return AIMessage(
-            f"Done: {_results(messages, 'book_credit')[-1]}; {_results(messages, 'write_report')[-1]}."
-        )
+        return AIMessage(f"Done: {_results(messages, 'book_credit')[-1]}; {_results(messages, 'write_report')[-1]}.")
     calls = SCRIPT[turn](messages)
     made = [
         {"name": name, "args": args, "id": f"call-{turn + 1}-{place}", "type": "tool_call"}

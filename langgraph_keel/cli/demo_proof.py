@@ -59,9 +59,7 @@ class Evidence:
     @property
     def cut(self) -> dict[str, str]:
         """The tool calls that were at work when the kill came."""
-        return {
-            call: name for call, name in self.calls(self.before, "began").items() if call not in self.finished
-        }
+        return {call: name for call, name in self.calls(self.before, "began").items() if call not in self.finished}
 
     @property
     def repeated(self) -> dict[str, str]:
@@ -126,9 +124,7 @@ def _finished(found: Evidence) -> Claim:
 
 
 def _cut(found: Evidence) -> Claim:
-    ended = Counter(
-        event["call"] for event in [*found.before, *found.after] if event["event"] == "tool_ended"
-    )
+    ended = Counter(event["call"] for event in [*found.before, *found.after] if event["event"] == "tool_ended")
     names = listed(found.cut.values())
     return Claim(
         f"Only what was cut in the middle began again: {names}.",
@@ -144,14 +140,9 @@ def _money(found: Evidence) -> Claim:
 
 def _history(found: Evidence) -> Claim:
     kept, final = [row.id for row in found.kept.rows], [row.id for row in found.final.rows]
-    whole = (
-        len(final) > len(kept)
-        and final[-len(kept) :] == kept
-        and all(row.follows for row in found.final.rows)
-    )
+    whole = len(final) > len(kept) and final[-len(kept) :] == kept and all(row.follows for row in found.final.rows)
     return Claim(
-        f"The history is one chain of {len(final)} checkpoints; "
-        f"the {len(kept)} from before the kill are all in it.",
+        f"The history is one chain of {len(final)} checkpoints; the {len(kept)} from before the kill are all in it.",
         whole,
     )
 
@@ -179,6 +170,4 @@ def closing(found: Evidence) -> str:
 def listed(names: Iterable[str]) -> str:
     """Return tool names with how often each occurs."""
     counts = Counter(names)
-    return (
-        ", ".join(name if times == 1 else f"{name} ×{times}" for name, times in counts.items()) or "nothing"
-    )
+    return ", ".join(name if times == 1 else f"{name} ×{times}" for name, times in counts.items()) or "nothing"

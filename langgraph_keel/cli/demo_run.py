@@ -66,7 +66,7 @@ class Agent:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | _NO_TRACING
             )
-        self._watchdog = threading.Timer(_PATIENCE, self.process.kill)
+        self._watchdog = threading.Timer(_PATIENCE + 30 * stage.pace, self.process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
 
@@ -122,9 +122,7 @@ def snapshot(stage: Stage) -> Snapshot:
         found = list(saver.list(config))
         if not found:
             raise NotFound(f"the store kept nothing of thread {stage.thread!r}: can two processes share it?")
-        return Snapshot(
-            checkpoints.rows(found, saver), found[0].checkpoint["channel_values"].get("messages", [])
-        )
+        return Snapshot(checkpoints.rows(found, saver), found[0].checkpoint["channel_values"].get("messages", []))
 
 
 def free_thread(url: str) -> str:

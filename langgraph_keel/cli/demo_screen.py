@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 
 from rich import box
@@ -118,9 +119,7 @@ class Screen:
         for claim in proven:
             marks.add_row(Text("✓", "bold green") if claim.holds else Text("✗", "bold red"), claim.text)
         failed = sum(not claim.holds for claim in proven)
-        words = (
-            f"{failed} of {len(proven)} claims do NOT hold: the demo failed." if failed else closing(found)
-        )
+        words = f"{failed} of {len(proven)} claims do NOT hold: the demo failed." if failed else closing(found)
         style = "red" if failed else "green"
         body = Group(marks, "", Text(words, "bold red" if failed else ""))
         title = Text("what it proved" if not failed else "what it did not prove", f"bold {style}")
@@ -128,14 +127,19 @@ class Screen:
 
     def next_steps(self, stage: Stage, seconds: float) -> None:
         """Name the files and the commands to go on with."""
-        assign = "set" if os.name == "nt" else "export"
-        self.console.print(
-            Text(f"{seconds:.1f} s. Report, ledger and journal: {stage.folder}", "dim"), soft_wrap=True
-        )
+        self.console.print(Text(f"{seconds:.1f} s. Report, ledger and journal: {stage.folder}", "dim"), soft_wrap=True)
         self.console.print("Look around:")
-        address = f"{assign} KEEL_URL={without_password(stage.url)}"
-        for command in (address, "keel threads", f"keel history {stage.thread}", f"keel show {stage.thread}"):
+        for command in (
+            _assignment(without_password(stage.url)),
+            "keel threads",
+            f"keel history {stage.thread}",
+            f"keel show {stage.thread}",
+        ):
             self.console.print(Text("  " + command, "cyan"), soft_wrap=True)
+
+
+def _assignment(url: str) -> str:
+    return f"set KEEL_URL={url}" if os.name == "nt" else f"export KEEL_URL={shlex.quote(url)}"
 
 
 def _what(event: Event) -> Text:

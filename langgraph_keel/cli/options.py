@@ -32,9 +32,7 @@ AsJson = Annotated[
     bool,
     typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
 ]
-Full = Annotated[
-    bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")
-]
+Full = Annotated[bool, typer.Option("--full", help="Shorten nothing: whole ids, whole values, every channel.")]
 Imports = Annotated[
     list[str] | None,
     typer.Option(

@@ -135,6 +135,8 @@ def _next(row: Row, mark: str = "") -> Text:
         told.append(f" ({len(row.pending)} written: {plain(', '.join(row.pending))})", "yellow")
     for asked in row.interrupts:
         told.append(f" · {'waits' if row.head else 'asked'}: {one_line(_short(asked.value), 60)}", "yellow")
+    for error in row.errors:
+        told.append(f" · failed: {one_line(error, 60)}", "red")
     return told.append(f" {mark}" if mark else "", "bold red")
 
 
@@ -161,6 +163,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "follows_previous": row.follows,
         "head": row.head,
         "pending_writes": list(row.pending),
+        "errors": list(row.errors),
         "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in row.interrupts],
     }
 
@@ -202,9 +205,7 @@ def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType
         yield _section("waits for an answer", "", _pairs((item.id, item.value) for item in asked))
     if ordinary := [write for write in writes if write[1] != "__interrupt__"]:
         note = "by tasks that ran from here"
-        yield _section(
-            "pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary)
-        )
+        yield _section("pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary))
 
 
 def _pairs(items: Iterable[tuple[str, Any]]) -> Table:
@@ -229,7 +230,5 @@ def checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
             {"task_id": task, "channel": channel, "value": as_json(value)}
             for task, channel, value in found.pending_writes or []
         ],
-        "interrupts": [
-            {"id": asked.id, "value": as_json(asked.value)} for asked in checkpoints.interrupts(found)
-        ],
+        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in checkpoints.interrupts(found)],
     }

@@ -46,9 +46,7 @@ def _conversation(messages: Sequence[BaseMessage], full: bool) -> RenderableType
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for message in shown:
-        grid.add_row(
-            Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full)
-        )
+        grid.add_row(Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full))
     left_out = len(messages) - len(shown)
     note = [Text(f"… {left_out:,} earlier messages (--full)", "dim")] if left_out else []
     return Group(*note, grid)
@@ -61,9 +59,7 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
         label = Text(plain(message.name or message.tool_call_id), "dim")
         parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
     if isinstance(message, AIMessage):
-        parts += [
-            Text.assemble(("→ ", "dim"), call_text(call["name"], call["args"])) for call in message.tool_calls
-        ]
+        parts += [Text.assemble(("→ ", "dim"), call_text(call["name"], call["args"])) for call in message.tool_calls]
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 

@@ -59,19 +59,28 @@ def thread_id_of(value: object) -> str:
     """
     if value is None:
         raise InvalidConfig("config has no thread_id: pass {'configurable': {'thread_id': ...}}")
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 4096:
         return str(value)
-    return _text(value, "thread_id", empty=False)
+    return text_of(value, "thread_id", empty=False)
 
 
-def _text(value: object, what: str, empty: bool) -> str:
+def text_of(value: object, what: str, empty: bool = True) -> str:
+    """Return a name or id that every store can carry.
+
+    Raises:
+        InvalidConfig: It is not a str, empty where it may not be, or holds a lone surrogate.
+    """
     if not isinstance(value, str):
-        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {value!r}")
+        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_shown(value)}")
     if not (value or empty):
         raise InvalidConfig(f"{what} is empty")
     if not value.isascii():
         _encodable(value, what)
     return str(value)
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.80}" if not isinstance(value, int) else "a very large number"
 
 
 def _encodable(value: str, what: str) -> None:
@@ -93,8 +102,8 @@ def address_of(config: Mapping[str, Any]) -> Address:
     checkpoint_id = values.get("checkpoint_id")
     return Address(
         thread_id_of(values.get("thread_id")),
-        _text(values.get("checkpoint_ns") or "", "checkpoint_ns", empty=True),
-        _text(checkpoint_id, "checkpoint_id", empty=False) if checkpoint_id else None,
+        text_of(values.get("checkpoint_ns") or "", "checkpoint_ns"),
+        text_of(checkpoint_id, "checkpoint_id", empty=False) if checkpoint_id else None,
     )
 
 

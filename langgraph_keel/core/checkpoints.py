@@ -21,9 +21,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import TASKS
 
-from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head
+from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head, text_of
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version
+from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version, rebased
 from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
@@ -46,10 +46,17 @@ from langgraph_keel.core.records import (
 )
 from langgraph_keel.core.store import Store
 from langgraph_keel.core.writes import pack_batch, pending_writes
-from langgraph_keel.errors import CheckpointConflict, InvalidConfig, InvalidInput, ThreadExists, ValueRefused
+from langgraph_keel.errors import (
+    CheckpointConflict,
+    CorruptStore,
+    InvalidConfig,
+    InvalidInput,
+    ThreadExists,
+    ValueRefused,
+)
 
-LARGE = 256
-"""Elements, keys or kilobytes of state above which it is cheaper to read the parent than to write all of it again."""
+LARGE = 1 << 16
+"""Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
 
 def where_is(address: Address) -> str:
@@ -64,6 +71,11 @@ class Draft:
 
     entry: NewEntry
     channels: Mapping[str, Known]
+
+    @property
+    def weight(self) -> int:
+        """Bytes of items to write."""
+        return sum(len(row.body) for rows in self.entry.appends.values() for row in rows)
 
     def base(self, stored: Stored) -> Base:
         """Return what is known now that the entry is stored."""
@@ -88,25 +100,13 @@ class Checkpoints(Generic[Q, R]):
         parent = address_of(config)
         address = replace(parent, checkpoint_id=_id_of(checkpoint))
         key = address.thread_id, address.checkpoint_ns
+        entry, header = self._entry(address, parent.checkpoint_id, config, checkpoint, metadata)
         values = checkpoint["channel_values"]
         base = self.memo.get(key)
-        if base is None and parent.checkpoint_id and _is_large(values):
-            # Serialized before the first trip all the same: the state may change while we wait (plan.py, rule 3).
-            frozen = codec.encode([values])
-            yield from self.get_tuple(codec, config_of(parent, "named"))
-            base, (values,) = self.memo.get(key), codec.decode(frozen)
-        header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
-        entry = NewEntry(
-            address,
-            parent.checkpoint_id,
-            b"",
-            {},
-            checked=must_follow_head(config),
-            on_conflict=self.on_conflict,
-            run_id=header.metadata.get("run_id"),
-            updated_at=str(checkpoint.get("ts", "")),
-        )
         draft = _draft(entry, header, values, base, codec)
+        if base is None and parent.checkpoint_id and draft.weight > LARGE:
+            # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
+            draft = _rebased(draft, (yield from self._recall(codec, parent)))
         outcome = yield from self.store.write_entry(draft.entry)
         if isinstance(outcome, BaseGone):
             # Another process pruned what our differences build on: the second trip, with whole values.
@@ -115,6 +115,36 @@ class Checkpoints(Generic[Q, R]):
             outcome = yield from self.store.write_entry(draft.entry)
         self.memo.set(key, draft.base(_accepted(outcome, entry)))
         return config_of(address, "head")
+
+    def _entry(
+        self,
+        address: Address,
+        parent: str | None,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+    ) -> tuple[NewEntry, Header]:
+        header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
+        run_id = header.metadata.get("run_id")
+        entry = NewEntry(
+            address,
+            parent,
+            b"",
+            {},
+            checked=must_follow_head(config),
+            on_conflict=self.on_conflict,
+            run_id=None if run_id is None else text_of(str(run_id), "run_id"),
+            updated_at=text_of(str(checkpoint.get("ts", "")), "ts"),
+        )
+        return entry, header
+
+    def _recall(self, codec: Codec, parent: Address) -> Plan[Q, R, Base | None]:
+        """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
+        try:
+            yield from self.get_tuple(codec, config_of(parent, "named"))
+        except (ValueRefused, CorruptStore):
+            return None
+        return self.memo.get((parent.thread_id, parent.checkpoint_ns))
 
     # -- get_tuple ---------------------------------------------------------------------------------------------
 
@@ -210,7 +240,8 @@ class Checkpoints(Generic[Q, R]):
         address = address_of(config)
         if address.checkpoint_id is None:
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
-        batch = pack_batch(writes, task_id, task_path, codec, where_is(address))
+        task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
+        batch = pack_batch(writes, *task, codec, where_is(address))
         yield from self.store.write_batch(address, batch)
 
     def delta_history(
@@ -251,52 +282,41 @@ class Checkpoints(Generic[Q, R]):
 
 
 def _id_of(checkpoint: Checkpoint) -> str:
-    checkpoint_id = checkpoint["id"]
-    if not isinstance(checkpoint_id, str) or not checkpoint_id:
-        raise InvalidInput(f"a checkpoint needs a non-empty str id, not {checkpoint_id!r}")
-    return checkpoint_id
-
-
-def _is_large(values: Mapping[str, Any]) -> bool:
-    sizes = [
-        len(value) // (1024 if isinstance(value, (str, bytes)) else 1)
-        for value in values.values()
-        if hasattr(value, "__len__")
-    ]
-    return sum(sizes) > LARGE
+    return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
 
 
 def _draft(
     entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec
 ) -> Draft:
-    refs: dict[str, Ref] = {}
     channels: dict[str, Known] = {}
     repacks: dict[str, tuple[Row, ...]] = {}
-    inline = {}
-    for channel, value in values.items():
-        if is_inline(value):
-            inline[channel], refs[channel] = value, Ref(Kind.INLINE)
-            continue
+    where = where_is(entry.address)
+    inline = {text_of(name, "a channel"): value for name, value in values.items() if is_inline(value)}
+    for channel in [text_of(name, "a channel") for name in values if name not in inline]:
         before = base.channels.get(channel) if base else None
         try:
-            channels[channel], rows = next_version(value, before, codec)
+            channels[channel], repacks[channel] = next_version(values[channel], before, codec)
         except ValueRefused as error:
-            raise error.at(f"{where_is(entry.address)}, channel {channel!r}") from error
-        refs[channel] = channels[channel].ref
-        if rows:
-            repacks[channel] = rows
+            raise error.at(f"{where}, channel {channel!r}") from error
+    packed = pack_header(replace(header, inline=inline), codec, where)
+    entry = replace(entry, header=packed, refs=dict.fromkeys(inline, Ref(Kind.INLINE)), repacks=repacks)
+    return _assembled(entry, channels, base)
+
+
+def _rebased(draft: Draft, base: Base | None) -> Draft:
+    if base is None:
+        return draft
+    channels = {name: rebased(known, base.channels.get(name)) for name, known in draft.channels.items()}
+    return _assembled(draft.entry, channels, base)
+
+
+def _assembled(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
+    refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
+    repacks = {name: rows for name, rows in entry.repacks.items() if rows}
     uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
-    return Draft(
-        replace(
-            entry,
-            header=pack_header(replace(header, inline=inline), codec, where_is(entry.address)),
-            refs=refs,
-            appends={name: known.appends() for name, known in channels.items() if known.fresh},
-            repacks=repacks,
-            base=base.stamp if base and uses_base else None,
-        ),
-        channels,
-    )
+    appends = {name: known.appends() for name, known in channels.items() if known.fresh}
+    stamp = base.stamp if base and uses_base else None
+    return Draft(replace(entry, refs=refs, appends=appends, repacks=repacks, base=stamp), channels)
 
 
 def _accepted(outcome: Outcome, entry: NewEntry) -> Stored:

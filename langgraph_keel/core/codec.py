@@ -92,12 +92,22 @@ class Codec:
         except UnstorableValue:
             return self.pack_item(value)
 
-    def stream(self, values: list[Any]) -> bytes:
-        """Return the elements' fingerprints end to end, in which a prefix of elements is a prefix of bytes."""
+    def marks(self, values: list[Any]) -> list[bytes]:
+        """Return the fingerprint of each element. Each ends where it ends: joined, a prefix of them is a prefix of bytes."""
         try:
-            return fingerprint(values)[len(array_header(len(values))) :]
+            return list(map(fingerprint, values))
         except UnstorableValue:
-            return b"".join(map(self.fingerprint, values))
+            return [self._mark(place, value) for place, value in enumerate(values)]
+
+    def _mark(self, place: int, value: Any) -> bytes:
+        try:
+            return self.fingerprint(value)
+        except UnstorableValue as error:
+            raise error.under(f"[{place}]") from error
+
+    def stream(self, values: list[Any]) -> bytes:
+        """Return the elements' fingerprints end to end."""
+        return b"".join(self.marks(values))
 
 
 def _refuse_foreign(data: tuple[str, bytes]) -> Any:

@@ -148,6 +148,7 @@ def _compare(tree: Tree, value: dict[str, Any], path: list[str], delta: Delta, c
     keys = tuple(value)
     values = list(value.values())
     buckets = _buckets(values, codec)
+    suspects: Sequence[int]
     if keys == tree.keys:
         suspects = _suspects(tree, buckets, len(keys))
     else:

@@ -10,20 +10,22 @@ whole values over random histories with edits, removals and in-place mutation.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.core.codec import Codec, digest
 from langgraph_keel.core.dicts import KnownDict, is_splittable, learned_dict, next_dict, replay
 from langgraph_keel.core.frames import content_size, unframe
-from langgraph_keel.core.lists import KnownList, hashes_of, next_list
+from langgraph_keel.core.lists import KnownList, hashes_of, next_list, rebased_list
 from langgraph_keel.core.records import NEW, Kind, Ref, Row, Run, resolve
 from langgraph_keel.core.rows import Loose, row_index, rows_of
 from langgraph_keel.errors import ValueRefused
 
 SHORT = 64
-"""Longest text or bytes that stand in the header."""
+"""Longest text that stands in the header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ Known: TypeAlias = KnownWhole | KnownList | KnownDict
 def is_inline(value: Any) -> bool:
     """Return whether a value is so small that it stands in the header of every entry that has it."""
     kind = type(value)
-    if kind in (str, bytes):
+    if kind is str:
         return len(value) <= SHORT
     return value is None or kind in (bool, float) or (kind is int and -(1 << 63) <= value < 1 << 63)
 
@@ -79,6 +81,14 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     if isinstance(known, KnownWhole) and known.proof == proof:
         return known, ()
     return KnownWhole(((NEW, NEW + 1),), proof, (codec.pack_item(value),)), ()
+
+
+def rebased(whole: Known, known: Known | None) -> Known:
+    """Return what was encoded without a base as the version after `known`, using what both have."""
+    if isinstance(whole, KnownList) and isinstance(known, KnownList):
+        return rebased_list(whole, known)
+    same = type(whole) is type(known) and known is not None and not isinstance(whole, KnownList)
+    return known if same and whole.proof == known.proof else whole  # type: ignore[union-attr,return-value]
 
 
 class Unpacker:
@@ -137,9 +147,27 @@ class Unpacker:
 
     def _channel(self, channel: str, ref: Ref, rows: Sequence[Row], where: str) -> Any:
         try:
-            return self.value(ref, rows)
+            with _no_collection():
+                return self.value(ref, rows)
         except ValueRefused as error:
             raise error.at(f"{where}, channel {channel!r}") from error
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the cyclic collector from running while thousands of fresh objects appear at once.
+
+    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that was
+    18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on again.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _overlap(runs: Sequence[Run]) -> bool:
@@ -150,9 +178,10 @@ def _overlap(runs: Sequence[Run]) -> bool:
 def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known | None:
     """Return what there is to know of a value just read, before anybody can change it."""
     if ref.kind is Kind.LIST:
-        stream = codec.stream(value)
+        marks = codec.marks(value)
+        stream = b"".join(marks)
         loose = _loose_end(value, ref.runs, rows, codec)
-        return KnownList(ref.runs, len(stream), digest(stream), hashes_of(value, codec), loose)
+        return KnownList(ref.runs, len(stream), digest(stream), hashes_of(marks), loose)
     if ref.kind is Kind.DICT:
         return learned_dict(value, ref.runs, _sizes(ref.runs, rows), codec)
     return KnownWhole(ref.runs, digest(codec.fingerprint(value)))

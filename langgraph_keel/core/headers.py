@@ -29,7 +29,7 @@ def pack_header(header: Header, codec: Codec, where: str) -> bytes:
         UnstorableValue: The metadata holds something the serializer cannot store.
     """
     try:
-        return codec.encode([[header.checkpoint, header.metadata, header.inline]])
+        return codec.encode([header.checkpoint, header.metadata, header.inline])
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
 
@@ -42,8 +42,7 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
         RefusedType: The metadata names a type that may not be revived here.
     """
     try:
-        (parts,) = codec.decode(body)
-        checkpoint, metadata, inline = parts
+        checkpoint, metadata, inline = codec.decode(body)
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
     except (TypeError, ValueError) as error:

@@ -65,12 +65,13 @@ class KnownList:
 
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
-    stream = codec.stream(value)
+    marks = codec.marks(value)
+    stream = b"".join(marks)
     if known is None:
-        return _written_whole(value, stream, codec), ()
+        return _written_whole(value, marks, stream, codec), ()
     if _extends(stream, known):
-        return _appended(value, stream, known, codec)
-    return _rearranged(value, stream, known, codec)
+        return _appended(value, marks, stream, known, codec)
+    return _rearranged(value, marks, stream, known, codec)
 
 
 def _extends(stream: bytes, known: KnownList) -> bool:
@@ -87,20 +88,19 @@ def _pack(value: list[Any], positions: Sequence[int], codec: Codec) -> tuple[byt
     return tuple(payloads)
 
 
-def hashes_of(values: Sequence[Any], codec: Codec) -> array[int]:
+def hashes_of(marks: Sequence[bytes]) -> array[int]:
     """Return the short digest of each element's fingerprint."""
-    mark = codec.fingerprint
-    return array("Q", [short_digest(mark(value)) for value in values])
+    return array("Q", map(short_digest, marks))
 
 
-def _written_whole(value: list[Any], stream: bytes, codec: Codec) -> KnownList:
+def _written_whole(value: list[Any], marks: list[bytes], stream: bytes, codec: Codec) -> KnownList:
     fresh = _pack(value, range(len(value)), codec)
     runs = ((NEW, NEW + len(fresh)),) if fresh else ()
-    return KnownList(runs, len(stream), digest(stream), hashes_of(value, codec), fresh=fresh)
+    return KnownList(runs, len(stream), digest(stream), hashes_of(marks), fresh=fresh)
 
 
 def _appended(
-    value: list[Any], stream: bytes, known: KnownList, codec: Codec
+    value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
     start = len(known.hashes)
     fresh = _pack(value, range(start, len(value)), codec)
@@ -111,7 +111,7 @@ def _appended(
         (*known.runs, (NEW, NEW + len(fresh))),
         len(stream),
         digest(stream),
-        array("Q", known.hashes) + hashes_of(value[start:], codec),
+        array("Q", known.hashes) + hashes_of(marks[start:]),
         Loose() if repacks else known.loose,
         known.debt + RUN_COST * (len(known.runs) + 1),
         fresh,
@@ -119,14 +119,14 @@ def _appended(
 
 
 def _rearranged(
-    value: list[Any], stream: bytes, known: KnownList, codec: Codec
+    value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    hashes = hashes_of(value, codec)
+    hashes = hashes_of(marks)
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
     if debt > len(stream) + 4096:
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
-        return _written_whole(value, stream, codec), ()
+        return _written_whole(value, marks, stream, codec), ()
     loose = known.loose.within(runs)
     repacks = loose.packed()
     return KnownList(
@@ -138,6 +138,13 @@ def _rearranged(
         debt,
         _pack(value, changed, codec),
     ), repacks
+
+
+def rebased_list(whole: KnownList, known: KnownList) -> KnownList:
+    """Return a list that was encoded without a base as the version after `known`."""
+    runs, changed = _pieces(whole.hashes, known)
+    fresh = tuple(whole.fresh[position] for position in changed)
+    return replace(whole, runs=runs, loose=known.loose.within(runs), fresh=fresh)
 
 
 def _numbers(runs: Sequence[Run]) -> Iterator[int]:

@@ -1,8 +1,8 @@
 """What stands for a value that msgpack does not have.
 
 ormsgpack packs None, bool, int, float, str, bytes, list and dict with str keys in C. For everything else it
-asks `describe`, which answers with a leaf (an Ext that holds the value) or a record (an array that starts with
-an empty Ext and goes on with the parts, which are packed in C again). `unpack` is the way back.
+asks `describe`, which answers with a leaf (an Ext that holds the value) or a record (an array that starts
+with an empty Ext and goes on with the parts, which are packed in C again). `unpack` is the way back.
 """
 
 from __future__ import annotations
@@ -51,13 +51,26 @@ _SORTABLE = frozenset({str, int, bytes})
 
 def describe(value: Any) -> Any:
     """Return a leaf, a record or (for an exception) a str that stands for `value`."""
-    kind = type(value)
-    if kind in MESSAGE_CODES:
-        return _message(value, kind)
-    known = _EXACT.get(kind)
-    if known is not None:
-        return known(value)
-    return _FAMILIES.get(shape_of(kind).family, _refuse)(value)
+    kind = _MESSAGE_KINDS.get(type(value))
+    if kind is None:
+        return _describe_other(value)
+    # Written out here because a long conversation passes here once a message, at every checkpoint.
+    state = value.__dict__
+    if len(state) != kind.count:
+        return _model(value)
+    names, last = value.__pydantic_fields_set__, kind.names_set
+    if names != last[0]:
+        # One assignment, so that another thread never sees the one without the other.
+        last = kind.names_set = (set(names), Fragment(ormsgpack.packb(sorted(names))))
+    extra, private = value.__pydantic_extra__, value.__pydantic_private__
+    if private is None and extra is not None and not extra:
+        return [_MESSAGE, kind.code, state, last[1]]
+    return [_MESSAGE, kind.code, state, last[1], extra, private]
+
+
+def _describe_other(value: Any) -> Any:
+    known = _EXACT.get(type(value))
+    return _FAMILIES.get(shape_of(type(value)).family, _refuse)(value) if known is None else known(value)
 
 
 def _refuse(value: Any) -> Any:
@@ -76,31 +89,21 @@ def name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-_FIELD_COUNTS = {kind: len(shape_of(kind).fields) for kind in MESSAGE_CODES}
-_last_set: dict[type, tuple[set[str], Fragment]] = {}
+class _MessageKind:
+    """A message class: its code, how many fields it has, and the names last seen set with their packed form.
+
+    A set has no order of its own, so its names are sorted; neighbours mostly have the same names set.
+    """
+
+    __slots__ = ("code", "count", "names_set")
+
+    def __init__(self, cls: type, code: int) -> None:
+        self.code = code
+        self.count = len(shape_of(cls).fields)
+        self.names_set: tuple[set[str], Fragment] = (set(), Fragment(ormsgpack.packb([])))
 
 
-def _message(value: Any, kind: type) -> Any:
-    state = value.__dict__
-    if len(state) != _FIELD_COUNTS[kind]:
-        return _model(value)
-    extra, private = value.__pydantic_extra__, value.__pydantic_private__
-    names = _field_set(kind, value.__pydantic_fields_set__)
-    if extra == {} and private is None:
-        return [_MESSAGE, MESSAGE_CODES[kind], state, names]
-    return [_MESSAGE, MESSAGE_CODES[kind], state, names, extra, private]
-
-
-def _field_set(kind: type, names: set[str]) -> Fragment:
-    # A set has no order of its own. Neighbours mostly have the same names set, so the packed form is kept.
-    last = _last_set.get(kind)
-    if last is None or last[0] != names:
-        last = _last_set[kind] = (set(names), Fragment(_packed(sorted(names))))
-    return last[1]
-
-
-def _packed(names: list[Any]) -> bytes:
-    return ormsgpack.packb(names)
+_MESSAGE_KINDS = {cls: _MessageKind(cls, code) for cls, code in MESSAGE_CODES.items()}
 
 
 def flat(value: dict[Any, Any]) -> Iterable[Any]:
@@ -148,9 +151,7 @@ def _timezone(value: timezone) -> Any:
 
 def _zone(value: ZoneInfo) -> Any:
     if value.key is None:
-        raise UnstorableValue(
-            "zoneinfo.ZoneInfo", "it was read from a file and has no key: use ZoneInfo('Area/City')"
-        )
+        raise UnstorableValue("zoneinfo.ZoneInfo", "it was read from a file and has no key: use ZoneInfo('Area/City')")
     return _text(Leaf.ZONE, value.key)
 
 
@@ -199,10 +200,10 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
 def _enum(value: Any) -> Ext:
     shape = shape_of(type(value))
     if type(value)._member_map_.get(value._name_) is value:
-        return Ext(Leaf.ENUM, _packed([shape.module, shape.qualname, value._name_]))
+        return Ext(Leaf.ENUM, ormsgpack.packb([shape.module, shape.qualname, value._name_]))
     if not isinstance(value, Flag):
         raise UnstorableValue(name_of(type(value)), "this instance is not a member of its enumeration")
-    return Ext(Leaf.ENUM, _packed([shape.module, shape.qualname, None, str(value._value_)]))
+    return Ext(Leaf.ENUM, ormsgpack.packb([shape.module, shape.qualname, None, str(value._value_)]))
 
 
 def _namedtuple(value: Any) -> Any:

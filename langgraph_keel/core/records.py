@@ -72,6 +72,14 @@ class Row:
     count: int
     body: bytes
 
+    def is_tiled_by(self, rows: Sequence[Row]) -> bool:
+        """Return whether `rows`, in order, hold exactly the items of this one.
+
+        If not, another process packed or pruned there meanwhile, and replacing them would lose or revive items.
+        """
+        numbers = [self.lo, *(row.lo + row.count for row in rows)]
+        return [row.lo for row in rows] == numbers[:-1] and numbers[-1] == self.lo + self.count
+
 
 @dataclass(frozen=True, slots=True)
 class NewEntry:
@@ -83,7 +91,7 @@ class NewEntry:
         header: Everything of the checkpoint that is not in items; opaque to stores.
         refs: Per channel with a value, where it lives; numbers from `NEW` on point into `appends`.
         appends: Per channel, rows to append to its item log; `Row.lo` counts from `NEW`.
-        repacks: Per channel, rows that replace the rows inside their range.
+        repacks: Per channel, rows to replace the rows they were packed from, if those are there unchanged.
         base: The entry whose items `refs` and `repacks` build on, which must still exist; `None` if they use none.
         checked: Whether `parent` must be the head of the namespace.
         on_conflict: What to do if it is not: refuse, or store it beside the trunk.

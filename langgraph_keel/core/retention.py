@@ -141,9 +141,17 @@ def prune(core: Checkpoints[Q, R], codec: Codec, thread_id: str, strategy: str) 
     """Prune one thread; see `KeelSaver.prune`."""
     if strategy == "delete":
         yield from core.delete_thread(thread_id)
-    elif strategy == "keep_latest":
-        yield from remove(core, codec, thread_id, latest_only)
     else:
+        yield from remove(core, codec, thread_id, latest_only)
+
+
+def check_strategy(strategy: str) -> None:
+    """Refuse a strategy that `prune` does not know.
+
+    Raises:
+        InvalidInput: It is not one.
+    """
+    if strategy not in ("keep_latest", "delete"):
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest' or 'delete'")
 
 

@@ -1,10 +1,10 @@
 """Keel's serializer: every value comes back equal and of the same type, or is refused by name.
 
 Packing runs in C wherever msgpack can hold the value as it is; `pack.describe` answers for everything else.
-Three things ormsgpack loses without asking: dict keys that are not plain str, lone surrogates, and bytearrays,
-which it takes for bytes. The first two make it fail, the third is found by looking for a bytes mark in the
-result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both can
-pack, so the bytes of a value do not depend on its neighbours.
+Three things ormsgpack cannot hold and does not ask about: dict keys that are not plain str, lone surrogates, and
+bytearrays, which it takes for bytes. The first two make it fail, the third is found by looking for a bytes mark
+in the result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both
+can pack, so the bytes of a value do not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from gc import get_referents
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -58,9 +57,7 @@ class KeelSerializer:
 
     __slots__ = ("_policy",)
 
-    def __init__(
-        self, *, types: Iterable[type | tuple[str, ...]] | None = None, strict: bool | None = None
-    ) -> None:
+    def __init__(self, *, types: Iterable[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
         if strict is None:
             strict = langgraph_policy.STRICT_MSGPACK_ENABLED
         self._policy = TypePolicy.of(types, strict)
@@ -122,9 +119,7 @@ class KeelSerializer:
         return _decode_items(body, self._policy, loads)
 
 
-_WRITERS = dict.fromkeys(
-    ("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer"
-)
+_WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
 
 
 def encode(value: Any) -> bytes:
@@ -137,8 +132,8 @@ def encode(value: Any) -> bytes:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
     except TypeError:  # no cause is attached, so the second way finds out what it was
         return _encode_rewritten(value)
-    # Any bytes object is announced by one of these; some letters (ł, ş) look like it, hence the exact question.
-    if (b"\xc4" in data or b"\xc5" in data or b"\xc6" in data) and _holds_buffer(value):
+    # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
+    if (0xC4 in data or 0xC5 in data or 0xC6 in data) and _holds_buffer(value):
         return _encode_rewritten(value)
     return data
 
@@ -153,8 +148,8 @@ def array_header(n: int) -> bytes:
 def fingerprint(value: Any) -> bytes:
     """Return bytes that differ whenever what would be stored of `value` differs.
 
-    For a list these are its array header and then its elements' own fingerprints, so a prefix of the bytes that
-    ends between elements stands for a prefix of the list. Meant to be compared within one process.
+    For a list these are its array header and then its elements' own fingerprints, so a prefix of the bytes
+    that ends between elements stands for a prefix of the list. Meant to be compared within one process.
 
     Raises:
         UnstorableValue: The value cannot be stored.
@@ -236,18 +231,16 @@ def _is_utf8(text: str) -> bool:
 
 
 def _holds_buffer(value: Any) -> bool:
-    """Say whether a bytearray or memoryview is anywhere in a value that was just packed.
-
-    Level by level through the garbage collector's view of containers, which runs in C.
-    """
-    level: list[Any] = [value]
-    while level:
-        kinds = set(map(type, level))
-        if not _BUFFERS.isdisjoint(kinds):
-            return True
-        containers = [part for part in level if type(part) in _CONTAINERS]
-        others = [part for part in level if type(part) not in _CONTAINERS and type(part) not in _ATOMS]
-        level = [*get_referents(*containers), *map(describe, others)] if containers or others else []
+    """Say whether a bytearray or memoryview is anywhere in a value that was just packed."""
+    containers: list[Any] = [(value,)]
+    for container in containers:  # grows while it runs
+        for part in container.values() if type(container) is dict else container:
+            kind = type(part)
+            if kind in _ATOMS:
+                continue
+            if kind in _BUFFERS:
+                return True
+            containers.append(part if kind in _CONTAINERS else (describe(part),))
     return False
 
 
@@ -282,8 +275,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 # --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
 
-# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this number
-# shows whether the element ended where it should.
+# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this
+# number shows whether the element ended where it should.
 _HEAD = b"\x93\x00"
 _END = 0xB7E1_5162_8AED_2A6B
 _TAIL = ormsgpack.packb(_END)
@@ -323,13 +316,11 @@ class _Decoding:
             raise
 
 
-def _decode_items(
-    body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, bytes]], Any] | None
-) -> list[Any]:
+def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, bytes]], Any] | None) -> list[Any]:
     items = _Decoding(policy).run(body)
     try:
-        # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear at
-        # once. It is left alone: switching it off would be felt by every thread of the program.
+        # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
+        # at once. It is left alone: switching it off would be felt by every thread of the program.
         return [message_of(item) if item[0] == 1 else _item(item, loads) for item in items]
     except _SHAPE_ERRORS as error:
         raise _translated(error) from error
@@ -344,9 +335,7 @@ def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
     if item[0] != 2 or len(item) != 3:
         raise CorruptStore(f"unknown kind of stored item: {item[0]!r}")
     if loads is None:
-        raise CorruptStore(
-            f"an item has the type tag {item[1]!r} of another serializer: open the saver with it"
-        )
+        raise CorruptStore(f"an item has the type tag {item[1]!r} of another serializer: open the saver with it")
     return loads((item[1], item[2]))
 
 
@@ -370,9 +359,7 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
             parent[key] = node[0].build(node, policy)
 
 
-def _note_containers(
-    places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]
-) -> None:
+def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:
     for key, part in parts:
         kind = type(part)
         if kind is list or kind is dict:

@@ -44,8 +44,8 @@ class Store(ABC, Generic[Q, R]):
         `new.checked` and the namespace's head (the trunk entry with the highest sequence, `None` if there is none)
         is neither `new.parent` nor the very entry that is put (again, after a lost acknowledgement), answer `Moved` (`on_conflict="raise"`) or store the entry off the trunk
         (`"fork"`). Otherwise append the rows of `new.appends` to their item logs, numbered on from the highest number ever
-        used there (also by deleted items), replace the rows inside the range of each repack, and store
-        the entry with the next sequence number of its thread. An entry with the same id in the same namespace is
+        used there (also by deleted items), replace by each repack the rows that tile its range exactly
+        (`Row.is_tiled_by`; leave a repack out if they do not: it only saves space), and store the entry with the next sequence number of its thread. An entry with the same id in the same namespace is
         replaced, keeps its writes, and becomes the newest.
         """
 

@@ -1,8 +1,8 @@
 """Which classes a stored name may stand for, and what is known about each.
 
 A stored value names its class as `(module, qualname)`. The name is looked up among what the program has
-already imported and never leads to an import, and it must turn out to be a data class: a class whose instances
-are rebuilt without running code of its own. Anything else is refused by name.
+already imported and never leads to an import, and it must turn out to be a data class: a class whose
+instances are rebuilt without running code of its own. Anything else is refused by name.
 """
 
 from __future__ import annotations
@@ -352,9 +352,7 @@ class TypePolicy:
             raise RefusedType(name, f"not allowed here: add it to the serializer's types=[...], as {name}")
         found = _find(module, qualname)
         if found is None:
-            reason = (
-                "this program has no such class: import its module before reading, or pass it in types=[...]"
-            )
+            reason = "this program has no such class: import its module before reading, or pass it in types=[...]"
             raise RefusedType(name, reason)
         if not isinstance(found, type) or shape_of(found).family is not family:
             raise RefusedType(name, "it is not (or no longer) a data class of the kind that was stored")

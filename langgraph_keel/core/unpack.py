@@ -1,7 +1,8 @@
 """What the leaves and records of `pack` turn back to.
 
-Nothing is imported, and nothing is called but constructors of the types named in this file and of data classes
-that `TypePolicy` lets through. A builder may fail with any exception over damaged parts: `serde` translates it.
+Nothing is imported, and nothing is called but constructors of the types named in this file and of data
+classes that `TypePolicy` lets through. A builder may fail with any exception over damaged parts: `serde`
+translates it.
 """
 
 from __future__ import annotations
@@ -179,9 +180,7 @@ def _extension(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, base_name, content, state = record
     cls, base = policy.resolve(module, qualname, Record.BUILTIN), BASE_BY_NAME[base_name]
     if base_of(cls) is not base:
-        raise RefusedType(
-            f"{module}.{qualname}", f"it extended {base_name} when it was stored and does not now"
-        )
+        raise RefusedType(f"{module}.{qualname}", f"it extended {base_name} when it was stored and does not now")
     made = _filled(cls, base, content)
     _restore(made, state)
     return made
@@ -257,9 +256,7 @@ def _zone(data: bytes, policy: TypePolicy) -> ZoneInfo:
     try:
         return ZoneInfo(key)
     except (ZoneInfoNotFoundError, OSError) as error:
-        raise RefusedType(
-            f"zoneinfo.ZoneInfo({key!r})", "this system has no such time zone: install tzdata"
-        ) from error
+        raise RefusedType(f"zoneinfo.ZoneInfo({key!r})", "this system has no such time zone: install tzdata") from error
 
 
 def _path(data: bytes, policy: TypePolicy) -> Any:
@@ -267,9 +264,7 @@ def _path(data: bytes, policy: TypePolicy) -> Any:
     try:
         return _PATHS[name](text)
     except NotImplementedError as error:
-        raise RefusedType(
-            f"pathlib.{name}", "such a path cannot be made on this system: store pure paths"
-        ) from error
+        raise RefusedType(f"pathlib.{name}", "such a path cannot be made on this system: store pure paths") from error
 
 
 def _ip(data: bytes, policy: TypePolicy) -> Any:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
 from langgraph_keel.memory.store import MemoryStore
@@ -20,27 +19,3 @@ class MemorySaver(KeelSaver):
     def __init__(self, **options: Any) -> None:
         driver = MemoryDriver()
         super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)
-
-    def setup(self) -> None:
-        """Do nothing; there is nothing to set up."""
-
-    def close(self) -> None:
-        """Do nothing; what is stored goes with the last reference."""
-
-    def __enter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""
-
-    async def __aenter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing."""

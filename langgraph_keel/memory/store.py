@@ -287,7 +287,7 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.read_threads`."""
 
         def read(state: State) -> list[tuple[ThreadInfo, bytes]]:
-            infos = [_info(name, thread) for name, thread in state.items() if thread.records]
+            infos = [_info(name, thread) for name, thread in state.items() if any(not record.ghost for record in thread.records.values())]
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
             return [
                 pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after
@@ -299,9 +299,11 @@ class MemoryStore(Store[Request, Any]):
 
 def _repack(log: Log, rows: Sequence[Row]) -> None:
     for row in rows:
-        for lo in [lo for lo in log.rows if row.lo <= lo < row.lo + row.count]:
-            del log.rows[lo]
-        log.rows[row.lo] = row
+        inside = log.overlapping([(row.lo, row.lo + row.count)])
+        if row.is_tiled_by(inside):
+            for old in inside:
+                del log.rows[old.lo]
+            log.rows[row.lo] = row
 
 
 def _shown(thread: Thread, record: Record) -> Entry:
@@ -355,7 +357,7 @@ def _info(name: str, thread: Thread) -> tuple[ThreadInfo, bytes]:
     visible = [record for record in thread.records.values() if not record.ghost]
     head = thread.head("")
     latest = head.entry.address.checkpoint_id if head else None
-    updated_at = max((record.updated_at for record in visible), default="")
+    updated_at = visible[-1].updated_at if visible else ""
     return ThreadInfo(name, len(visible), updated_at, latest, None), head.entry.header if head else b""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed
 from langgraph_keel.sqlite.connection import LockFile, connect, connect_read_only, named_errors, prepare
@@ -34,6 +35,18 @@ WAL_BYTES = 4 << 20
 """Size of the WAL from which it is written back to the database."""
 READERS = 4
 """Threads that read for running loops."""
+
+
+_drivers: WeakSet[SqliteDriver] = WeakSet()
+
+
+def _after_fork() -> None:
+    for driver in list(_drivers):
+        driver.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class SqliteDriver:
@@ -52,13 +65,13 @@ class SqliteDriver:
         self.read_only = read_only
         self.auto_setup = auto_setup
         self.private = path == ":memory:"
-        self._starting = Lock()
         self._closed = False
-        self._reset()
+        self.forget()
+        _drivers.add(self)
 
-    def _reset(self) -> None:
-        # What a forked child inherits is of no use to it: the thread is gone, and SQLite connections must not cross a fork.
-        self._pid = os.getpid()
+    def forget(self) -> None:
+        """Start from nothing, as a forked child must: the thread is gone, SQLite connections must not cross a fork."""
+        self._starting = Lock()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         self._writer: Thread | None = None
@@ -117,13 +130,11 @@ class SqliteDriver:
     # -- starting and stopping ---------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._ready and self._pid == os.getpid():
+        if self._ready:
             return
         with self._starting:
             if self._closed:
                 raise StoreClosed(f"{self.path}: this saver was closed")
-            if self._pid != os.getpid():
-                self._reset()
             if not self._ready:
                 self._open()
                 self._ready = True
@@ -153,14 +164,15 @@ class SqliteDriver:
         """Finish what is queued and close all connections; calling it again does nothing."""
         with self._starting:
             self._closed = True
-            if not self._ready or self._pid != os.getpid():
+            if not self._ready:
                 return
             self._ready = False
             if self._readers:
                 self._readers.shutdown()
             if self._writer:
                 self._jobs.put(None)
-                self._writer.join()
+                # Not for ever: another process may hold the lock file and be stopped.
+                self._writer.join(self.timeout)
             with suppress(Empty):
                 while True:
                     self._idle.get_nowait().close()

@@ -2,60 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph_keel.core.frames import frame, unframe
 from langgraph_keel.core.records import Graph, Node, Run, Stamp
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.sqlite.reading import COLUMNS, entry_of
-from langgraph_keel.sqlite.rows import LAST, Execute, end_of, head_of, known_slots, span
+from langgraph_keel.sqlite.rows import (
+    LAST,
+    Execute,
+    Place,
+    Slots,
+    end_of,
+    head_of,
+    insert_namespace,
+    known_slots,
+    last_seq,
+    span,
+)
 
 _PLAIN = KeelSerializer(types=())
 
 
-def _namespaces(execute: Execute, thread_id: str) -> list[tuple[int, str]]:
-    return execute(
-        "SELECT n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
+def _namespaces(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
+    rows = execute(
+        "SELECT t.id, n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
         (thread_id,),
     ).fetchall()
+    return [(Place(thread, namespace, bool(name)), name) for thread, namespace, name in rows]
 
 
 def read_graph(thread_id: str, execute: Execute) -> Graph:
     """See `Store.read_graph`."""
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
-    for namespace, name in _namespaces(execute, thread_id):
-        slots = known_slots(execute, namespace)
-        head = head_of(execute, namespace)
-        for row in execute(
-            f"SELECT {COLUMNS} FROM entries e WHERE e.key BETWEEN ? AND ?", span(namespace)
-        ).fetchall():
-            e = entry_of(row, thread_id, name, slots)
-            is_head = bool(head) and head[0] == e.stamp
-            nodes.append(Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, is_head, row[3] == 2))
+    for place, name in _namespaces(execute, thread_id):
+        slots = known_slots(execute, place.namespace)
+        nodes += _nodes(execute, place, thread_id, name, slots)
         ends |= {(name, channel): end_of(execute, slot.id) for channel, slot in slots.items()}
-    nodes.sort(key=lambda node: int(node.stamp) & LAST)
+    nodes.sort(key=lambda node: int(node.stamp))
     return Graph(nodes, ends)
 
 
+def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slots) -> Iterator[Node]:
+    head = head_of(execute, place)
+    where = "e.nested" if place.nested else "e.key BETWEEN ? AND ?"
+    rows = execute(
+        f"SELECT {COLUMNS} FROM entries e WHERE {where} AND e.namespace = ?",
+        (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
+    ).fetchall()
+    for row in rows:
+        e = entry_of(row, thread_id, name, slots)
+        is_head = bool(head) and head[0] == e.stamp
+        yield Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, is_head, row[3] == 2)
+
+
 def remove_entries(
-    gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]], execute: Execute
+    thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]], execute: Execute
 ) -> None:
     """See `Store.remove_entries`."""
+    _raise_floor(execute, thread_id)
     for stamp in gone:
-        execute(
-            "DELETE FROM batches WHERE namespace = ? AND checkpoint = (SELECT id FROM entries WHERE key = ?)",
-            (int(stamp) >> 32, stamp),
-        )
-        execute("DELETE FROM entries WHERE key = ?", (stamp,))
-    for stamp, channels in ghosts.items():
-        row = execute("SELECT refs FROM entries WHERE key = ?", (stamp,)).fetchone()
+        row = execute("SELECT mark, id, namespace FROM entries WHERE key = ?", (stamp,)).fetchone()
         if row:
-            slots = known_slots(execute, int(stamp) >> 32)
+            execute("DELETE FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ?", row)
+            execute("DELETE FROM entries WHERE key = ?", (stamp,))
+    for stamp, channels in ghosts.items():
+        row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
+        if row:
+            slots = known_slots(execute, row[0])
             kept = {slots[name].slot for name in channels if name in slots}
-            refs = [ref for ref in _PLAIN.unpack(unframe(row[0])) if ref[0] in kept]
+            refs = [ref for ref in _PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(_PLAIN.pack(refs)), stamp))
+
+
+def _raise_floor(execute: Execute, thread_id: str) -> None:
+    # Before entries go: the sequence numbers they used must never be given out again.
+    row = execute("SELECT id FROM threads WHERE name = ?", (thread_id,)).fetchone()
+    if row:
+        execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, row[0]), row[0]))
 
 
 def remove_rows(
@@ -66,8 +92,8 @@ def remove_rows(
 ) -> int:
     """See `Store.remove_rows`."""
     removed = 0
-    for namespace, name in _namespaces(execute, thread_id):
-        for channel, slot in known_slots(execute, namespace).items():
+    for place, name in _namespaces(execute, thread_id):
+        for channel, slot in known_slots(execute, place.namespace).items():
             end = ends.get((name, channel), 0)
             # Before rows go: the numbers they used must never be given out again.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
@@ -88,13 +114,13 @@ def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) 
 
 def delete_thread(thread_id: str, execute: Execute) -> None:
     """See `Store.delete_thread`."""
-    for namespace, _ in _namespaces(execute, thread_id):
-        for channel in known_slots(execute, namespace).values():
+    for place, _ in _namespaces(execute, thread_id):
+        for channel in known_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
-        execute("DELETE FROM channels WHERE namespace = ?", (namespace,))
-        execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(namespace))
-        execute("DELETE FROM batches WHERE namespace = ?", (namespace,))
-        execute("DELETE FROM namespaces WHERE id = ?", (namespace,))
+        execute("DELETE FROM channels WHERE namespace = ?", (place.namespace,))
+        execute("DELETE FROM batches WHERE namespace = ?", (place.namespace,))
+        execute("DELETE FROM namespaces WHERE id = ?", (place.namespace,))
+        execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
 
 
@@ -102,36 +128,26 @@ def copy_thread(source: str, target: str, execute: Execute) -> bool:
     """See `Store.copy_thread`. Entries and items are copied as they are: refs name channels by slots, which are kept."""
     if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
         return False
-    execute(
-        "INSERT INTO threads (name, seq, updated_at) SELECT ?, seq, updated_at FROM threads WHERE name = ?",
-        (target, source),
-    )
-    thread = execute("SELECT id FROM threads WHERE name = ?", (target,)).fetchone()
-    for namespace, name in _namespaces(execute, source):
-        _copy_namespace(execute, namespace, _insert_namespace(execute, thread[0], name))
+    execute("INSERT INTO threads (name, floor) SELECT ?, floor FROM threads WHERE name = ?", (target, source))
+    row = execute("SELECT id FROM threads WHERE name = ?", (target,)).fetchone()
+    for place, name in _namespaces(execute, source):
+        _copy_namespace(execute, place, row[0], insert_namespace(execute, row[0], name))
     return True
 
 
-def _insert_namespace(execute: Execute, thread: int, name: str) -> int:
-    ((namespace,),) = execute(
-        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, name)
-    ).fetchall()
-    return int(namespace)
-
-
-def _copy_namespace(execute: Execute, old: int, new: int) -> None:
+def _copy_namespace(execute: Execute, old: Place, thread: int, new: int) -> None:
     execute(
-        f"INSERT INTO entries SELECT ? | (key & {LAST}), id, parent, state, run, refs, header "
-        "FROM entries WHERE key BETWEEN ? AND ?",
-        (span(new)[0], *span(old)),
+        f"INSERT INTO entries SELECT ? | (key & {LAST}), ?, nested, state, id, mark, parent, run, put_at, refs, header "
+        "FROM entries WHERE namespace = ? AND key BETWEEN ? AND ?",
+        (span(thread)[0], new, old.namespace, *span(old.thread)),
     )
     execute(
-        "INSERT INTO batches (namespace, checkpoint, task, path, body) "
-        "SELECT ?, checkpoint, task, path, body FROM batches WHERE namespace = ? ORDER BY key",
-        (new, old),
+        "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
+        "SELECT ?, checkpoint, mark, task, path, body FROM batches WHERE namespace = ? ORDER BY key",
+        (new, old.namespace),
     )
     for channel, *rest in execute(
-        "SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (old,)
+        "SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (old.namespace,)
     ).fetchall():
         _copy_channel(execute, channel, new, rest)
 

@@ -58,23 +58,49 @@ def span(owner: int) -> tuple[int, int]:
     return owner << 32, owner << 32 | LAST
 
 
-def find_namespace(execute: Execute, address: Address) -> tuple[int, int] | None:
-    """Return the ids of the thread and namespace, or `None` if nothing was ever stored there."""
+class Place(NamedTuple):
+    """Where the entries of one namespace stand: the ids of the thread and of the namespace."""
+
+    thread: int
+    namespace: int
+    nested: bool
+
+
+def mark_of(checkpoint_id: str) -> int:
+    """Return the beginning of an id as a number, in the same order as the ids.
+
+    LangGraph's ids are uuids that begin with the time, so new ones go to the end of an index, and its cells are a third of
+    what the ids themselves would take. Ids of any other form come before those.
+    """
+    digits = checkpoint_id.replace("-", "")[:15]
+    if len(digits) == 15 and not digits.strip("0123456789abcdef"):
+        return 1 << 60 | int(digits, 16)
+    return int.from_bytes(checkpoint_id.encode()[:7].ljust(7, b"\0"), "big")
+
+
+def find_place(execute: Execute, address: Address) -> Place | None:
+    """Return where a namespace's entries stand, or `None` if nothing was ever stored there."""
     row = execute(
         "SELECT t.id, n.id FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?",
         (address.thread_id, address.checkpoint_ns),
     ).fetchone()
-    return row and (row[0], row[1])
+    return row and Place(*row, bool(address.checkpoint_ns))
 
 
-def create_namespace(execute: Execute, address: Address) -> tuple[int, int]:
-    """Create the namespace, and the thread if need be; return their ids."""
+def create_place(execute: Execute, address: Address) -> Place:
+    """Create the namespace, and the thread if need be."""
     execute("INSERT OR IGNORE INTO threads (name) VALUES (?)", (address.thread_id,))
     (thread,) = execute("SELECT id FROM threads WHERE name = ?", (address.thread_id,)).fetchone()
+    namespace = insert_namespace(execute, thread, address.checkpoint_ns)
+    return Place(thread, namespace, bool(address.checkpoint_ns))
+
+
+def insert_namespace(execute: Execute, thread: int, name: str) -> int:
+    """Create a namespace; return its id."""
     ((namespace,),) = execute(
-        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, address.checkpoint_ns)
+        "INSERT INTO namespaces (thread, name) VALUES (?, ?) RETURNING id", (thread, name)
     ).fetchall()
-    return thread, namespace
+    return int(namespace)
 
 
 def known_slots(execute: Execute, namespace: int) -> dict[str, Channel]:
@@ -97,12 +123,29 @@ def channel_slots(execute: Execute, namespace: int, names: Iterable[str]) -> dic
     return slots
 
 
-def head_of(execute: Execute, namespace: int) -> Any:
+def head_of(execute: Execute, place: Place) -> Any:
     """Return (key, id) of the newest entry on the trunk, or `None`."""
+    where = "nested" if place.nested else "key BETWEEN ? AND ?"
     return execute(
-        "SELECT key, id FROM entries WHERE key BETWEEN ? AND ? AND state = 0 ORDER BY key DESC LIMIT 1",
-        span(namespace),
+        f"SELECT key, id FROM entries WHERE {where} AND namespace = ? AND state = 0 ORDER BY key DESC LIMIT 1",
+        (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
     ).fetchone()
+
+
+def key_of(execute: Execute, namespace: int, checkpoint_id: str) -> int | None:
+    """Return the key of an entry, ghosts included, or `None`."""
+    row = execute(
+        "SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = ?",
+        (mark_of(checkpoint_id), checkpoint_id, namespace),
+    ).fetchone()
+    return row and int(row[0])
+
+
+def last_seq(execute: Execute, thread: int) -> int:
+    """Return the highest sequence number that a thread ever used."""
+    (floor,) = execute("SELECT floor FROM threads WHERE id = ?", (thread,)).fetchone()
+    (last,) = execute("SELECT max(key) FROM entries WHERE key BETWEEN ? AND ?", span(thread)).fetchone()
+    return max(floor, (last or 0) & LAST)
 
 
 def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:
@@ -136,10 +179,10 @@ def end_of(execute: Execute, channel: int) -> int:
     row = execute(
         "SELECT key, count FROM items WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1", span(channel)
     ).fetchone()
-    return max(floor, (row[0] & LAST) + row[1]) if row else floor
+    return max(floor, (row[0] & LAST) + row[1]) if row else int(floor)
 
 
-def append_rows(execute: Execute, namespace: int, channel: Channel, rows: Sequence[Row]) -> int:
+def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
     """Append rows to an item log; return the number of their first item."""
     first = lo = end_of(execute, channel.id)
     for row in rows:
@@ -154,9 +197,13 @@ def append_rows(execute: Execute, namespace: int, channel: Channel, rows: Sequen
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
-    """Replace the rows inside the range of each of `rows` by it."""
+    """Replace the rows inside the range of each of `rows` by it, where they are what it was packed from."""
+    base = span(channel)[0]
     for row in rows:
-        key = span(channel)[0] + row.lo
+        inside = rows_for(execute, channel, [(row.lo, row.lo + row.count)])
+        if not row.is_tiled_by(inside):
+            continue
+        key = base + row.lo
         execute("DELETE FROM items WHERE key BETWEEN ? AND ?", (key, key + row.count - 1))
         execute("INSERT INTO items (key, count, body) VALUES (?, ?, ?)", (key, row.count, row.body))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any, Self
 
 from langgraph_keel.saver import KeelSaver
@@ -51,23 +50,3 @@ class SqliteSaver(KeelSaver):
     def close(self) -> None:
         """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()
-
-    def __enter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the file."""
-        self.close()

@@ -1,8 +1,8 @@
 """The SQLite layout: what each verb does inside one transaction.
 
-A request is a `Work`: a function that is given `execute` and runs within one transaction, which the driver begins and commits.
-The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the highest key, so a
-put touches four pages at the ends of their trees and updates none in the middle.
+A request is a `Work`: a function that is given `execute` and runs within one transaction, which the driver begins
+and commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the
+highest key: there is no pointer to it that a put would have to move.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ from langgraph_keel.core.records import (
 from langgraph_keel.core.store import Store
 from langgraph_keel.sqlite import reading, removal
 from langgraph_keel.sqlite.rows import (
+    LAST,
     Execute,
+    Place,
     Work,
     append_rows,
     channel_slots,
-    create_namespace,
-    find_namespace,
+    create_place,
+    find_place,
     head_of,
+    key_of,
+    last_seq,
+    mark_of,
     pack_refs,
     replace_rows,
     span,
@@ -85,7 +90,7 @@ class SqliteStore(Store[Work, Any]):
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[Work, Any, None]:
         """See `Store.remove_entries`."""
-        yield Work(partial(removal.remove_entries, gone, ghosts), writes=True)
+        yield Work(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
         self,
@@ -121,43 +126,43 @@ class SqliteStore(Store[Work, Any]):
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     address = new.address
-    ids = find_namespace(execute, address)
+    place = find_place(execute, address)
     if new.base is not None and not _exists(execute, new.base):
         return BaseGone()
-    head = head_of(execute, ids[1]) if ids else None
+    head = head_of(execute, place) if place else None
     follows = not new.checked or (head and head[1]) in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
         return Moved(head and head[1])
-    thread, namespace = ids or create_namespace(execute, address)
-    return _insert(execute, new, thread, namespace, 0 if follows else 1)
+    return _insert(execute, new, place or create_place(execute, address), 0 if follows else 1)
 
 
 def _exists(execute: Execute, stamp: Stamp) -> bool:
     return execute("SELECT 1 FROM entries WHERE key = ?", (stamp,)).fetchone() is not None
 
 
-def _insert(execute: Execute, new: NewEntry, thread: int, namespace: int, state: int) -> Stored:
-    slots = channel_slots(execute, namespace, new.refs)
-    first = {name: append_rows(execute, namespace, slots[name], rows) for name, rows in new.appends.items()}
+def _insert(execute: Execute, new: NewEntry, place: Place, state: int) -> Stored:
+    slots = channel_slots(execute, place.namespace, new.refs)
+    first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
     for name, rows in new.repacks.items():
         replace_rows(execute, slots[name].id, rows)
-    ((seq,),) = execute(
-        "UPDATE threads SET seq = seq + 1, updated_at = ? WHERE id = ? RETURNING seq",
-        (new.updated_at, thread),
-    ).fetchall()
+    checkpoint_id = str(new.address.checkpoint_id)
+    parent = new.parent and key_of(execute, place.namespace, new.parent)
+    seq = last_seq(execute, place.thread) + 1
+    _replace(execute, place, checkpoint_id, seq)
+    key = span(place.thread)[0] + seq
     execute(
-        "DELETE FROM entries WHERE id = ? AND key BETWEEN ? AND ?",
-        (new.address.checkpoint_id, *span(namespace)),
-    )
-    key = span(namespace)[0] + seq
-    execute(
-        "INSERT INTO entries (key, id, parent, state, run, refs, header) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             key,
-            new.address.checkpoint_id,
-            new.parent,
+            place.namespace,
+            int(place.nested),
             state,
+            checkpoint_id,
+            mark_of(checkpoint_id),
+            parent & LAST if parent else new.parent,
             None if new.run_id is None else str(new.run_id),
+            new.updated_at,
             pack_refs(new.refs, slots, first),
             new.header,
         ),
@@ -165,9 +170,28 @@ def _insert(execute: Execute, new: NewEntry, thread: int, namespace: int, state:
     return Stored(key, first)
 
 
+def _replace(execute: Execute, place: Place, checkpoint_id: str, seq: int) -> None:
+    """Make room for an entry that is put again under the same id; its children follow it."""
+    old = key_of(execute, place.namespace, checkpoint_id)
+    if old is not None:
+        execute(
+            "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
+            (seq, old & LAST, *span(place.thread)),
+        )
+        execute("DELETE FROM entries WHERE key = ?", (old,))
+
+
 def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
-    ids = find_namespace(execute, address) or create_namespace(execute, address)
+    place = find_place(execute, address) or create_place(execute, address)
+    checkpoint_id = str(address.checkpoint_id)
     execute(
-        "INSERT INTO batches (namespace, checkpoint, task, path, body) VALUES (?, ?, ?, ?, ?)",
-        (ids[1], address.checkpoint_id, batch.task_id, batch.task_path, batch.body),
+        "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) VALUES (?, ?, ?, ?, ?, ?)",
+        (
+            place.namespace,
+            checkpoint_id,
+            mark_of(checkpoint_id),
+            batch.task_id,
+            batch.task_path,
+            batch.body,
+        ),
     )

@@ -1,0 +1,36 @@
+"""Tests for whoever writes a backend: the contract as a test class, a state machine, and drivers that fail on purpose.
+
+    from langgraph_keel.testing import SaverContract, SaverMachine
+
+Needs pytest and hypothesis, and only when it is imported.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+for _part in ("rig", "faces", "machine", *(f"contract_{name}" for name in (
+    "conflicts", "copying", "delta", "faults", "input", "listing", "reading", "removal", "values", "writes"
+))):
+    # Their assertions explain themselves when they fail, as in any test file.
+    pytest.register_assert_rewrite(f"{__name__}.{_part}")
+
+from langgraph_keel.testing.contract import SaverContract  # noqa: E402
+from langgraph_keel.testing.faces import FACES, AsyncFace, Face, SyncFace  # noqa: E402
+from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap  # noqa: E402
+from langgraph_keel.testing.rig import Rig, StoreUnderTest  # noqa: E402
+
+__all__ = [
+    "FACES",
+    "AsyncFace",
+    "Counter",
+    "Face",
+    "Fault",
+    "Injected",
+    "Rig",
+    "SaverContract",
+    "StoreUnderTest",
+    "SyncFace",
+    "Tap",
+    "with_tap",
+]

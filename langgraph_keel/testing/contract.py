@@ -1,0 +1,40 @@
+"""The contract of a backend, as a test class: subclass it, say how your store is opened, and run pytest.
+
+    class TestMongo(SaverContract):
+        @pytest.fixture
+        def backend(self, mongo_url):
+            store = MongoUnderTest(mongo_url)  # open(**options), wipe(), raw(): see `StoreUnderTest`
+            yield store
+            store.close()
+
+Every test runs on both faces, and where it matters with a saver that remembers and with a new one for every call. There
+are no capability flags: a store keeps all of it, or it is no backend of Keel.
+"""
+
+from __future__ import annotations
+
+from langgraph_keel.testing.contract_conflicts import ConflictContract
+from langgraph_keel.testing.contract_copying import CopyingContract
+from langgraph_keel.testing.contract_delta import DeltaContract
+from langgraph_keel.testing.contract_faults import FaultContract
+from langgraph_keel.testing.contract_input import InputContract
+from langgraph_keel.testing.contract_listing import ListingContract
+from langgraph_keel.testing.contract_reading import ReadingContract
+from langgraph_keel.testing.contract_removal import RemovalContract
+from langgraph_keel.testing.contract_values import ValuesContract
+from langgraph_keel.testing.contract_writes import WritesContract
+
+
+class SaverContract(
+    ReadingContract,
+    WritesContract,
+    ListingContract,
+    ConflictContract,
+    CopyingContract,
+    RemovalContract,
+    DeltaContract,
+    InputContract,
+    FaultContract,
+    ValuesContract,
+):
+    """All parts of the contract. The parts may also be subclassed one by one while a backend is being written."""

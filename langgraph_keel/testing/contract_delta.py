@@ -1,0 +1,204 @@
+"""Delta channels: their values are the writes of ancestors, which must be there for as long as somebody needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
+
+from langgraph_keel.saver import KeelSaver
+from langgraph_keel.testing.faces import AsyncFace
+from langgraph_keel.testing.rig import Author, Rig, RigFixtures, at, exact, id_of, values_of
+
+CHANNELS = ["items", "other", "never"]
+
+
+def walked(saver: KeelSaver, config: RunnableConfig, channels: list[str] = CHANNELS) -> Any:
+    """Return the history as the walk that every saver inherits finds it, one `get_tuple` after the other."""
+    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=channels))
+
+
+def history(rig: Rig, config: RunnableConfig) -> Any:
+    """Return the history as the saver itself finds it."""
+    return exact(rig.face.delta_history(config, CHANNELS))
+
+
+def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata: Any) -> RunnableConfig:
+    """Put a checkpoint whose delta channels are not in its values, and write to them as its tasks would."""
+    values: dict[str, Any] = {"plain": n}
+    if snapshot:
+        values["items"] = _DeltaSnapshot([f"all before {n}", "x" * 100])
+    counters = {"items": [0, 0] if snapshot else [n, n], "other": [n, n]}
+    config = author.put(values, metadata={"counters_since_delta_snapshot": counters, **metadata})
+    rig.face.put_writes(config, [("items", [f"{n} b"]), ("plain", n), ("other", n)], "task 2", "~2")
+    rig.face.put_writes(config, [("items", [f"{n} a"])], "task 1", "~1")
+    return config
+
+
+class DeltaContract(RigFixtures):
+    """`get_delta_channel_history`."""
+
+    def _run(self, rig: Rig) -> list[RunnableConfig]:
+        author = rig.author()
+        return [step(rig, author, n, snapshot=n in (2, 6)) for n in range(10)]
+
+    def test_finds_what_the_inherited_walk_finds(self, rig: Rig) -> None:
+        configs = self._run(rig)
+        for config in [at(), *configs, at("t", "", "unknown"), at("unknown")]:
+            assert history(rig, config) == walked(rig.face.saver, config)
+        assert rig.face.delta_history(at(), []) == {}
+
+    def test_tells_writes_and_seed(self, rig: Rig) -> None:
+        configs = self._run(rig)
+        found = rig.face.delta_history(configs[4], CHANNELS)
+        assert [value for _, _, value in found["items"]["writes"]] == [
+            ["2 a"],
+            ["2 b"],
+            ["3 a"],
+            ["3 b"],
+        ]
+        assert found["items"]["seed"] == _DeltaSnapshot(["all before 2", "x" * 100])
+        assert [value for _, _, value in found["other"]["writes"]] == [0, 1, 2, 3]
+        assert found["never"] == {"writes": []}
+        assert "seed" not in found["other"]
+
+    def test_any_stored_value_is_a_seed(self, rig: Rig) -> None:
+        author = rig.author()
+        author.put({"items": None, "other": list(range(50))})
+        config = author.put({})
+        found = rig.face.delta_history(config, CHANNELS)
+        assert found["items"] == {"writes": [], "seed": None}
+        assert found["other"]["seed"] == list(range(50))
+
+    def test_forks_see_their_own_ancestors(self, rig: Rig) -> None:
+        configs = self._run(rig)
+        fork = rig.continuing(configs[4])
+        for n in range(20, 23):
+            step(rig, fork, n)
+        assert history(rig, at()) == walked(rig.face.saver, at())
+        found = rig.face.delta_history(at(), CHANNELS)["items"]["writes"]
+        assert [value[0] for _, _, value in found][::2] == ["2 a", "3 a", "4 a", "20 a", "21 a"]
+        assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
+
+    def test_survives_a_prune(self, rig: Rig) -> None:
+        configs = self._run(rig)
+        before = history(rig, at())
+        rig.face.prune(["t"])
+        assert [found.config for found in rig.face.list(at())] == [configs[-1]]
+        assert rig.face.get_tuple(configs[-2]) is None
+        assert rig.face.read(at()).parent_config is None
+        assert list(rig.face.list(configs[-2])) == []
+        assert self._of(before, "items", "other") == self._of(history(rig, at()), "items", "other")
+        rig.face.prune(["t"])
+        assert self._of(before, "items", "other") == self._of(history(rig, at()), "items", "other")
+
+    def _of(self, told: Any, *channels: str) -> Any:
+        kind, pairs = told
+        return kind, [pair for pair in pairs if pair[0][1] in channels]
+
+    def test_a_pruned_thread_goes_on(self, rig: Rig) -> None:
+        self._run(rig)
+        for n in range(10, 16):
+            step(rig, rig.continuing(at()), n, snapshot=n == 13)
+            rig.face.prune(["t"])
+            writes = rig.face.delta_history(at(), CHANNELS)
+            since = 6 if n < 14 else 13
+            assert [value for _, _, value in writes["items"]["writes"]][::2] == [[f"{k} a"] for k in range(since, n)]
+            assert [value for _, _, value in writes["other"]["writes"]] == list(range(n))
+
+    def test_what_nobody_needs_is_not_kept(self, rig: Rig) -> None:
+        author = rig.author()
+        secret = "seen in raw bytes " * 5
+        config = author.put({"plain": secret}, metadata={"counters_since_delta_snapshot": {"items": [1, 1]}})
+        rig.face.put_writes(config, [("items", ["a"])], "task")
+        author.put({}, metadata={"counters_since_delta_snapshot": {"items": [2, 2]}})
+        assert secret.encode() in rig.backend.raw()
+        rig.face.prune(["t"])
+        assert secret.encode() not in rig.backend.raw()
+        found = rig.face.delta_history(at(), ["items"])
+        assert [value for _, _, value in found["items"]["writes"]] == [["a"]]
+
+    def test_survives_a_copy(self, rig: Rig) -> None:
+        self._run(rig)
+        before = history(rig, at())
+        rig.face.prune(["t"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.delete_thread("t")
+        assert self._of(history(rig, at("copy")), "items", "other") == self._of(before, "items", "other")
+        step(rig, rig.continuing(at("copy")), 10)
+        found = rig.face.delta_history(at("copy"), CHANNELS)
+        assert [value for _, _, value in found["other"]["writes"]] == list(range(10))
+
+    def test_survives_the_deletion_of_runs(self, rig: Rig) -> None:
+        author = rig.author()
+        for n in range(9):
+            step(rig, author, n, snapshot=n == 2, run_id=f"run {n % 3}")
+        before = history(rig, at())
+        rig.face.delete_for_runs(["run 1", "run 0"])
+        assert [found.metadata["run_id"] for found in rig.face.list(at())] == ["run 2"] * 3
+        assert self._of(history(rig, at()), "items", "other") == self._of(before, "items", "other")
+
+    def test_a_ghost_put_again_is_seen_again(self, rig: Rig) -> None:
+        configs = self._run(rig)
+        rig.face.prune(["t"])
+        rig.author().put({"plain": "again"}, checkpoint_id=id_of(configs[-2]))
+        assert values_of(rig.face.read(at())) == {"plain": "again"}
+
+    def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
+        opened = GraphRuns(rig)
+        for n in range(5):
+            opened.invoke("t", [f"q{n}"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.prune(["t"])
+        for thread in ("t", "copy"):
+            assert opened.state(thread) == [part for n in range(5) for part in (f"q{n}", f"re {n + 1}")]
+            opened.invoke(thread, ["last"])
+            assert opened.state(thread)[-3:] == ["re 5", "last", "re 6"]
+        rig.face.prune(["t", "copy"])
+        assert opened.state("t") == opened.state("copy")
+
+
+class GraphRuns:
+    """Runs a graph of one node and one delta channel on the saver of a rig."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def _graph(self) -> Any:
+        from langgraph.channels.delta import DeltaChannel
+
+        def extended(value: list[str], writes: list[list[str]]) -> list[str]:
+            return [*value, *(part for write in writes for part in write)]
+
+        class State(TypedDict):
+            items: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=4)]
+
+        def reply(state: State) -> Mapping[str, Any]:
+            return {"items": [f"re {sum(not item.startswith('re') for item in state['items'])}"]}
+
+        builder = StateGraph(State)
+        builder.add_node("reply", reply)
+        builder.add_edge(START, "reply")
+        return builder.compile(checkpointer=self._rig.face.saver)
+
+    def invoke(self, thread: str, items: list[str]) -> None:
+        """Run the graph on new items."""
+        graph, config = self._graph(), at(thread)
+        if isinstance(self._rig.face, AsyncFace):
+            self._rig.face.run(graph.ainvoke({"items": items}, config))
+        else:
+            graph.invoke({"items": items}, config)
+
+    def state(self, thread: str) -> list[str]:
+        """Return what the channel holds."""
+        graph, config = self._graph(), at(thread)
+        if isinstance(self._rig.face, AsyncFace):
+            items: list[str] = self._rig.face.run(graph.aget_state(config)).values["items"]
+            return items
+        items = graph.get_state(config).values["items"]
+        return items

@@ -1,0 +1,194 @@
+"""The rig of the contract: a backend under test, seen through a face, and an author who writes its checkpoints.
+
+Ids and times are counted, never taken from a clock: a test says when each checkpoint was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol, cast
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from pydantic import BaseModel
+
+from langgraph_keel.saver import KeelSaver
+from langgraph_keel.testing.faces import FACES, Face
+
+
+class StoreUnderTest(Protocol):
+    """What the author of a backend gives to the contract. The backend closes what it opened itself."""
+
+    def open(self, **options: Any) -> KeelSaver:
+        """Return a new saver object with an empty memo, always on the same stored data; `options` as for `KeelSaver`."""
+        ...
+
+    def wipe(self) -> None:
+        """Forget all stored data; savers opened before may go on writing to the now empty store."""
+        ...
+
+    def raw(self) -> bytes:
+        """Return all live data read behind the saver's back: names, headers, row bodies and writes, end to end."""
+        ...
+
+
+def at(thread: Any = "t", ns: str | None = "", checkpoint_id: str | None = None) -> RunnableConfig:
+    """Return a hand-made config: no run continues through it, so putting with it never conflicts."""
+    values: dict[str, Any] = {"thread_id": thread}
+    if ns is not None:
+        values["checkpoint_ns"] = ns
+    if checkpoint_id is not None:
+        values["checkpoint_id"] = checkpoint_id
+    return cast(RunnableConfig, {"configurable": values})
+
+
+def checkpoint_of(checkpoint_id: str, values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """Return a checkpoint of today's format."""
+    versions = {channel: 1 for channel in values}
+    return {
+        "v": 4,
+        "id": checkpoint_id,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": dict(values),
+        "channel_versions": versions,
+        "versions_seen": {},
+        "updated_channels": None,
+        **changes,
+    }
+
+
+def id_of(found: CheckpointTuple | RunnableConfig | None) -> str | None:
+    """Return the checkpoint id that a tuple or config names."""
+    if found is None:
+        return None
+    config = found.config if isinstance(found, CheckpointTuple) else found
+    return cast("str | None", config["configurable"].get("checkpoint_id"))
+
+
+def values_of(found: CheckpointTuple) -> dict[str, Any]:
+    """Return the channel values of a tuple."""
+    return found.checkpoint["channel_values"]
+
+
+def exact(value: Any) -> Any:
+    """Return a form of `value` that is equal only for values of equal types, order of keys and sign of zero included."""
+    if isinstance(value, Mapping):
+        return type(value).__name__, [(exact(key), exact(part)) for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        # A thread id that remembers how it was read is a str in every respect, and so on inside configs.
+        return type(value).__name__, [exact(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return type(value).__name__, sorted(map(repr, map(exact, value)))
+    if isinstance(value, BaseModel):
+        return type(value).__name__, exact(vars(value))
+    if isinstance(value, str):
+        return "str", str(value)
+    return type(value).__name__, repr(value)
+
+
+class Author:
+    """Puts one checkpoint after another, each on the one before it, as a run does.
+
+    Args:
+        face: Where to put them.
+        config: Where to begin; a config from `get_tuple` continues that checkpoint as a run would.
+        ids: The ids to use, by default the rig's.
+    """
+
+    def __init__(self, face: Face, config: RunnableConfig, ids: Iterator[str]) -> None:
+        self.face = face
+        self.config = config
+        self._ids = ids
+        self._step = count(-1)
+
+    def put(
+        self,
+        values: Mapping[str, Any],
+        *,
+        checkpoint_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> RunnableConfig:
+        """Put the next checkpoint; return its config. What the run's config says beside the id stays, as in LangGraph."""
+        step = next(self._step)
+        checkpoint = checkpoint_of(checkpoint_id or next(self._ids), values, **changes)
+        kept = {"source": "loop", "step": step, "parents": {}, **(metadata or {})}
+        stored = self.face.put(self.config, checkpoint, kept, checkpoint["channel_versions"])
+        configurable = {**self.config["configurable"], "checkpoint_id": checkpoint["id"]}
+        self.config = cast(RunnableConfig, {**self.config, "configurable": configurable})
+        return stored
+
+    def follow(self, versions: Sequence[Mapping[str, Any]]) -> list[RunnableConfig]:
+        """Put one checkpoint for each of these values; return their configs."""
+        return [self.put(values) for values in versions]
+
+
+class Rig:
+    """One backend through one face.
+
+    Args:
+        backend: The backend under test.
+        kind: Which face.
+        cold: Whether every call goes to a new saver object.
+    """
+
+    def __init__(self, backend: StoreUnderTest, kind: type[Face], cold: bool = False) -> None:
+        self.backend = backend
+        self._kind = kind
+        self._opened: list[Face] = []
+        self.ids = (f"{number:08}" for number in count(1))
+        self.face = self.through(backend.open) if cold else self.open()
+
+    def through(self, opener: Any) -> Face:
+        """Return a face on whatever savers `opener` returns."""
+        face = self._kind(opener)
+        self._opened.append(face)
+        return face
+
+    def on(self, saver: KeelSaver) -> Face:
+        """Return a face on one saver."""
+        return self.through(lambda: saver)
+
+    def open(self, **options: Any) -> Face:
+        """Return a face on a new saver with a memo of its own, as another process would have."""
+        return self.on(self.backend.open(**options))
+
+    def author(self, thread: Any = "t", ns: str = "", face: Face | None = None) -> Author:
+        """Return an author at the start of a thread."""
+        return Author(face or self.face, at(thread, ns), self.ids)
+
+    def continuing(self, config: RunnableConfig, face: Face | None = None) -> Author:
+        """Return an author who goes on from what `config` names now, as a run does."""
+        reader = face or self.face
+        return Author(reader, reader.read(config).config, self.ids)
+
+    def close(self) -> None:
+        """Close the faces."""
+        for face in self._opened:
+            face.close()
+
+
+class RigFixtures:
+    """The fixtures of every part of the contract. `backend` is for the subclass to define."""
+
+    @pytest.fixture
+    def backend(self) -> StoreUnderTest:
+        """Return the backend under test, empty."""
+        raise NotImplementedError("define a fixture `backend` that returns your store")
+
+    @pytest.fixture(params=["sync-warm", "sync-cold", "async-warm", "async-cold"])
+    def rig(self, backend: StoreUnderTest, request: pytest.FixtureRequest) -> Iterator[Rig]:
+        """Yield a rig for each face, with a saver that remembers and with a new one for every call."""
+        face, memo = request.param.split("-")
+        rig = Rig(backend, FACES[face], memo == "cold")
+        yield rig
+        rig.close()
+
+    @pytest.fixture(params=list(FACES))
+    def warm(self, backend: StoreUnderTest, request: pytest.FixtureRequest) -> Iterator[Rig]:
+        """Yield a rig for each face, with one saver."""
+        rig = Rig(backend, FACES[request.param])
+        yield rig
+        rig.close()

@@ -1,0 +1,294 @@
+"""Random states and random edits of them, for the property test of the encoding; and equality type for type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from zlib import crc32
+
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+
+State = dict[str, Any]
+Edit = tuple[str, str, int, Any]
+"""A channel, what to do to it, a position, and a value to do it with."""
+
+
+class Mood(Enum):
+    CALM = "calm"
+    BUSY = "busy"
+
+
+@dataclass
+class Note:
+    title: str
+    parts: list[Any] = field(default_factory=list)
+
+
+# -- what is equal -----------------------------------------------------------------------------------------------------
+
+
+def form(value: Any) -> Any:
+    """Return plain tuples that differ whenever two values differ in anything a program could see."""
+    kind = type(value)
+    if kind is float:
+        return "float", value.hex(), math.copysign(1.0, value)
+    if kind in (list, tuple):
+        return kind.__name__, *map(form, value)
+    if kind in (set, frozenset):
+        return kind.__name__, *sorted(map(repr, map(form, value)))
+    if kind is dict:
+        return "dict", *((form(key), form(part)) for key, part in value.items())
+    if isinstance(value, (BaseMessage, Note)):
+        extra = getattr(value, "__pydantic_extra__", None)
+        return kind, form(dict(value.__dict__)), form(dict(extra) if extra else None)
+    return kind, value
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+WORDS = st.text(max_size=12)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, 2, -1, 5, 5.0, 1.0, 0.0, -0.0, True, False, "", "x" * 70, "5", b"", b"x" * 70]),
+    st.integers(),
+    st.floats(),
+    WORDS,
+    st.sampled_from(["\ud800", "a\udfffb", "\x00", "ł\u0141", "\U0001f600"]),
+    st.binary(max_size=8),
+    st.sampled_from([Mood.CALM, Mood.BUSY, 1 << 70, -(1 << 63), (1 << 64) - 1]),
+)
+HASHABLE = st.one_of(st.integers(-3, 3), WORDS, st.booleans(), st.none(), st.tuples(st.integers(0, 2), WORDS))
+
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(WORDS, inner, max_size=4),
+        st.dictionaries(HASHABLE, inner, max_size=3),
+        st.tuples(inner, inner),
+        st.builds(Note, WORDS, st.lists(inner, max_size=2)),
+        st.frozensets(HASHABLE, max_size=3),
+        st.sets(HASHABLE, max_size=3),
+        st.builds(bytearray, st.binary(max_size=4)),
+    )
+
+
+VALUES = st.recursive(SCALARS, _containers, max_leaves=8)
+PLAIN = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4)
+)
+CALLS = st.builds(
+    lambda name, args, call: {"name": name, "args": args, "id": call, "type": "tool_call"},
+    WORDS,
+    st.dictionaries(WORDS, PLAIN, max_size=3),
+    st.none() | WORDS,
+)
+CONTENT = WORDS | st.lists(st.builds(lambda text: {"type": "text", "text": text}, WORDS), max_size=2)
+IDS = st.none() | st.uuids().map(str)
+MESSAGES = st.one_of(
+    st.builds(HumanMessage, content=CONTENT, id=IDS, name=st.none() | WORDS),
+    st.builds(
+        AIMessage,
+        content=CONTENT,
+        id=IDS,
+        tool_calls=st.lists(CALLS, max_size=2),
+        response_metadata=st.dictionaries(WORDS, PLAIN, max_size=2),
+    ),
+    st.builds(SystemMessage, content=CONTENT, id=IDS, additional_kwargs=st.dictionaries(WORDS, PLAIN, max_size=2)),
+    st.builds(ToolMessage, content=CONTENT, id=IDS, tool_call_id=WORDS, artifact=VALUES),
+)
+DOCUMENTS = st.dictionaries(WORDS, VALUES, max_size=4)
+TREES = st.dictionaries(
+    WORDS, st.dictionaries(WORDS, st.lists(PLAIN, max_size=6) | WORDS.map(lambda w: w * 20), max_size=8), min_size=3
+)
+ODD = st.dictionaries(HASHABLE | st.binary(max_size=3) | st.floats(allow_nan=False), VALUES, max_size=5)
+
+LISTS: dict[str, st.SearchStrategy[Any]] = {"messages": MESSAGES, "documents": DOCUMENTS, "scalars": SCALARS}
+DICTS = {"tree": PLAIN, "odd": VALUES}
+WHOLE = {"text": WORDS.map(lambda word: word * 9), "number": SCALARS, "misc": VALUES}
+CHANNELS = st.fixed_dictionaries(
+    {name: st.lists(items, max_size=6) for name, items in LISTS.items()}
+    | {"tree": TREES, "odd": ODD}
+    | {name: values for name, values in WHOLE.items()}
+)
+
+# -- edits of lists ----------------------------------------------------------------------------------------------------
+
+
+def _grow(target: list[Any], at: int, new: Any) -> None:
+    # Past the 32 items that make a packed row, and equal elements among them.
+    target.extend(_varied(new, number) for number in range(8 + at % 40))
+
+
+def _varied(value: Any, number: int) -> Any:
+    if isinstance(value, BaseMessage):
+        return value.model_copy(update={"id": str(number // 2)})
+    return {**value, "n": number // 2} if type(value) is dict else value
+
+
+def _replace(target: list[Any], at: int, new: Any) -> None:
+    if target:
+        target[at % len(target)] = new
+
+
+def _remove(target: list[Any], at: int, new: Any) -> None:
+    if target:
+        del target[at % len(target)]
+
+
+def _trim(target: list[Any], at: int, new: Any) -> None:
+    del target[: at % (len(target) + 1)]
+
+
+def _cut(target: list[Any], at: int, new: Any) -> None:
+    del target[at % (len(target) + 1) :]
+
+
+def _rotate(target: list[Any], at: int, new: Any) -> None:
+    at %= len(target) + 1
+    target[:] = target[at:] + target[:at]
+
+
+def _repeat(target: list[Any], at: int, new: Any) -> None:
+    if target:
+        target.append(target[at % len(target)])
+
+
+def _summarise(target: list[Any], at: int, new: Any) -> None:
+    target[:] = [new, *target[at % (len(target) + 1) :]]
+
+
+def _mutate(target: list[Any], at: int, new: Any) -> None:
+    """Change an element in place, as a node may do that returns no update."""
+    if target:
+        _touch(target[at % len(target)], at, new)
+
+
+LIST_EDITS: dict[str, Callable[[list[Any], int, Any], None]] = {
+    "append": lambda target, at, new: target.append(new),
+    "insert": lambda target, at, new: target.insert(at % (len(target) + 1), new),
+    "reverse": lambda target, at, new: target.reverse(),
+    "clear": lambda target, at, new: target.clear(),
+    "grow": _grow,
+    "replace": _replace,
+    "remove": _remove,
+    "trim": _trim,
+    "cut": _cut,
+    "rotate": _rotate,
+    "repeat": _repeat,
+    "summarise": _summarise,
+    "mutate": _mutate,
+}
+
+# -- edits in place ----------------------------------------------------------------------------------------------------
+
+
+def _touch(value: Any, at: int, new: Any) -> None:
+    """Change something inside `value`, as small as it gets: a type, an order, a key, an element."""
+    if isinstance(value, BaseMessage):
+        _touch_message(value, at)
+    elif type(value) is dict and value:
+        _touch_dict(value, at, new)
+    elif type(value) is list:
+        value.append(at)
+    elif isinstance(value, Note):
+        value.parts.append(at)
+    elif type(value) is set:
+        value.symmetric_difference_update({at})
+
+
+def _touch_message(message: BaseMessage, at: int) -> None:
+    kwargs = message.additional_kwargs
+    changes: list[Callable[[], object]] = [
+        lambda: setattr(message, "content", f"{message.content}!"),
+        lambda: setattr(message, "id", f"{message.id}-{at}"),
+        lambda: kwargs.update(n=float(at) if type(kwargs.get("n")) is int else at),
+        lambda: kwargs.update({"z": kwargs.pop("n", 1), "n": 1}),
+        lambda: message.response_metadata.setdefault("deep", []).append(at),
+        lambda: message.tool_calls.reverse() if isinstance(message, AIMessage) else None,
+        lambda: setattr(message, "name", None if message.name else "n"),
+    ]
+    changes[at % len(changes)]()
+
+
+def _touch_dict(target: dict[Any, Any], at: int, new: Any) -> None:
+    key = list(target)[at % len(target)]
+    changes = [_set_key, _number_key, _drop_key, _move_key, _enter_key, _enter_key, _enter_key]
+    changes[at % len(changes)](target, key, at // 7, new)
+
+
+def _set_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
+    target[key] = new
+
+
+def _number_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
+    """Equal for `==`, but not the same."""
+    target[key] = at if type(target[key]) is float else float(at)
+
+
+def _drop_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
+    del target[key]
+
+
+def _move_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
+    target[key] = target.pop(key)
+
+
+def _enter_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
+    _touch(target[key], at, new)
+
+
+def _add_key(target: dict[Any, Any], at: int, new: Any) -> None:
+    target[f"new{at % 50}"] = new
+
+
+def _shuffle_keys(target: dict[Any, Any], at: int, new: Any) -> None:
+    items = sorted(target.items(), key=lambda item: crc32(f"{item[0]!r}{at}".encode(errors="replace")))
+    target.clear()
+    target.update(items)
+
+
+def _inflate(target: dict[Any, Any], at: int, new: Any) -> None:
+    target[f"page{at % 5}"] = {str(line): f"{at}:{line}" * 4 for line in range(at % 90)}
+
+
+DICT_EDITS: dict[str, Callable[[dict[Any, Any], int, Any], None]] = {
+    "touch": lambda target, at, new: _touch(target, at, new),
+    "touch again": lambda target, at, new: _touch(target, at, new),
+    "add": _add_key,
+    "shuffle": _shuffle_keys,
+    "inflate": _inflate,
+    "clear": lambda target, at, new: target.clear(),
+}
+
+AT = st.integers(0, 500)
+EDITS: st.SearchStrategy[Edit] = st.one_of(
+    *(st.tuples(st.just(n), st.sampled_from(sorted(LIST_EDITS)), AT, new) for n, new in LISTS.items()),
+    *(st.tuples(st.just(n), st.sampled_from(sorted(DICT_EDITS)), AT, new) for n, new in DICTS.items()),
+    *(st.tuples(st.just(n), st.just("set"), AT, new) for n, new in WHOLE.items()),
+    st.tuples(st.just("misc"), st.just("touch"), AT, VALUES),
+    st.tuples(st.sampled_from([*LISTS, *DICTS]), st.sampled_from(["set", "drop"]), AT, VALUES),
+)
+
+
+def apply(state: State, edit: Edit) -> None:
+    """Carry out one edit on the live objects of a state."""
+    channel, verb, at, new = edit
+    value = state.get(channel)
+    if verb == "set":
+        state[channel] = new
+    elif verb == "drop":
+        state.pop(channel, None)
+    elif type(value) is list and verb in LIST_EDITS:
+        LIST_EDITS[verb](value, at, new)
+    elif type(value) is dict and verb in DICT_EDITS:
+        DICT_EDITS[verb](value, at, new)
+    elif verb == "touch":
+        _touch(value, at, new)
+    else:
+        state[channel] = [new] if channel in LISTS else {"was": new}

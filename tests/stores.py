@@ -1,0 +1,103 @@
+"""The stores that the contract is run on: how each is opened, emptied, and read behind the saver's back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
+from langgraph_keel.memory.store import MemoryStore, State, Thread
+from langgraph_keel.saver import KeelSaver
+from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
+from langgraph_keel.sqlite.store import SqliteStore
+
+
+class MemoryUnderTest:
+    """One memory driver and store, many savers."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self._store = store or MemoryStore()
+        self._driver = MemoryDriver()
+
+    def open(self, **options: Any) -> KeelSaver:
+        return KeelSaver(self._store, self._driver, AsyncMemoryDriver(self._driver), **options)
+
+    def wipe(self) -> None:
+        self._state.clear()
+
+    def raw(self) -> bytes:
+        parts = [part for name, thread in self._state.items() for part in (name, *_parts(thread))]
+        return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for part in parts)
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def _state(self) -> State:
+        return self._driver._state
+
+
+def _parts(thread: Thread) -> Iterator[Any]:
+    for record in thread.records.values():
+        yield from (record.entry.address, record.entry.header, record.entry.refs, record.ghost)
+    for key, log in thread.logs.items():
+        yield from (key, log.end, *(row.body for row in log.rows.values()))
+    for key, batches in thread.batches.items():
+        for batch in batches:
+            yield from (key, batch.task_id, batch.task_path, batch.body)
+
+
+class SqliteUnderTest:
+    """One database. A file is opened twice, as by two processes, and savers take turns; memory can only be opened once."""
+
+    def __init__(self, path: str) -> None:
+        count = 1 if path == ":memory:" else 2
+        self._drivers = [
+            SqliteDriver(path, timeout=30, read_only=False, auto_setup=True) for _ in range(count)
+        ]
+        self._turns = cycle(self._drivers)
+
+    def open(self, **options: Any) -> KeelSaver:
+        driver = next(self._turns)
+        return KeelSaver(SqliteStore(), driver, AsyncSqliteDriver(driver), **options)
+
+    def wipe(self) -> None:
+        self._execute(_wipe)
+
+    def raw(self) -> bytes:
+        return self._execute(_dump)
+
+    def _execute(self, run: Any) -> Any:
+        from langgraph_keel.sqlite.rows import Work
+
+        return self._drivers[0].send(Work(run, writes=True))
+
+    def close(self) -> None:
+        for driver in self._drivers:
+            driver.close()
+
+
+def _tables(execute: Any) -> list[str]:
+    rows = execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall()
+    return [name for (name,) in rows]
+
+
+def _wipe(execute: Any) -> None:
+    for table in _tables(execute):
+        execute(f"DELETE FROM {table}")
+
+
+def _dump(execute: Any) -> bytes:
+    rows = [row for table in _tables(execute) for row in execute(f"SELECT * FROM {table}").fetchall()]
+    return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for row in rows for part in row)
+
+
+def stores(directory: Path) -> dict[str, Any]:
+    """Return how each store is made, in a directory of its own."""
+    return {
+        "memory": MemoryUnderTest,
+        "sqlite": lambda: SqliteUnderTest(str(directory / "keel.db")),
+        "sqlite-memory": lambda: SqliteUnderTest(":memory:"),
+    }

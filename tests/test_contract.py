@@ -1,0 +1,31 @@
+"""The contract, on every backend."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stores import MemoryUnderTest, SqliteUnderTest
+
+from langgraph_keel.testing import SaverContract
+
+
+class TestMemory(SaverContract):
+    @pytest.fixture
+    def backend(self) -> MemoryUnderTest:
+        return MemoryUnderTest()
+
+
+class TestSqliteFile(SaverContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[SqliteUnderTest]:
+        store = SqliteUnderTest(str(tmp_path / "keel.db"))
+        yield store
+        store.close()
+
+
+class TestSqliteInMemory(SaverContract):
+    @pytest.fixture
+    def backend(self) -> Iterator[SqliteUnderTest]:
+        store = SqliteUnderTest(":memory:")
+        yield store
+        store.close()

@@ -1,0 +1,273 @@
+"""What comes back equals what was put: the encoding against a store of whole values, over random histories."""
+
+from __future__ import annotations
+
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from encoding_states import CHANNELS, EDITS, Edit, State, apply, form
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+
+from langgraph_keel import MemorySaver, SqliteSaver
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.memo import Memo
+from langgraph_keel.saver import KeelSaver
+
+HANDS = st.integers(0, 1)
+
+
+def checkpoint_of(checkpoint_id: str, values: State) -> Checkpoint:
+    return {
+        "v": 4,
+        "id": checkpoint_id,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": values,
+        "channel_versions": {},
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+
+
+def config_for(thread: str, checkpoint_id: str | None = None) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+
+
+def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
+    """The saver as another process would have it: the same store, a memo of its own."""
+    clone, backend = copy(saver), saver._backend
+    checkpoints = Checkpoints(backend.checkpoints.store, Memo(entries, nbytes))
+    clone._backend = replace(backend, checkpoints=checkpoints)
+    return clone
+
+
+@dataclass
+class Whole:
+    """A checkpoint as the whole-value store keeps it."""
+
+    id: str
+    parent: str | None
+    values: State
+    run: str
+
+
+class Histories(RuleBasedStateMachine):
+    """Two savers on one store, and beside them a deepcopy of everything that was put."""
+
+    memo = 100, 1 << 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hands = self.open()
+        self.kept: dict[str, list[Whole]] = {"t": []}
+        self.numbers = count(1)
+        self.thread = "t"
+        self.config = config_for("t")
+
+    def open(self) -> list[KeelSaver]:
+        saver = MemorySaver()
+        return [twin(saver, *self.memo) for _ in range(2)]
+
+    def reopen(self, hand: int) -> None:
+        self.hands[hand] = twin(self.hands[hand], *self.memo)
+
+    @property
+    def living(self) -> list[Whole]:
+        return self.kept[self.thread]
+
+    def has_checkpoints(self) -> bool:
+        return bool(self.living)
+
+    @initialize(state=CHANNELS)
+    def start(self, state: State) -> None:
+        self.state = state
+        self.put(0, 0)
+
+    @rule(edits=st.lists(EDITS, min_size=1, max_size=4), hand=HANDS, run=st.integers(0, 4))
+    def step(self, edits: list[Edit], hand: int, run: int) -> None:
+        """Change the objects that were put last, in place, and put them again."""
+        for edit in edits:
+            apply(self.state, edit)
+        self.put(hand, run)
+
+    @rule(edits=st.lists(EDITS, max_size=2))
+    def change(self, edits: list[Edit]) -> None:
+        """Change what was put, with no put that would tell."""
+        for edit in edits:
+            apply(self.state, edit)
+
+    def put(self, hand: int, run: int) -> None:
+        parent = self.config["configurable"].get("checkpoint_id")
+        self.store(hand, Whole(f"{next(self.numbers):08}", parent, deepcopy(self.state), f"run{run}"), self.config)
+
+    def store(self, hand: int, whole: Whole, config: RunnableConfig) -> None:
+        metadata: CheckpointMetadata = {"source": "loop", "step": 1, "parents": {}, "run_id": whole.run}
+        self.config = self.hands[hand].put(config, checkpoint_of(whole.id, self.state), metadata, {})
+        assert self.config["configurable"]["checkpoint_id"] == whole.id
+        self.kept[self.thread] = [old for old in self.living if old.id != whole.id] + [whole]
+
+    @precondition(has_checkpoints)
+    @rule(hand=HANDS, edits=st.lists(EDITS, max_size=2))
+    def put_again(self, hand: int, edits: list[Edit]) -> None:
+        """The same id once more, with other values."""
+        last = self.living[-1]
+        for edit in edits:
+            apply(self.state, edit)
+        again = Whole(last.id, last.parent, deepcopy(self.state), last.run)
+        self.store(hand, again, config_for(self.thread, last.parent))
+
+    @precondition(has_checkpoints)
+    @rule(hand=HANDS, which=st.integers(0, 50))
+    def fork(self, hand: int, which: int) -> None:
+        """Go on from an older checkpoint, with the very objects that it gave."""
+        self.adopt(self.read(hand, self.living[which % len(self.living)]))
+
+    def adopt(self, found: CheckpointTuple) -> None:
+        self.config, self.state = found.config, found.checkpoint["channel_values"]
+
+    def latest(self, hand: int) -> None:
+        """Go on from what is the latest now."""
+        found = self.hands[hand].get_tuple(config_for(self.thread))
+        if found is None:
+            self.config = config_for(self.thread)
+            assert not self.living
+        else:
+            assert found.checkpoint["id"] == self.living[-1].id
+            self.adopt(found)
+
+    @rule(hand=HANDS, strategy=st.sampled_from(["keep_latest", "keep_latest", "delete"]))
+    def prune(self, hand: int, strategy: str) -> None:
+        self.hands[hand].prune([self.thread], strategy=strategy)
+        self.kept[self.thread] = self.living[-1:] if strategy == "keep_latest" else []
+        self.latest(hand)
+
+    @rule(hand=HANDS, run=st.integers(0, 4))
+    def delete_run(self, hand: int, run: int) -> None:
+        self.hands[hand].delete_for_runs([f"run{run}"])
+        for thread, wholes in self.kept.items():
+            self.kept[thread] = [whole for whole in wholes if whole.run != f"run{run}"]
+        self.latest(hand)
+
+    @precondition(lambda self: self.living and len(self.kept) < 4)
+    @rule(hand=HANDS)
+    def copy_thread(self, hand: int) -> None:
+        """And go on with the copy."""
+        target = f"copy{len(self.kept)}"
+        self.hands[hand].copy_thread(self.thread, target)
+        self.kept[target] = deepcopy(self.living)
+        self.thread = target
+        self.latest(hand)
+
+    @rule(hand=HANDS)
+    def forget(self, hand: int) -> None:
+        self.reopen(hand)
+
+    @rule(hand=HANDS)
+    def check(self, hand: int) -> None:
+        for self_thread, wholes in self.kept.items():
+            for whole in wholes:
+                self.read(hand, whole, self_thread)
+
+    def read(self, hand: int, whole: Whole, thread: str | None = None) -> CheckpointTuple:
+        thread = thread or self.thread
+        found = self.hands[hand].get_tuple(config_for(thread, whole.id))
+        assert found
+        self.equal(found, whole, thread)
+        return found
+
+    def equal(self, found: CheckpointTuple, whole: Whole, thread: str) -> None:
+        values = found.checkpoint["channel_values"]
+        assert values.keys() == whole.values.keys()
+        assert {name: form(value) for name, value in values.items()} == {
+            name: form(value) for name, value in whole.values.items()
+        }
+        parent = found.parent_config and found.parent_config["configurable"]["checkpoint_id"]
+        living = {other.id for other in self.kept[thread]}
+        assert parent == (whole.parent if whole.parent in living else None)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        for hand in (0, 1):
+            self.check(hand)
+            self.reopen(hand)
+        self.check(0)
+        for thread, wholes in self.kept.items():
+            listed = list(self.hands[1].list(config_for(thread)))
+            assert [found.checkpoint["id"] for found in listed] == [whole.id for whole in reversed(wholes)]
+            for found, whole in zip(listed, reversed(wholes), strict=True):
+                self.equal(found, whole, thread)
+        self.hands[1].prune(list(self.kept), strategy="delete")
+        assert not list(self.hands[0].list(None))
+
+
+class TinyMemo(Histories):
+    """Everything is forgotten at once, or nearly."""
+
+    memo = 1, 1000
+
+
+class InSqlite(Histories):
+    memo = 100, 1 << 20
+
+    def open(self) -> list[KeelSaver]:
+        self.sqlite = SqliteSaver(":memory:")
+        return [twin(self.sqlite, *self.memo) for _ in range(2)]
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.sqlite.close()
+
+
+class InSqliteTinyMemo(InSqlite):
+    memo = 1, 1000
+
+
+class InFiles(Histories):
+    """Real second connections, really closed and opened again; and at the end nothing is left in the file."""
+
+    memo = 1, 1 << 20
+
+    def open(self) -> list[KeelSaver]:
+        self.directory = TemporaryDirectory()
+        self.path = Path(self.directory.name) / "keel.db"
+        return [self.saver(), self.saver()]
+
+    def saver(self) -> SqliteSaver:
+        return SqliteSaver(self.path, memo_entries=self.memo[0], memo_bytes=self.memo[1])
+
+    def reopen(self, hand: int) -> None:
+        old: Any = self.hands[hand]
+        old.close()
+        self.hands[hand] = self.saver()
+
+    def teardown(self) -> None:
+        super().teardown()
+        for hand in self.hands:
+            hand.close()  # type: ignore[attr-defined]
+        self.directory.cleanup()
+
+
+COMMON = settings(
+    deadline=None,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+TestMemory = Histories.TestCase
+TestMemory.settings = settings(COMMON, max_examples=60)
+TestMemoryForgetting = TinyMemo.TestCase
+TestMemoryForgetting.settings = settings(COMMON, max_examples=40)
+TestSqlite = InSqlite.TestCase
+TestSqlite.settings = settings(COMMON, max_examples=60)
+TestSqliteForgetting = InSqliteTinyMemo.TestCase
+TestSqliteForgetting.settings = settings(COMMON, max_examples=40)
+TestSqliteFiles = InFiles.TestCase
+TestSqliteFiles.settings = settings(COMMON, max_examples=25)
