@@ -69,12 +69,14 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
     """
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
-        return __getattr__("MemorySaver")(**options)
+        from langgraph_keel.memory import MemorySaver
+
+        return MemorySaver(**options)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        return __getattr__("SqliteSaver")(rest[3:], read_only=read_only, **options)
-    raise InvalidInput(
-        f"{url!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db or memory:"
-    )
+        from langgraph_keel.sqlite import SqliteSaver
+
+        return SqliteSaver(rest[3:], read_only=read_only, **options)
+    raise InvalidInput(f"{url!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db or memory:")
 
 
 __all__ = [

@@ -1,7 +1,7 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
-What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a driver
-together. LangGraph makes shallow copies of savers (`with_allowlist`), so everything live is in one shared `Backend`.
+What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
+driver together. LangGraph makes shallow copies of savers (`with_allowlist`), so all that is live is in one `Backend`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -25,12 +25,13 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.core import retention
-from langgraph_keel.core.address import address_of, configurable, text_of, thread_id_of
+from langgraph_keel.core.address import texts_of, thread_id_of
 from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Unpacker
 from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.core.queries import PAGE, checked_limit, query_of
 from langgraph_keel.core.records import Query, ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.core.store import Store
@@ -38,8 +39,6 @@ from langgraph_keel.errors import InvalidInput
 
 T = TypeVar("T")
 OnConflict = Literal["raise", "fork"]
-PAGE = 50
-"""Checkpoints to a page of `list`; with a filter, headers are read ten pages at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         self._backend = Backend(Checkpoints(store, memo, on_conflict), driver, async_driver)
 
     def setup(self) -> None:
-        """Make the store ready for use. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
 
     def close(self) -> None:
         """Give back what is open. Safe to call again."""
@@ -175,7 +174,7 @@ class KeelSaver(BaseCheckpointSaver[Any]):
             InvalidInput: `limit` is negative.
             InvalidConfig: `config` names no usable thread.
         """
-        query: Query | None = _query(config, filter, before, limit)
+        query: Query | None = query_of(config, filter, before, limit)
         codec, left = self._codec, limit
         while query is not None and left != 0:
             entries, query = self._run(self._core.page(codec, query, filter))
@@ -193,7 +192,7 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`, asynchronously."""
-        query: Query | None = _query(config, filter, before, limit)
+        query: Query | None = query_of(config, filter, before, limit)
         codec, left = self._codec, limit
         while query is not None and left != 0:
             entries, query = await self._arun(self._core.page(codec, query, filter))
@@ -224,7 +223,7 @@ class KeelSaver(BaseCheckpointSaver[Any]):
     def threads(self, limit: int | None = None) -> Iterator[ThreadInfo]:
         """Yield the threads of this store, last activity first."""
         after: tuple[str, str] | None = None
-        left = _checked_limit(limit)
+        left = checked_limit(limit)
         while left != 0:
             size = PAGE if left is None else min(PAGE, left)
             page = self._run(self._core.threads(self._codec, after, size))
@@ -310,11 +309,11 @@ class KeelSaver(BaseCheckpointSaver[Any]):
 
         The latest is then the last one that remains. What the delta channels of others need is kept, unseen.
         """
-        self._run(retention.delete_for_runs(self._core, self._codec, _texts(run_ids, "run id")))
+        self._run(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`, asynchronously."""
-        await self._arun(retention.delete_for_runs(self._core, self._codec, _texts(run_ids, "run id")))
+        await self._arun(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id. One round trip.
@@ -384,36 +383,3 @@ def _allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> 
     clone.serde = allowed
     wrapper: SerializerProtocol = clone
     return wrapper
-
-
-def _texts(values: Collection[str], what: str) -> set[str]:
-    return {text_of(value, what) for value in values}
-
-
-def _checked_limit(limit: int | None) -> int | None:
-    if limit is not None and (not isinstance(limit, int) or limit < 0):
-        raise InvalidInput(f"limit must be None or a whole number that is not negative: {limit!r}")
-    return limit
-
-
-def _query(
-    config: RunnableConfig | None,
-    filter: Mapping[str, Any] | None,
-    before: RunnableConfig | None,
-    limit: int | None,
-) -> Query:
-    if filter is not None and not isinstance(filter, Mapping):
-        raise InvalidInput(f"filter must map metadata keys to values, not {filter!r}")
-    size = PAGE if _checked_limit(limit) is None else min(PAGE, max(1, limit or 1))
-    bound = configurable(before).get("checkpoint_id") if before else None
-    query = Query(
-        before=text_of(bound, "checkpoint_id of before", empty=False) if bound else None,
-        limit=PAGE * 10 if filter else size,
-    )
-    if config is None:
-        return query
-    address = address_of(config)
-    namespace = address.checkpoint_ns if config["configurable"].get("checkpoint_ns") is not None else None
-    return replace(
-        query, thread_id=address.thread_id, checkpoint_ns=namespace, checkpoint_id=address.checkpoint_id
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -103,8 +103,10 @@ MESSAGES = st.one_of(
     st.builds(ToolMessage, content=CONTENT, id=IDS, tool_call_id=WORDS, artifact=VALUES),
 )
 DOCUMENTS = st.dictionaries(WORDS, VALUES, max_size=4)
-TREES = st.dictionaries(
-    WORDS, st.dictionaries(WORDS, st.lists(PLAIN, max_size=6) | WORDS.map(lambda w: w * 20), max_size=8), min_size=3
+TREES = st.builds(
+    lambda tree, lines: {**tree, "page0": {f"line{n}": [n, f"text {n}" * 5][n % 2] for n in range(lines)}},
+    st.dictionaries(WORDS, st.dictionaries(WORDS, st.lists(PLAIN, max_size=4) | WORDS, max_size=4), max_size=3),
+    st.integers(20, 200),
 )
 ODD = st.dictionaries(HASHABLE | st.binary(max_size=3) | st.floats(allow_nan=False), VALUES, max_size=5)
 
@@ -134,6 +136,11 @@ def _varied(value: Any, number: int) -> Any:
 def _replace(target: list[Any], at: int, new: Any) -> None:
     if target:
         target[at % len(target)] = new
+
+
+def _retype(target: list[Any], at: int, new: Any) -> None:
+    if target:
+        target[at % len(target)] = _retyped(target[at % len(target)], at)
 
 
 def _remove(target: list[Any], at: int, new: Any) -> None:
@@ -176,6 +183,7 @@ LIST_EDITS: dict[str, Callable[[list[Any], int, Any], None]] = {
     "clear": lambda target, at, new: target.clear(),
     "grow": _grow,
     "replace": _replace,
+    "retype": _retype,
     "remove": _remove,
     "trim": _trim,
     "cut": _cut,
@@ -186,6 +194,15 @@ LIST_EDITS: dict[str, Callable[[list[Any], int, Any], None]] = {
 }
 
 # -- edits in place ----------------------------------------------------------------------------------------------------
+
+
+def _retyped(value: Any, at: int) -> Any:
+    """Return what is equal to `value` for `==` and yet not the same, if there is such a thing."""
+    if type(value) is bool or (type(value) is float and value.is_integer()):
+        return int(value)
+    if type(value) is int and abs(value) < 1 << 50:
+        return bool(value) if value in (0, 1) else float(value)
+    return at
 
 
 def _touch(value: Any, at: int, new: Any) -> None:
@@ -207,7 +224,7 @@ def _touch_message(message: BaseMessage, at: int) -> None:
     changes: list[Callable[[], object]] = [
         lambda: setattr(message, "content", f"{message.content}!"),
         lambda: setattr(message, "id", f"{message.id}-{at}"),
-        lambda: kwargs.update(n=float(at) if type(kwargs.get("n")) is int else at),
+        lambda: kwargs.update(n=_retyped(kwargs.get("n"), at)),
         lambda: kwargs.update({"z": kwargs.pop("n", 1), "n": 1}),
         lambda: message.response_metadata.setdefault("deep", []).append(at),
         lambda: message.tool_calls.reverse() if isinstance(message, AIMessage) else None,
@@ -227,8 +244,7 @@ def _set_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
 
 
 def _number_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
-    """Equal for `==`, but not the same."""
-    target[key] = at if type(target[key]) is float else float(at)
+    target[key] = _retyped(target[key], at)
 
 
 def _drop_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
@@ -243,6 +259,24 @@ def _enter_key(target: dict[Any, Any], key: Any, at: int, new: Any) -> None:
     _touch(target[key], at, new)
 
 
+def _page(target: dict[Any, Any], at: int) -> dict[Any, Any]:
+    pages = [part for part in target.values() if type(part) is dict and part] or [target]
+    return pages[at % len(pages)]
+
+
+def _drop_inside(target: dict[Any, Any], at: int) -> None:
+    if target:
+        del target[list(target)[at % len(target)]]
+
+
+def _retype_inside(target: dict[Any, Any], at: int, new: Any) -> None:
+    page = _page(target, at)
+    numbers = [key for key, part in page.items() if type(part) in (int, float, bool)]
+    if numbers:
+        key = numbers[at % len(numbers)]
+        page[key] = _retyped(page[key], at)
+
+
 def _add_key(target: dict[Any, Any], at: int, new: Any) -> None:
     target[f"new{at % 50}"] = new
 
@@ -254,12 +288,15 @@ def _shuffle_keys(target: dict[Any, Any], at: int, new: Any) -> None:
 
 
 def _inflate(target: dict[Any, Any], at: int, new: Any) -> None:
-    target[f"page{at % 5}"] = {str(line): f"{at}:{line}" * 4 for line in range(at % 90)}
+    target[f"page{at % 5}"] = {str(line): line if line % 2 else f"{at}:{line}" * 4 for line in range(at % 90)}
 
 
 DICT_EDITS: dict[str, Callable[[dict[Any, Any], int, Any], None]] = {
-    "touch": lambda target, at, new: _touch(target, at, new),
-    "touch again": lambda target, at, new: _touch(target, at, new),
+    "touch": _touch,
+    "touch inside": lambda target, at, new: _touch(_page(target, at), at, new),
+    "retype": _retype_inside,
+    "drop": lambda target, at, new: _drop_inside(target, at),
+    "drop inside": lambda target, at, new: _drop_inside(_page(target, at), at),
     "add": _add_key,
     "shuffle": _shuffle_keys,
     "inflate": _inflate,
@@ -267,12 +304,23 @@ DICT_EDITS: dict[str, Callable[[dict[Any, Any], int, Any], None]] = {
 }
 
 AT = st.integers(0, 500)
-EDITS: st.SearchStrategy[Edit] = st.one_of(
-    *(st.tuples(st.just(n), st.sampled_from(sorted(LIST_EDITS)), AT, new) for n, new in LISTS.items()),
-    *(st.tuples(st.just(n), st.sampled_from(sorted(DICT_EDITS)), AT, new) for n, new in DICTS.items()),
-    *(st.tuples(st.just(n), st.just("set"), AT, new) for n, new in WHOLE.items()),
-    st.tuples(st.just("misc"), st.just("touch"), AT, VALUES),
-    st.tuples(st.sampled_from([*LISTS, *DICTS]), st.sampled_from(["set", "drop"]), AT, VALUES),
+
+
+def _edits(name: str, verbs: Collection[str], new: st.SearchStrategy[Any]) -> st.SearchStrategy[Edit]:
+    return st.tuples(st.just(name), st.sampled_from(sorted(verbs)), AT, new)
+
+
+LIST_STEPS = st.one_of(*(_edits(name, LIST_EDITS, new) for name, new in LISTS.items()))
+DICT_STEPS = st.one_of(_edits("tree", DICT_EDITS, PLAIN), _edits("tree", DICT_EDITS, PLAIN), _edits("odd", DICT_EDITS, VALUES))
+OTHER_STEPS = st.one_of(
+    *(_edits(name, ["set", "retype"], new) for name, new in WHOLE.items()),
+    _edits("misc", ["touch"], VALUES),
+    *(_edits(name, ["set", "drop"], VALUES) for name in (*LISTS, *DICTS)),
+)
+EDITS: st.SearchStrategy[list[Edit]] = st.one_of(
+    st.lists(LIST_STEPS, min_size=1, max_size=6),
+    st.lists(DICT_STEPS, min_size=1, max_size=6),
+    st.lists(LIST_STEPS | DICT_STEPS | OTHER_STEPS, min_size=1, max_size=6),
 )
 
 
@@ -282,6 +330,8 @@ def apply(state: State, edit: Edit) -> None:
     value = state.get(channel)
     if verb == "set":
         state[channel] = new
+    elif verb == "retype" and channel in WHOLE:
+        state[channel] = _retyped(value, at)
     elif verb == "drop":
         state.pop(channel, None)
     elif type(value) is list and verb in LIST_EDITS:

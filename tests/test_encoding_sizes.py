@@ -281,9 +281,13 @@ def test_moved_keys_are_stored_in_their_new_order(writing: Writing) -> None:
 # -- two processes that pack one log -----------------------------------------------------------------------------------
 
 
+def items_of(number: int) -> dict[str, Any]:
+    return {"n": number, "text": text(number)}
+
+
 def grown(saver: Any, config: RunnableConfig, items: list[Any], more: range) -> RunnableConfig:
     for number in more:
-        items.append({"n": number, "text": text(number)})
+        items.append(items_of(number))
         checkpoint = checkpoint_of(f"{number:08}", {"m": list(items)})
         config = saver.put(config, checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
     return config
@@ -303,9 +307,9 @@ def test_packing_by_two_processes_loses_nothing(writing: Writing, first: int, ri
     window, before = items[first:], list(items)
     other = twin(one, 100, 1 << 20)
     # Trimmed by somebody else again, so that the window's start is learned from the store.
-    trimmed = twin(one, 100, 1 << 20).put(
-        old, checkpoint_of("00000100", {"m": list(window)}), {"source": "loop", "step": 1, "parents": {}}, {}
-    )
+    third = twin(one, 100, 1 << 20)
+    trimmed = grown(third, third.get_tuple(old).config, items[first:], range(100, 101))
+    window = [*window, items_of(100)]
     assert read(other, trimmed) == other.get_tuple(trimmed).checkpoint["channel_values"]["m"] == window
     theirs = grown(other, trimmed, window, range(101, 101 + rival - 32 + 8))
     mine = grown(one, config_for("t", "00000031"), items, range(300, 340))

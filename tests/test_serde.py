@@ -64,7 +64,7 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
         for i, (part, part_put) in enumerate(zip(back, put, strict=True)):
             assert_same(part, part_put, f"{path}[{i}]")
     elif isinstance(put, (set, frozenset)):
-        assert sorted(map(typed, back)) == sorted(map(typed, put)), path
+        assert sorted(map(typed, back), key=repr) == sorted(map(typed, put), key=repr), path
     elif isinstance(put, float):
         assert repr(float(back)) == repr(float(put)), path
     elif isinstance(put, np.ndarray):
@@ -77,11 +77,15 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
     elif not isinstance(put, (Decimal, np.generic)):
         assert back == put, path
     if hasattr(put, "__dict__") and not isinstance(put, enum.Enum):
-        assert_same(vars(back), vars(put), f"{path}.__dict__")
+        state = {name: part for name, part in vars(put).items() if name != "__orig_class__"}
+        assert_same(vars(back), state, f"{path}.__dict__")
 
 
-def typed(value: Any) -> str:
-    return f"{type(value).__qualname__} {sorted(map(typed, value)) if isinstance(value, frozenset) else value!r}"
+def typed(value: Any) -> tuple[str, Any]:
+    """A form of `value` that can be sorted, and tells `1` from `True` in nested sets too."""
+    if not isinstance(value, frozenset):
+        return type(value).__qualname__, repr(value)
+    return type(value).__qualname__, tuple(sorted(map(typed, value), key=repr))
 
 
 class Colour(enum.Enum):
@@ -178,7 +182,7 @@ class Point(NamedTuple):
     y: Any = None
 
 
-OldPoint = collections.namedtuple("OldPoint", "x y")  # noqa: PYI024
+OldPoint = collections.namedtuple("OldPoint", "x y")
 
 
 class Basket(list[Any]):
@@ -701,7 +705,7 @@ def test_another_serializers_value_is_named() -> None:
     "data",
     [
         b"", b"\xc1", b"\x01\x01", b"\x92\x01", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xa1\xff",
-        b"\x91" * 5000, b"\x91" * 1000 + b"\x90", b"\xc7\x00\x20" * 3, b"\x92\x01\xc7\x00\x20",
+        b"\x91" * 5000, b"\xc7\x00\x20" * 3, b"\x92\x01\xc7\x00\x20",
         b"\x81\xa1a\xc7\x00\x20", b"\xd4\x7fa", ormsgpack.packb(ormsgpack.Ext(Leaf.UUID, b"x")),
         ormsgpack.packb(ormsgpack.Ext(Leaf.PATH, b"Popen|x")), record(Record.SET, []), record(Record.DICT, "odd"),
         record(Record.DICT, [], 1), record(Record.RANGE, 1, 2, 0), record(Record.PATTERN, "(", 0),

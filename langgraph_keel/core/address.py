@@ -9,7 +9,7 @@ remembers how the checkpoint was addressed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -77,6 +77,11 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
     if not value.isascii():
         _encodable(value, what)
     return str(value)
+
+
+def texts_of(values: Collection[str], what: str) -> set[str]:
+    """Return names or ids that every store can carry, as `text_of` does for one."""
+    return {text_of(value, what) for value in values}
 
 
 def _shown(value: object) -> str:

@@ -172,9 +172,7 @@ class Checkpoints(Generic[Q, R]):
         channels = {channel: known for channel, known in known.items() if known is not None}
         self.memo.set(key, Base(found.entry.stamp, channels))
 
-    def revive(
-        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin
-    ) -> Plan[Q, R, CheckpointTuple]:
+    def revive(self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Q, R, CheckpointTuple]:
         """Make the tuple of an entry. No trip, but for checkpoints of LangGraph before 0.5 (format below 4)."""
         entry = found.entry
         where = where_is(entry.address)
@@ -213,8 +211,7 @@ class Checkpoints(Generic[Q, R]):
         wanted = [
             entry
             for entry in entries
-            if not filter
-            or matches(unpack_header(entry.header, codec, where_is(entry.address)).metadata, filter)
+            if not filter or matches(unpack_header(entry.header, codec, where_is(entry.address)).metadata, filter)
         ]
         more = len(entries) >= query.limit
         return wanted, replace(query, after=entries[-1].stamp) if more else None
@@ -273,9 +270,7 @@ class Checkpoints(Generic[Q, R]):
                 f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first"
             )
 
-    def threads(
-        self, codec: Codec, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Q, R, Sequence[ThreadInfo]]:
+    def threads(self, codec: Codec, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[ThreadInfo]]:
         """Read a page of threads, last activity first."""
         page = yield from self.store.read_threads(after, limit)
         return [replace(info, step=_step_of(header, codec, info.thread_id)) for info, header in page]
@@ -285,9 +280,7 @@ def _id_of(checkpoint: Checkpoint) -> str:
     return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
 
 
-def _draft(
-    entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec
-) -> Draft:
+def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec) -> Draft:
     channels: dict[str, Known] = {}
     repacks: dict[str, tuple[Row, ...]] = {}
     where = where_is(entry.address)

@@ -1,7 +1,7 @@
 """The serializer as the encoding needs it: items, and fingerprints that prove a value unchanged.
 
-Keel's own serializer packs items directly. Any other (`serde=`) is used as it is, one call an element, and its
-bytes are kept in items tagged as foreign; what a stored item was written with is in the item, so both may stand in one log.
+Keel's own serializer packs items directly. Any other (`serde=`) is used as it is, one call an element, and its bytes
+are kept in items tagged as foreign; what an item was written with is in the item, so both may stand in one log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langgraph_keel.core.rows import body_of
 from langgraph_keel.core.serde import KeelSerializer, array_header, fingerprint
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
-_FOREIGN = KeelSerializer(types=())
+_OWN = KeelSerializer()
 # Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
 _SEED = int.from_bytes(urandom(8), "big")
 
@@ -60,7 +60,7 @@ class Codec:
             name = f"{type(value).__module__}.{type(value).__qualname__}"
             reason = f"{type(self._serde).__name__} cannot store it: {type(error).__name__}: {error}"
             raise UnstorableValue(name, reason) from error
-        return array_header(3) + _FOREIGN.pack(2) + _FOREIGN.pack(kind) + _FOREIGN.pack(bytes(data))
+        return array_header(3) + _OWN.pack(2) + _OWN.pack(kind) + _OWN.pack(bytes(data))
 
     def unpack_items(self, data: bytes) -> list[Any]:
         """Return fresh objects for the items in an unframed row body.
@@ -71,7 +71,7 @@ class Codec:
         """
         if isinstance(self._serde, KeelSerializer):
             return self._serde.unpack_items(data, loads=_refuse_foreign)
-        return _FOREIGN.unpack_items(data, loads=self._serde.loads_typed)
+        return _OWN.unpack_items(data, loads=self._serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """Return a framed body of these values."""
@@ -93,7 +93,7 @@ class Codec:
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
-        """Return the fingerprint of each element. Each ends where it ends: joined, a prefix of them is a prefix of bytes."""
+        """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
         try:
             return list(map(fingerprint, values))
         except UnstorableValue:

@@ -1,7 +1,7 @@
 """Dicts as path deltas: a snapshot, then what changed in it, path by path.
 
-A delta is `[[[path, value], ...], [path, ...]]`: what to set, in order, and what to delete. Python dicts are ordered and users
-see that order, so a change that a delta cannot reproduce (keys moved) replaces the subtree. A new snapshot is
+A delta is `[[[path, value], ...], [path, ...]]`: what to set, in order, and what to delete. Python dicts are ordered
+and users see that order, so a change that a delta cannot reproduce (keys moved) replaces the subtree. A new snapshot is
 written when the deltas weigh more than half of the last one, in bytes, not in count.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from langgraph_keel.core.codec import Codec, digest, short_digest
 from langgraph_keel.core.records import NEW, Kind, Ref, Row, Run, resolve
-from langgraph_keel.core.rows import Loose, rows_of
+from langgraph_keel.core.rows import NOTHING, Loose, rows_of
 from langgraph_keel.errors import CorruptStore
 
 SPLIT = 512
@@ -70,7 +70,7 @@ class KnownDict:
     tree: Tree
     snapshot_bytes: int
     delta_bytes: int = 0
-    loose: Loose = Loose()
+    loose: Loose = NOTHING
     fresh: tuple[bytes, ...] = ()
 
     @property
@@ -90,7 +90,7 @@ class KnownDict:
     def settled(self, first: int) -> KnownDict:
         """Return itself after its new item got its number, `first`."""
         is_delta = len(self.runs) > 1 or self.runs[0][1] - self.runs[0][0] > 1
-        loose = self.loose.extended(first, self.fresh) if is_delta else Loose()
+        loose = self.loose.extended(first, self.fresh) if is_delta else NOTHING
         return replace(self, runs=resolve(self.runs, first), loose=loose, fresh=())
 
 
@@ -117,7 +117,7 @@ def next_dict(
     if len(payload) > MOST_OF_IT * len(mark) or weight > known.snapshot_bytes / 2:
         return _snapshot(value, proof, codec), ()
     repacks = known.loose.packed()
-    loose = Loose() if repacks else known.loose
+    loose = NOTHING if repacks else known.loose
     runs = (*known.runs, (NEW, NEW + 1))
     return KnownDict(runs, proof, tree, known.snapshot_bytes, weight, loose, (payload,)), repacks
 
@@ -237,10 +237,8 @@ def _at(value: dict[str, Any], path: list[str]) -> dict[str, Any]:
     return value
 
 
-def learned_dict(
-    value: dict[str, Any], runs: tuple[Run, ...], sizes: Sequence[int], codec: Codec
-) -> KnownDict | None:
-    """Return what is known of a dict just read, `sizes` being the weights of its items; `None` if it is no such dict."""
+def learned_dict(value: dict[str, Any], runs: tuple[Run, ...], sizes: Sequence[int], codec: Codec) -> KnownDict | None:
+    """Return what is known of a dict just read, `sizes` being what its items weigh; `None` if it is too small."""
     mark = codec.fingerprint(value)
     if not is_splittable(value, len(mark)):
         return None

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from langgraph_keel.core.codec import Codec, digest
@@ -131,9 +132,7 @@ class Unpacker:
             return items
         return replay(items) if ref.kind is Kind.DICT else items[0]
 
-    def values(
-        self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: str
-    ) -> dict[str, Any]:
+    def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: str) -> dict[str, Any]:
         """Return the values of the channels that have items.
 
         Raises:
@@ -157,8 +156,8 @@ class Unpacker:
 def _no_collection() -> Iterator[None]:
     """Keep the cyclic collector from running while thousands of fresh objects appear at once.
 
-    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that was
-    18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on again.
+    None of them is garbage, but by their number they make it walk the whole heap of the program again and again: that
+    was 18 of 45 ms for ten versions of 1000 messages. If two threads are in here, the first to leave switches it on.
     """
     if not gc.isenabled():
         yield
@@ -172,7 +171,7 @@ def _no_collection() -> Iterator[None]:
 
 def _overlap(runs: Sequence[Run]) -> bool:
     ordered = sorted(runs)
-    return any(before[1] > after[0] for before, after in zip(ordered, ordered[1:], strict=False))
+    return any(before[1] > after[0] for before, after in pairwise(ordered))
 
 
 def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known | None:

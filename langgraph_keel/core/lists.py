@@ -1,8 +1,8 @@
 """Lists as piece tables: elements are appended once to the item log, a version is the runs of numbers it shows.
 
-An append costs one run whatever the list's length; an edit, a trimmed window, a summary or a move costs as many runs as
-it has pieces. What is unchanged is proved, not assumed: a node may mutate a message in place, which identity and
-`==` on the same objects miss. One fingerprint of the whole list (0.5-0.9 ms for 1000 messages) caught every mutation tried.
+An append costs one run whatever the list's length; an edit, a trimmed window, a summary or a move costs as many runs
+as it has pieces. What is unchanged is proved, not assumed: a node may mutate a message in place, which identity and
+`==` on the same objects miss. A fingerprint of every element (1 ms for 1000 messages) caught every mutation tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from langgraph_keel.core.codec import Codec, digest, short_digest
 from langgraph_keel.core.records import NEW, Kind, Ref, Row, Run, resolve
-from langgraph_keel.core.rows import Loose, rows_of
+from langgraph_keel.core.rows import NOTHING, Loose, rows_of
 from langgraph_keel.errors import ValueRefused
 
 RUN_COST = 6
@@ -39,7 +39,7 @@ class KnownList:
     nbytes: int
     proof: int
     hashes: Sequence[int]
-    loose: Loose = Loose()
+    loose: Loose = NOTHING
     debt: int = 0
     fresh: tuple[bytes, ...] = ()
 
@@ -112,7 +112,7 @@ def _appended(
         len(stream),
         digest(stream),
         array("Q", known.hashes) + hashes_of(marks[start:]),
-        Loose() if repacks else known.loose,
+        NOTHING if repacks else known.loose,
         known.debt + RUN_COST * (len(known.runs) + 1),
         fresh,
     ), repacks
@@ -134,7 +134,7 @@ def _rearranged(
         len(stream),
         digest(stream),
         hashes,
-        Loose() if repacks else loose,
+        NOTHING if repacks else loose,
         debt,
         _pack(value, changed, codec),
     ), repacks

@@ -1,9 +1,9 @@
 """What survives: a pure function over a thread's graph, and the plans that carry it out.
 
-Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is
-read again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
-meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base), whose rows
-were counted. A crash in between leaves rows that the next removal takes.
+Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is read
+again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
+meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base),
+whose rows were counted. A crash in between leaves rows that the next removal takes.
 
 *Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
 stay, stripped to those channels, unseen by everything but that walk.
@@ -40,11 +40,10 @@ def doomed(moments: Sequence[Moment], keep: Collection[Stamp]) -> Doomed:
     """Return what must go if only the entries in `keep` are to be seen."""
     by_id = {(node.address.checkpoint_ns, node.address.checkpoint_id): node for node, _ in moments}
     result = Doomed()
-    for node, metadata in moments:
-        if node.stamp in keep:
-            for ancestor, channels in _needed(node, metadata, by_id):
-                if ancestor.stamp not in keep:
-                    result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
+    kept = [moment for moment in moments if moment[0].stamp in keep]
+    for ancestor, channels in [need for moment in kept for need in _needed(*moment, by_id)]:
+        if ancestor.stamp not in keep:
+            result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
     result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
     return result
 
@@ -53,9 +52,7 @@ def _needed(
     node: Node, metadata: Metadata, by_id: Mapping[tuple[str, str | None], Node]
 ) -> list[tuple[Node, set[str]]]:
     """Walk back to the ancestors whose writes or snapshots rebuild the delta channels of `node`."""
-    missing = {
-        channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in node.refs
-    }
+    missing = {channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in node.refs}
     walk = []
     while missing and node.parent is not None:
         ancestor = by_id.get((node.address.checkpoint_ns, node.parent))
@@ -74,9 +71,7 @@ def latest_only(moments: Sequence[Moment]) -> set[Stamp]:
     return {node.stamp for node, metadata in heads.values() if not _is_over(node, metadata, heads, ids)}
 
 
-def _is_over(
-    node: Node, metadata: Metadata, heads: Mapping[str, Moment], ids: Collection[str | None]
-) -> bool:
+def _is_over(node: Node, metadata: Metadata, heads: Mapping[str, Moment], ids: Collection[str | None]) -> bool:
     """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
     outer, _, call = node.address.checkpoint_ns.rpartition("|")
     if not _is_task(call.partition(":")[2]):
@@ -118,9 +113,7 @@ def _merged(runs: Collection[Run]) -> list[Run]:
 def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) -> Plan[Q, R, None]:
     """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips."""
     graph = yield from core.store.read_graph(thread_id)
-    moments = [
-        (node, unpack_header(node.header, codec, where_is(node.address)).metadata) for node in graph.nodes
-    ]
+    moments = [(node, unpack_header(node.header, codec, where_is(node.address)).metadata) for node in graph.nodes]
     seen = [moment for moment in moments if not moment[0].is_ghost]
     doom = doomed(moments, choose(seen))
     # Ghosts that are still needed as they are need no change.

@@ -98,6 +98,9 @@ class Loose:
         return Loose(lo, tail)
 
 
+NOTHING = Loose()
+
+
 def row_index(rows: Sequence[Row], number: int) -> int:
     """Return the position of the row that holds item `number`.
 

@@ -168,41 +168,58 @@ def fingerprint(value: Any) -> bytes:
 
 def _encode_rewritten(value: Any) -> bytes:
     try:
-        return ormsgpack.packb(_rewrite(value, 0), describe, _OPTIONS)
+        return ormsgpack.packb(_Rewriting().value(value, 0), describe, _OPTIONS)
     except UnstorableValue as error:
         raise _located(value, error) from None
     except (TypeError, RecursionError):
         raise UnstorableValue(name_of(type(value)), _TOO_DEEP) from None
 
 
-def _rewrite(value: Any, depth: int) -> Any:
-    """Return `value` in terms that ormsgpack packs without loss."""
-    kind = type(value)
-    if depth > _MAX_DEPTH:
-        raise UnstorableValue(name_of(kind), _TOO_DEEP)
-    if kind is str:
-        return value if _is_utf8(value) else Ext(Leaf.SURROGATES, value.encode(errors="surrogatepass"))
-    if kind in _ATOMS:
-        return value
-    if kind is list:
-        return [_rewrite(part, depth + 1) for part in value]
-    if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
-        return {key: _rewrite(part, depth + 1) for key, part in value.items()}
-    return _rewrite_described(value, depth)
+class _Rewriting:
+    """One walk that puts a value in terms which ormsgpack packs without loss."""
 
+    __slots__ = ("_failed",)
 
-def _rewrite_described(value: Any, depth: int) -> Any:
-    described = _read(value, _describe_fully)
-    if type(described) is not list:
-        return described if type(described) is not str else _rewrite(described, depth)
-    try:
-        return _rewrite(described, depth)
-    except UnstorableValue:
-        # A client or a lock beside the fields: the class makes a new one, if it can be built from the fields.
-        rebuilt = rebuildable(value)
-        if rebuilt is None:
+    def __init__(self) -> None:
+        # What turned out unstorable, by id and kept alive for it: without this, every level that tries to rebuild
+        # would try all levels below it again.
+        self._failed: dict[int, tuple[Any, UnstorableValue]] = {}
+
+    def value(self, value: Any, depth: int) -> Any:
+        """Return `value` in plain terms, records included."""
+        kind = type(value)
+        if depth > _MAX_DEPTH:
+            raise UnstorableValue(name_of(kind), _TOO_DEEP)
+        if kind is str:
+            return value if _is_utf8(value) else Ext(Leaf.SURROGATES, value.encode(errors="surrogatepass"))
+        if kind in _ATOMS:
+            return value
+        if kind is list:
+            return [self.value(part, depth + 1) for part in value]
+        if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
+            return {key: self.value(part, depth + 1) for key, part in value.items()}
+        return self._described(value, depth)
+
+    def _described(self, value: Any, depth: int) -> Any:
+        _, known = self._failed.get(id(value), (None, None))
+        if known is not None:
+            raise known
+        try:
+            return self.value(_read(value, _describe_fully), depth)
+        except UnstorableValue as error:
+            rebuilt = None if error.reason == _TOO_DEEP else rebuildable(value)
+            if rebuilt is not None:
+                # A client or a lock beside the fields: the class makes a new one.
+                return self._rebuilt(value, rebuilt, depth)
+            self._failed[id(value)] = value, error
             raise
-        return _rewrite(rebuilt, depth)
+
+    def _rebuilt(self, value: Any, record: list[Any], depth: int) -> Any:
+        try:
+            return self.value(record, depth)
+        except UnstorableValue as error:
+            self._failed[id(value)] = value, error
+            raise
 
 
 def _describe_fully(value: Any) -> Any:
@@ -248,11 +265,13 @@ def _located(value: Any, error: UnstorableValue) -> UnstorableValue:
     """Return `error` with the path from `value` to what cannot be stored."""
     if error.reason == _TOO_DEEP or error.path:
         return error
-    for label, part in _parts(value):
-        try:
+    try:
+        for label, part in _parts(value):
             encode(part)
-        except UnstorableValue as inner:
-            return UnstorableValue(inner.type_name, inner.reason, label + inner.path)
+    except UnstorableValue as inner:
+        return UnstorableValue(inner.type_name, inner.reason, label + inner.path)
+    except Exception:  # it is the value itself that cannot be read
+        return error
     return error
 
 
@@ -264,7 +283,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{index}]", part) for index, part in enumerate(value))
     elif isinstance(value, (set, frozenset)):
         yield from ((f"{{{short_repr(part)}}}", part) for part in value)
-    if type(value) not in _CONTAINERS:
+    if shape_of(type(value)).family is not None:
         extras = getattr(value, "__pydantic_extra__", None) or {}
         private = getattr(value, "__pydantic_private__", None) or {}
         state = state_of(value, shape_of(type(value)))
@@ -318,6 +337,8 @@ class _Decoding:
 
 def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, bytes]], Any] | None) -> list[Any]:
     items = _Decoding(policy).run(body)
+    if type(items) is not list:
+        raise CorruptStore("stored items are not an array")
     try:
         # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
         # at once. It is left alone: switching it off would be felt by every thread of the program.

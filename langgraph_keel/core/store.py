@@ -40,18 +40,26 @@ class Store(ABC, Generic[Q, R]):
     def write_entry(self, new: NewEntry) -> Plan[Q, R, Outcome]:
         """Store one checkpoint with its items. One trip, atomic, durable when it returns.
 
-        In one atomic request: if `new.base` is given and no entry has that stamp, answer `BaseGone`. If
-        `new.checked` and the namespace's head (the trunk entry with the highest sequence, `None` if there is none)
-        is neither `new.parent` nor the very entry that is put (again, after a lost acknowledgement), answer `Moved` (`on_conflict="raise"`) or store the entry off the trunk
-        (`"fork"`). Otherwise append the rows of `new.appends` to their item logs, numbered on from the highest number ever
-        used there (also by deleted items), replace by each repack the rows that tile its range exactly
-        (`Row.is_tiled_by`; leave a repack out if they do not: it only saves space), and store the entry with the next sequence number of its thread. An entry with the same id in the same namespace is
-        replaced, keeps its writes, and becomes the newest.
+        All in one atomic request, in this order:
+
+        1. If `new.base` is given and no entry has that stamp, answer `BaseGone`.
+        2. If `new.checked` and the namespace's head (the trunk entry with the highest sequence number, `None` if there
+           is none) is neither `new.parent` nor the very entry that is put (again, after a lost acknowledgement):
+           answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the trunk (`"fork"`).
+        3. Append the rows of `new.appends` to their item logs, numbered on from the highest number ever used there,
+           also by items that are gone.
+        4. Replace the rows that tile the range of a repack exactly (`Row.is_tiled_by`) by it. If they do not, leave the
+           repack out: it only saves space.
+        5. Store the entry with the next sequence number of its thread. One with the same id in the same namespace is
+           replaced, keeps its writes and its children, and becomes the newest.
         """
 
     @abstractmethod
     def write_batch(self, address: Address, batch: Batch) -> Plan[Q, R, None]:
-        """Append the writes of one task to those of a checkpoint, which need not exist yet. One trip, atomic, durable."""
+        """Append the writes of one task to those of a checkpoint, which need not exist yet.
+
+        One trip, atomic, durable when it returns.
+        """
 
     @abstractmethod
     def read_entry(self, address: Address) -> Plan[Q, R, Found | None]:
@@ -73,7 +81,7 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
-        """Read rows and batches of entries from `scan`, in the same order; entries gone meanwhile are left out. One trip.
+        """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
 
         Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
         """
@@ -128,9 +136,7 @@ class Store(ABC, Generic[Q, R]):
         """Name the threads that hold an entry of one of these runs. One trip."""
 
     @abstractmethod
-    def read_threads(
-        self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given. One trip.
 
         Each comes with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.

@@ -314,7 +314,7 @@ def _scalar(record: list[Any], policy: TypePolicy) -> Any:
 def _from_buffer(described: Any, shape: list[int], order: str, data: bytes) -> Any:
     numpy = _numpy()
     dtype = numpy.lib.format.descr_to_dtype(described)
-    if dtype.hasobject or type(data) is not bytes:
+    if dtype.hasobject or type(data) is not bytes or any(length < 0 for length in shape):
         raise CorruptStore("a stored array is damaged")
     # Over a bytearray, so that the array is writable as it was.
     made = numpy.ndarray(tuple(shape), dtype, bytearray(data), order=order)

@@ -17,9 +17,7 @@ from langgraph_keel.core.records import Batch
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 
-def pack_batch(
-    writes: Sequence[tuple[str, Any]], task_id: str, task_path: str, codec: Codec, where: str
-) -> Batch:
+def pack_batch(writes: Sequence[tuple[str, Any]], task_id: str, task_path: str, codec: Codec, where: str) -> Batch:
     """Return the writes of one call.
 
     Raises:
@@ -29,9 +27,7 @@ def pack_batch(
     try:
         return Batch(task_id, task_path, codec.encode([heads, *(value for _, value in writes)]))
     except ValueRefused as error:
-        raise error.at(
-            f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}"
-        ) from error
+        raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
 
 def _unpack(batch: Batch, codec: Codec, where: str) -> Iterable[tuple[str, int, Any]]:

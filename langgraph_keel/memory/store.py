@@ -119,9 +119,7 @@ class MemoryStore(Store[Request, Any]):
         if not follows and new.on_conflict == "raise":
             return Moved(head_id)
         state[address.thread_id] = thread
-        first = {
-            channel: self._append(thread, address, channel, rows) for channel, rows in new.appends.items()
-        }
+        first = {channel: self._append(thread, address, channel, rows) for channel, rows in new.appends.items()}
         for channel, rows in new.repacks.items():
             _repack(thread.log(address.checkpoint_ns, channel), rows)
         return self._keep(thread, new, first, follows)
@@ -138,9 +136,7 @@ class MemoryStore(Store[Request, Any]):
         old = thread.named(new.address.checkpoint_ns, new.address.checkpoint_id)
         if old:
             del thread.records[old.entry.stamp]
-        refs = {
-            name: replace(ref, runs=resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()
-        }
+        refs = {name: replace(ref, runs=resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()}
         stamp = next(self._stamps)
         entry = Entry(new.address, new.parent, stamp, new.header, refs, new.run_id)
         thread.records[stamp] = Record(entry, trunk, new.updated_at)
@@ -182,9 +178,7 @@ class MemoryStore(Store[Request, Any]):
         found: Sequence[Found] = yield read
         return found
 
-    def read_history(
-        self, address: Address, channels: Collection[str]
-    ) -> Plan[Request, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
         """See `Store.read_history`."""
 
         def read(state: State) -> list[Found]:
@@ -287,11 +281,9 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.read_threads`."""
 
         def read(state: State) -> list[tuple[ThreadInfo, bytes]]:
-            infos = [_info(name, thread) for name, thread in state.items() if any(not record.ghost for record in thread.records.values())]
+            infos = [pair for name, thread in state.items() if (pair := _info(name, thread))[0].checkpoints]
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
-            return [
-                pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after
-            ][:limit]
+            return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
 
         page: Sequence[tuple[ThreadInfo, bytes]] = yield read
         return page

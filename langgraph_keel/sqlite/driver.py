@@ -3,10 +3,10 @@
 * Writes go to one thread. It takes what has queued up, begins one `IMMEDIATE` transaction, runs each request in a
   savepoint of its own, and commits once: many waiting puts cost one fsync. WAL with `synchronous=FULL`: `NORMAL` loses
   acknowledged commits on power loss.
-* Between processes a lock file beside the database says whose turn it is. With SQLite's own busy handler eight processes
-  starved each other for up to 4 s; with the lock the longest wait was 0.13 s (storage study, section 2).
-* The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a commit
-  of two connections meet.
+* Between processes a lock file beside the database says whose turn it is. With SQLite's own busy handler eight
+  processes starved each other for up to 4 s; with the lock the longest wait was 0.13 s (storage study, section 2).
+* The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a
+  commit of two connections meet.
 * Reads have connections of their own, each read one transaction; they never wait for the writer.
 """
 
@@ -29,6 +29,7 @@ from langgraph_keel.sqlite.connection import LockFile, connect, connect_read_onl
 from langgraph_keel.sqlite.rows import Work
 
 Job: TypeAlias = tuple[Work, Future[Any]]
+Done: TypeAlias = tuple[Future[Any], Any, BaseException | None]
 GROUP = 128
 """Most requests to one commit: bounds how long the first of them waits."""
 WAL_BYTES = 4 << 20
@@ -203,13 +204,10 @@ class SqliteDriver:
     # -- writing: the rest runs in the writing thread ----------------------------------------------------------
 
     def _serve(self, connection: sqlite3.Connection, lock: LockFile) -> None:
-        jobs, path = self._jobs, self.path
+        jobs = self._jobs
         while group := _take(jobs):
             try:
-                with named_errors(path), lock.held():
-                    done = _commit(connection, path, group)
-                    if not self.private:
-                        _write_back(connection, path)
+                done = self._commit_group(connection, lock, group)
             except BaseException as error:
                 _fail(group, error)
             else:
@@ -217,6 +215,13 @@ class SqliteDriver:
         with suppress(sqlite3.Error), lock.held():
             connection.close()
         lock.close()
+
+    def _commit_group(self, connection: sqlite3.Connection, lock: LockFile, group: list[Job]) -> list[Done]:
+        with named_errors(self.path), lock.held():
+            done = _commit(connection, self.path, group)
+            if not self.private:
+                _write_back(connection, self.path)
+            return done
 
 
 def _take(jobs: SimpleQueue[Job | None]) -> list[Job]:
@@ -233,9 +238,7 @@ def _take(jobs: SimpleQueue[Job | None]) -> list[Job]:
     return group
 
 
-def _commit(
-    connection: sqlite3.Connection, path: str, group: list[Job]
-) -> list[tuple[Future[Any], Any, BaseException | None]]:
+def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> list[Done]:
     """Run the requests that are still wanted in one transaction; return what to tell each of those who wait."""
     wanted = [(work, job) for work, job in group if job.set_running_or_notify_cancel()]
     with _transaction(connection, "IMMEDIATE"):
@@ -275,7 +278,7 @@ def _write_back(connection: sqlite3.Connection, path: str) -> None:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _acknowledge(done: list[tuple[Future[Any], Any, BaseException | None]]) -> None:
+def _acknowledge(done: list[Done]) -> None:
     for job, result, error in done:
         if error is None:
             job.set_result(result)

@@ -33,8 +33,8 @@ from langgraph_keel.sqlite.rows import (
 
 # As read_history and read_graph see it: the parent whatever it is now.
 PARENT = (
-    "CASE typeof(e.parent) WHEN 'integer' THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) "
-    "ELSE e.parent END"
+    "CASE typeof(e.parent) WHEN 'integer' "
+    "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
 )
 COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
 # As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
@@ -134,7 +134,7 @@ def _parent_key(execute: Execute, place: Place, key: int | None) -> int | None:
     (parent,) = execute("SELECT parent FROM entries WHERE key = ?", (key,)).fetchone()
     if isinstance(parent, str):
         return key_of(execute, place.namespace, parent)
-    return parent and span(place.thread)[0] + parent
+    return span(place.thread)[0] + int(parent) if parent else None
 
 
 def scan(query: Query, execute: Execute) -> list[Entry]:
@@ -191,9 +191,7 @@ def find_runs(run_ids: list[str], execute: Execute) -> list[str]:
     return list(names)
 
 
-def read_threads(
-    after: tuple[str, str] | None, limit: int, execute: Execute
-) -> list[tuple[ThreadInfo, bytes]]:
+def read_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
     """See `Store.read_threads`."""
     rows = execute(
         "SELECT t.id, t.name, (SELECT e.put_at FROM entries e "

@@ -104,9 +104,7 @@ def remove_rows(
 def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) -> int:
     base = span(channel)[0]
     rows = execute("SELECT key, count FROM items WHERE key >= ? AND key < ?", (base, base + end)).fetchall()
-    dead = [
-        key for key, count in rows if not any(key - base < hi and lo < key - base + count for lo, hi in live)
-    ]
+    dead = [key for key, count in rows if not any(key - base < hi and lo < key - base + count for lo, hi in live)]
     for key in dead:
         execute("DELETE FROM items WHERE key = ?", (key,))
     return len(dead)
@@ -125,7 +123,7 @@ def delete_thread(thread_id: str, execute: Execute) -> None:
 
 
 def copy_thread(source: str, target: str, execute: Execute) -> bool:
-    """See `Store.copy_thread`. Entries and items are copied as they are: refs name channels by slots, which are kept."""
+    """See `Store.copy_thread`. Rows are copied as they are: refs name channels by slots, which are kept."""
     if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
         return False
     execute("INSERT INTO threads (name, floor) SELECT ?, floor FROM threads WHERE name = ?", (target, source))

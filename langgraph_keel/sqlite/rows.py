@@ -27,12 +27,8 @@ class Rows(Protocol):
         ...
 
 
-class Execute(Protocol):
-    """Executes one statement inside the transaction."""
-
-    def __call__(self, sql: str, parameters: Iterable[Any] = ..., /) -> Rows:
-        """Execute `sql` with bound parameters."""
-        ...
+Execute: TypeAlias = Callable[..., Rows]
+"""Executes one statement with bound parameters inside the transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +65,8 @@ class Place(NamedTuple):
 def mark_of(checkpoint_id: str) -> int:
     """Return the beginning of an id as a number, in the same order as the ids.
 
-    LangGraph's ids are uuids that begin with the time, so new ones go to the end of an index, and its cells are a third of
-    what the ids themselves would take. Ids of any other form come before those.
+    LangGraph's ids are uuids that begin with the time, so new ones go to the end of an index, whose cells are a third
+    of what the ids themselves would take. Ids of any other form come before those.
     """
     digits = checkpoint_id.replace("-", "")[:15]
     if len(digits) == 15 and not digits.strip("0123456789abcdef"):
@@ -84,7 +80,7 @@ def find_place(execute: Execute, address: Address) -> Place | None:
         "SELECT t.id, n.id FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?",
         (address.thread_id, address.checkpoint_ns),
     ).fetchone()
-    return row and Place(*row, bool(address.checkpoint_ns))
+    return Place(row[0], row[1], bool(address.checkpoint_ns)) if row else None
 
 
 def create_place(execute: Execute, address: Address) -> Place:
@@ -138,14 +134,14 @@ def key_of(execute: Execute, namespace: int, checkpoint_id: str) -> int | None:
         "SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = ?",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
     ).fetchone()
-    return row and int(row[0])
+    return int(row[0]) if row else None
 
 
 def last_seq(execute: Execute, thread: int) -> int:
     """Return the highest sequence number that a thread ever used."""
     (floor,) = execute("SELECT floor FROM threads WHERE id = ?", (thread,)).fetchone()
     (last,) = execute("SELECT max(key) FROM entries WHERE key BETWEEN ? AND ?", span(thread)).fetchone()
-    return max(floor, (last or 0) & LAST)
+    return max(int(floor), (last or 0) & LAST)
 
 
 def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:

@@ -33,9 +33,7 @@ class SqliteSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Any,
     ) -> None:
-        self._sqlite = SqliteDriver(
-            os.fspath(path), timeout=timeout, read_only=read_only, auto_setup=auto_setup
-        )
+        self._sqlite = SqliteDriver(os.fspath(path), timeout=timeout, read_only=read_only, auto_setup=auto_setup)
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 
     @classmethod

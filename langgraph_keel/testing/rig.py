@@ -46,7 +46,7 @@ def at(thread: Any = "t", ns: str | None = "", checkpoint_id: str | None = None)
 
 def checkpoint_of(checkpoint_id: str, values: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """Return a checkpoint of today's format."""
-    versions = {channel: 1 for channel in values}
+    versions = dict.fromkeys(values, 1)
     return {
         "v": 4,
         "id": checkpoint_id,

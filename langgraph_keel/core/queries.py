@@ -1,0 +1,57 @@
+"""What `list` is asked: its arguments checked and put in the form of a store's query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.core.address import address_of, configurable, text_of
+from langgraph_keel.core.records import Query
+from langgraph_keel.errors import InvalidInput
+
+PAGE = 50
+"""Checkpoints to a page of `list`; with a filter, headers are read ten pages at a time."""
+
+
+def checked_limit(limit: int | None) -> int | None:
+    """Return `limit`.
+
+    Raises:
+        InvalidInput: It is not a whole number, or negative.
+    """
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidInput(f"limit must be None or a whole number that is not negative: {limit!r}")
+    return limit
+
+
+def query_of(
+    config: Mapping[str, Any] | None,
+    filter: Mapping[str, Any] | None,
+    before: Mapping[str, Any] | None,
+    limit: int | None,
+) -> Query:
+    """Return the query for the first page.
+
+    Raises:
+        InvalidInput: An argument cannot be meant as it is.
+        InvalidConfig: A config names no usable thread or checkpoint.
+    """
+    if filter is not None and not isinstance(filter, Mapping):
+        raise InvalidInput(f"filter must map metadata keys to values, not {filter!r}")
+    size = PAGE if checked_limit(limit) is None else min(PAGE, max(1, limit or 1))
+    bound = configurable(before).get("checkpoint_id") if before else None
+    query = Query(
+        before=text_of(bound, "checkpoint_id of before", empty=False) if bound else None,
+        limit=PAGE * 10 if filter else size,
+    )
+    if config is None:
+        return query
+    address = address_of(config)
+    everywhere = configurable(config).get("checkpoint_ns") is None
+    return replace(
+        query,
+        thread_id=address.thread_id,
+        checkpoint_ns=None if everywhere else address.checkpoint_ns,
+        checkpoint_id=address.checkpoint_id,
+    )

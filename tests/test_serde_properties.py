@@ -1,0 +1,141 @@
+"""The serializer over values, and over bytes, that nobody thought of."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_serde import (
+    VALUES,
+    Bag,
+    Basket,
+    Colour,
+    Frozen,
+    Level,
+    Loose,
+    Model,
+    Pair,
+    Plain,
+    Point,
+    Right,
+    Slotted,
+    Table,
+    Word,
+    assert_same,
+)
+
+from langgraph_keel.core.serde import KeelSerializer, array_header, encode, fingerprint
+from langgraph_keel.errors import CorruptStore, RefusedType
+
+KEEL = KeelSerializer()
+
+texts = st.text(st.characters(), max_size=6)  # lone surrogates too
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**66), st.floats(), texts, st.binary(max_size=6),
+    st.datetimes(timezones=st.none() | st.timezones()), st.dates(), st.times(), st.timedeltas(), st.uuids(),
+    st.decimals(), st.complex_numbers(), st.ip_addresses(),
+    st.sampled_from([Colour.RED, Colour.PAIR, Level.LOW, Word.A, Right.READ, Right.READ | Right.WRITE]),
+)  # fmt: skip
+
+
+def hashable_over(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.frozensets(inner, max_size=3),
+        st.builds(Frozen, inner),
+        st.builds(Point, inner, inner),
+        st.lists(inner, max_size=2).map(Pair),
+    )
+
+
+keys = st.recursive(scalars.filter(lambda value: value == value), hashable_over, max_leaves=4)
+
+
+def values_over(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    lists = st.lists(inner, max_size=3)
+    dicts = st.dictionaries(texts, inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+    return st.one_of(
+        lists, lists.map(tuple), lists.map(Basket), lists.map(lambda part: deque(part, maxlen=5)),
+        dicts, dicts.map(OrderedDict), st.dictionaries(keys, st.integers(), max_size=3).map(Counter),
+        st.sets(keys, max_size=3), st.sets(keys, max_size=3).map(Bag), st.binary(max_size=6).map(bytearray),
+        st.builds(Plain, st.integers(), lists), st.builds(Frozen, inner), st.builds(Slotted, inner, texts),
+        st.builds(Model, a=st.integers(), b=inner), st.builds(Loose, extra=inner), dicts.map(table_of),
+    )  # fmt: skip
+
+
+def table_of(content: dict[Any, Any]) -> Table:
+    made = Table()
+    for key, part in content.items():
+        dict.__setitem__(made, key, part)
+    return made
+
+
+values = st.recursive(keys, values_over, max_leaves=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(values)
+def test_whatever_is_put_comes_back(value: Any) -> None:
+    packed = KEEL.pack(value)
+    back = KEEL.unpack(packed)
+    assert_same(back, value)
+    assert KEEL.pack(value) == packed
+    assert_same(KEEL.unpack_items(array_header(1) + KEEL.pack_item(value))[0], value)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(values, max_size=4))
+def test_fingerprints_are_local_and_decide_as_the_bytes_do(parts: list[Any]) -> None:
+    assert fingerprint(parts) == array_header(len(parts)) + b"".join(map(fingerprint, parts)) == encode(parts)
+
+
+def survives(data: bytes) -> None:
+    """Any value is fine, and so are the two errors; nothing else is."""
+    for read in (KEEL.unpack, KEEL.unpack_items, lambda part: KEEL.loads_typed(("keel", part))):
+        try:
+            read(data)
+        except (CorruptStore, RefusedType):
+            continue
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=60))
+def test_random_bytes_are_a_value_or_a_named_error(data: bytes) -> None:
+    survives(data)
+    survives(b"\x92\xc7\x00" + data)
+
+
+STORED = [encode(value) for value in VALUES] + [array_header(1) + KEEL.pack_item(value) for value in VALUES]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(STORED), st.data())
+def test_damaged_bytes_are_a_value_or_a_named_error(stored: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(stored)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, min(len(damaged), 400) - 1))
+        damaged[at] ^= 1 << data.draw(st.integers(0, 7))
+    survives(bytes(damaged))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(STORED), st.data())
+def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
+    cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
+    try:
+        KEEL.unpack(cut)
+    except CorruptStore:
+        return
+    raise AssertionError("a cut value was read")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(STORED), st.binary(min_size=1, max_size=12))
+def test_bytes_after_the_end_are_refused(stored: bytes, more: bytes) -> None:
+    try:
+        KEEL.unpack(stored + more)
+    except CorruptStore:
+        return
+    raise AssertionError("bytes after the value went unnoticed")
