@@ -322,6 +322,11 @@ EDITS: st.SearchStrategy[list[Edit]] = st.one_of(
     st.lists(DICT_STEPS, min_size=1, max_size=6),
     st.lists(LIST_STEPS | DICT_STEPS | OTHER_STEPS, min_size=1, max_size=6),
 )
+# One change alone must be seen too, however small it is.
+LONE_EDITS: st.SearchStrategy[list[Edit]] = st.one_of(LIST_STEPS, DICT_STEPS, OTHER_STEPS).map(lambda edit: [edit])
+RETYPES: st.SearchStrategy[list[Edit]] = st.one_of(
+    *(_edits(name, ["retype"], st.none()) for name in ("scalars", "tree", "odd", "number", "misc"))
+).map(lambda edit: [edit])
 
 
 def apply(state: State, edit: Edit) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -67,6 +68,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(ormsgpack.packb(value, default=_plain)).hexdigest()[:24]
 
 
+def writes_digest(writes: Iterable[Sequence[Any]]) -> str:
+    """Of (channel, value) pairs, in whatever order."""
+    return digest_of(sorted(digest_of(list(write)) for write in writes))
+
+
 class Reporting(SqliteSaver):
     """Says on a pipe what was acknowledged, after it was."""
 
@@ -74,7 +80,7 @@ class Reporting(SqliteSaver):
         self._pipe = pipe
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> RunnableConfig:
-        digest = digest_of(checkpoint["channel_values"])
+        digest = digest_of(sorted(checkpoint["channel_values"].items()))
         result = super().put(config, checkpoint, metadata, new_versions)
         os.write(self._pipe, f"put {checkpoint['id']} {digest}\n".encode())
         return result
@@ -82,16 +88,16 @@ class Reporting(SqliteSaver):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        digest = digest_of([list(write) for write in writes])
+        digest = writes_digest(writes)
         super().put_writes(config, writes, task_id, task_path)
         checkpoint = config["configurable"]["checkpoint_id"]
         os.write(self._pipe, f"writes {checkpoint} {task_id} {digest}\n".encode())
 
 
-def grow_and_report(path: Path, pipe: int) -> None:
+def grow_and_report(path: Path, pipe: Connection) -> None:
     """Run the graph for ever: begin the thread, or resume it."""
     saver = Reporting(path)
-    saver.report_to(pipe)
+    saver.report_to(pipe.fileno())
     config = run_config("growing")
     known = saver.get_tuple(config)
     growing_graph(saver).invoke(None if known else first_input(), config)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from encoding_states import CHANNELS, EDITS, Edit, State, apply, form
+from encoding_states import CHANNELS, EDITS, LONE_EDITS, RETYPES, Edit, State, apply, form
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -98,8 +98,8 @@ class Histories(RuleBasedStateMachine):
 
     # Most steps are of this kind: hypothesis takes each rule as often as any other.
     step = rule(edits=EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
-    step_more = rule(edits=EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
-    step_most = rule(edits=EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
+    step_alone = rule(edits=LONE_EDITS, hand=HANDS, run=st.integers(0, 4))(_step)
+    step_retyped = rule(edits=RETYPES, hand=HANDS, run=st.integers(0, 4))(_step)
 
     @rule(edits=EDITS)
     def change(self, edits: list[Edit]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_serde import (
+from test_serde_samples import (
     VALUES,
     Bag,
     Basket,
@@ -35,7 +35,7 @@ texts = st.text(st.characters(), max_size=6)  # lone surrogates too
 scalars = st.one_of(
     st.none(), st.booleans(), st.integers(), st.integers(2**62, 2**66), st.floats(), texts, st.binary(max_size=6),
     st.datetimes(timezones=st.none() | st.timezones()), st.dates(), st.times(), st.timedeltas(), st.uuids(),
-    st.decimals(), st.complex_numbers(), st.ip_addresses(),
+    st.decimals(allow_nan=False), st.complex_numbers(), st.ip_addresses(),
     st.sampled_from([Colour.RED, Colour.PAIR, Level.LOW, Word.A, Right.READ, Right.READ | Right.WRITE]),
 )  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
     cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
     try:
         KEEL.unpack(cut)
-    except CorruptStore:
+    except (CorruptStore, RefusedType):  # a name may be what was cut
         return
     raise AssertionError("a cut value was read")
 

@@ -32,6 +32,12 @@ class ThreadId(str):
         self.origin = origin
         return self
 
+    def __eq__(self, other: object) -> bool:
+        """Compare as a plain str does, which lets another subclass of str have its say first."""
+        return str.__eq__(self, other) if type(other) in (str, ThreadId) else NotImplemented
+
+    __hash__ = str.__hash__
+
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         # A copy on another machine is just the id; and it keeps pickles free of Keel's classes.
         return str, (str(self),)

@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.core.frames import unframe
 from langgraph_keel.core.rows import body_of
-from langgraph_keel.core.serde import KeelSerializer, array_header, fingerprint
+from langgraph_keel.core.serde import KeelSerializer, array_header, encode
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
 _OWN = KeelSerializer()
@@ -88,14 +88,14 @@ class Codec:
         if that is not deterministic, such as encryption with a random nonce, it always counts as changed.
         """
         try:
-            return fingerprint(value)
+            return encode(value)
         except UnstorableValue:
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
         """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
         try:
-            return list(map(fingerprint, values))
+            return list(map(encode, values))
         except UnstorableValue:
             return [self._mark(place, value) for place, value in enumerate(values)]
 

@@ -20,8 +20,6 @@ SPLIT = 512
 """A dict whose fingerprint is shorter is a leaf: naming a path in it would save nothing."""
 BUCKET = 64
 """Keys whose values are fingerprinted in one go; only the buckets that differ are looked at key by key."""
-MOST_OF_IT = 0.7
-"""A delta that weighs this much of the whole value is not worth having."""
 
 
 @dataclass(slots=True)
@@ -45,6 +43,10 @@ class Tree:
     digests: Sequence[int]
     subtrees: dict[str, Tree]
 
+    def shows(self, other: Tree) -> bool:
+        """Return whether both are of equal dicts."""
+        return self.keys == other.keys and self.buckets == other.buckets
+
     @property
     def weight(self) -> int:
         """Bytes this takes in memory, about."""
@@ -57,7 +59,6 @@ class KnownDict:
 
     Attributes:
         runs: The numbers of its snapshot and of its deltas, in order.
-        proof: Digest of the fingerprint of the whole dict.
         tree: Digests of its parts.
         snapshot_bytes: What the snapshot weighs.
         delta_bytes: What the deltas weigh together.
@@ -66,7 +67,6 @@ class KnownDict:
     """
 
     runs: tuple[Run, ...]
-    proof: int
     tree: Tree
     snapshot_bytes: int
     delta_bytes: int = 0
@@ -94,37 +94,38 @@ class KnownDict:
         return replace(self, runs=resolve(self.runs, first), loose=loose, fresh=())
 
 
+def has_text_keys(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value is a plain dict whose keys can be parts of a path."""
+    return type(value) is dict and all(type(key) is str for key in value)
+
+
 def is_splittable(value: Any, nbytes: int) -> TypeGuard[dict[str, Any]]:
     """Return whether a value is a dict that is worth following path by path."""
-    return nbytes >= SPLIT and type(value) is dict and all(type(key) is str for key in value)
+    return nbytes >= SPLIT and has_text_keys(value)
 
 
-def next_dict(
-    value: dict[str, Any], mark: bytes, known: KnownDict | None, codec: Codec
-) -> tuple[KnownDict, tuple[Row, ...]]:
-    """Return `value`, whose fingerprint is `mark`, as the version after `known`, and rows that replace small ones."""
-    proof = digest(mark)
-    if known is None:
-        return _snapshot(value, proof, codec), ()
-    if known.proof == proof:
-        return known, ()
+def first_dict(value: dict[str, Any], codec: Codec) -> KnownDict:
+    """Return `value` as a version that builds on nothing."""
+    payload = codec.pack_item(value)
+    return KnownDict(((NEW, NEW + 1),), tree_of(value, codec), len(payload), fresh=(payload,))
+
+
+def next_dict(value: dict[str, Any], known: KnownDict, codec: Codec) -> tuple[KnownDict, tuple[Row, ...]]:
+    """Return `value` as the version after `known`, and rows that replace small ones."""
     delta = Delta()
     tree = _compare(known.tree, value, [], delta, codec)
     if tree is None:
-        return _snapshot(value, proof, codec), ()
+        return first_dict(value, codec), ()
+    if not (delta.sets or delta.deletes):
+        return known, ()
     payload = codec.pack_item(delta.record())
     weight = known.delta_bytes + len(payload)
-    if len(payload) > MOST_OF_IT * len(mark) or weight > known.snapshot_bytes / 2:
-        return _snapshot(value, proof, codec), ()
+    if weight > known.snapshot_bytes / 2:
+        return first_dict(value, codec), ()
     repacks = known.loose.packed()
     loose = NOTHING if repacks else known.loose
     runs = (*known.runs, (NEW, NEW + 1))
-    return KnownDict(runs, proof, tree, known.snapshot_bytes, weight, loose, (payload,)), repacks
-
-
-def _snapshot(value: dict[str, Any], proof: int, codec: Codec) -> KnownDict:
-    payload = codec.pack_item(value)
-    return KnownDict(((NEW, NEW + 1),), proof, tree_of(value, codec), len(payload), fresh=(payload,))
+    return KnownDict(runs, tree, known.snapshot_bytes, weight, loose, (payload,)), repacks
 
 
 def tree_of(value: dict[str, Any], codec: Codec) -> Tree:
@@ -140,7 +141,7 @@ def tree_of(value: dict[str, Any], codec: Codec) -> Tree:
 
 
 def _buckets(values: list[Any], codec: Codec) -> list[int]:
-    return [short_digest(codec.stream(values[at : at + BUCKET])) for at in range(0, len(values), BUCKET)]
+    return [digest(codec.fingerprint(values[at : at + BUCKET])) for at in range(0, len(values), BUCKET)]
 
 
 def _compare(tree: Tree, value: dict[str, Any], path: list[str], delta: Delta, codec: Codec) -> Tree | None:
@@ -238,8 +239,7 @@ def _at(value: dict[str, Any], path: list[str]) -> dict[str, Any]:
 
 
 def learned_dict(value: dict[str, Any], runs: tuple[Run, ...], sizes: Sequence[int], codec: Codec) -> KnownDict | None:
-    """Return what is known of a dict just read, `sizes` being what its items weigh; `None` if it is too small."""
-    mark = codec.fingerprint(value)
-    if not is_splittable(value, len(mark)):
+    """Return what is known of a dict just read, `sizes` being what its items weigh; `None` if it cannot be followed."""
+    if not has_text_keys(value):
         return None
-    return KnownDict(runs, digest(mark), tree_of(value, codec), sizes[0], sum(sizes[1:]))
+    return KnownDict(runs, tree_of(value, codec), sizes[0], sum(sizes[1:]))

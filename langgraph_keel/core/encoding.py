@@ -18,7 +18,15 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from langgraph_keel.core.codec import Codec, digest
-from langgraph_keel.core.dicts import KnownDict, is_splittable, learned_dict, next_dict, replay
+from langgraph_keel.core.dicts import (
+    KnownDict,
+    first_dict,
+    has_text_keys,
+    is_splittable,
+    learned_dict,
+    next_dict,
+    replay,
+)
 from langgraph_keel.core.frames import content_size, unframe
 from langgraph_keel.core.lists import KnownList, hashes_of, next_list, rebased_list
 from langgraph_keel.core.records import NEW, Kind, Ref, Row, Run, resolve
@@ -75,9 +83,11 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     """
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
+    if isinstance(known, KnownDict) and has_text_keys(value):
+        return next_dict(value, known, codec)
     mark = codec.fingerprint(value)
     if is_splittable(value, len(mark)):
-        return next_dict(value, mark, known if isinstance(known, KnownDict) else None, codec)
+        return first_dict(value, codec), ()
     proof = digest(mark)
     if isinstance(known, KnownWhole) and known.proof == proof:
         return known, ()
@@ -88,8 +98,11 @@ def rebased(whole: Known, known: Known | None) -> Known:
     """Return what was encoded without a base as the version after `known`, using what both have."""
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
         return rebased_list(whole, known)
-    same = type(whole) is type(known) and known is not None and not isinstance(whole, KnownList)
-    return known if same and whole.proof == known.proof else whole  # type: ignore[union-attr,return-value]
+    if isinstance(whole, KnownDict) and isinstance(known, KnownDict):
+        return known if whole.tree.shows(known.tree) else whole
+    if isinstance(whole, KnownWhole) and isinstance(known, KnownWhole):
+        return known if whole.proof == known.proof else whole
+    return whole
 
 
 class Unpacker:

@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo
 import ormsgpack
 from ormsgpack import Ext, Fragment
 
+from langgraph_keel.core.address import ThreadId
 from langgraph_keel.core.types import (
     FACTORIES,
     MESSAGE_CODES,
@@ -168,6 +169,7 @@ def _big_int(value: int) -> Ext:
 
 
 _EXACT: dict[type, Callable[[Any], Any]] = {
+    ThreadId: str,  # how its config was read is no part of a value
     tuple: lambda value: [MARKS[Record.TUPLE], *value],
     set: lambda value: [MARKS[Record.SET], *_ordered(value)],
     frozenset: lambda value: [MARKS[Record.FROZENSET], *_ordered(value)],

@@ -263,13 +263,15 @@ def _holds_buffer(value: Any) -> bool:
 
 def _located(value: Any, error: UnstorableValue) -> UnstorableValue:
     """Return `error` with the path from `value` to what cannot be stored."""
-    if error.reason == _TOO_DEEP or error.path:
+    if error.reason == _TOO_DEEP:
         return error
+    place = ""
     try:
         for label, part in _parts(value):
+            place = label
             encode(part)
     except UnstorableValue as inner:
-        return UnstorableValue(inner.type_name, inner.reason, label + inner.path)
+        return UnstorableValue(inner.type_name, inner.reason, place + inner.path)
     except Exception:  # it is the value itself that cannot be read
         return error
     return error

@@ -26,15 +26,16 @@ from langgraph_keel.testing.contract_writes import WritesContract
 
 
 class SaverContract(
-    ReadingContract,
-    WritesContract,
-    ListingContract,
-    ConflictContract,
+    # Pytest runs the last of them first: what is basic and quick.
+    ValuesContract,
+    FaultContract,
+    DeltaContract,
     CopyingContract,
     RemovalContract,
-    DeltaContract,
+    ConflictContract,
     InputContract,
-    FaultContract,
-    ValuesContract,
+    ListingContract,
+    WritesContract,
+    ReadingContract,
 ):
     """All parts of the contract. The parts may also be subclassed one by one while a backend is being written."""

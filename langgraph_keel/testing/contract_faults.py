@@ -12,12 +12,13 @@ from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 from langgraph_keel.testing.histories import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
-STATES = [{"list": chat(n), "tree": {**TREE, "n": n}, "n": n} for n in range(1, 45)]
+STATES = [{"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 37)]
+LAST = f"{len(STATES):08}"
 
 CHANGES: dict[str, Callable[[Face], object]] = {
-    "put": lambda face: face.put(at("t", "", "00000044"), checkpoint_of("new", STATES[3])),
-    "put again": lambda face: face.put(at("t", "", "00000043"), checkpoint_of("00000044", STATES[43])),
-    "put_writes": lambda face: face.put_writes(at("t", "", "00000044"), [("a", "new")], "new task"),
+    "put": lambda face: face.put(at("t", "", LAST), checkpoint_of("new", STATES[3])),
+    "put again": lambda face: face.put(at("t", "", "00000035"), checkpoint_of(LAST, STATES[-1])),
+    "put_writes": lambda face: face.put_writes(at("t", "", LAST), [("a", "new")], "new task"),
     "delete_thread": lambda face: face.delete_thread("t"),
     "copy_thread": lambda face: face.copy_thread("t", "new"),
     "prune": lambda face: face.prune(["t"]),
@@ -29,6 +30,22 @@ CHANGES: dict[str, Callable[[Face], object]] = {
 def told(face: Face) -> Any:
     """Return all that can be read."""
     return exact([[found.checkpoint, found.metadata, found.pending_writes, found.config] for found in face.list(None)])
+
+
+def intended_by(change: str, rig: Rig) -> Any:
+    """Return what there is to read after a change that nothing disturbed."""
+    refill(rig)
+    CHANGES[change](rig.open())
+    return told(rig.open())
+
+
+def refill(rig: Rig) -> None:
+    """Start again with a new store and one thread in it."""
+    rig.backend.wipe()
+    author = rig.author(face=rig.open())
+    for n, state in enumerate(STATES, 1):
+        author.put(state, checkpoint_id=f"{n:08}", metadata={"run_id": "odd" if n % 2 else "even"})
+    author.face.put_writes(author.config, [("a", "b")], "task")
 
 
 class FaultContract(RigFixtures):
@@ -77,19 +94,19 @@ class FaultContract(RigFixtures):
 
     @pytest.mark.parametrize("change", CHANGES)
     def test_an_error_before_sending_changes_nothing(self, warm: Rig, change: str) -> None:
-        self._fill(warm)
+        refill(warm)
         before, raw = told(warm.open()), warm.backend.raw()
         face = warm.on(with_tap(warm.backend.open(), Fault(0)))
         with pytest.raises(Injected):
             CHANGES[change](face)
         assert (told(warm.open()), warm.backend.raw()) == (before, raw)
         CHANGES[change](face)
-        assert told(face) == told(warm.open()) == self._intended(warm, change)
+        assert told(face) == told(warm.open()) == intended_by(change, warm)
 
     @pytest.mark.parametrize("change", [name for name in CHANGES if name != "copy_thread"])
     def test_a_lost_reply_leaves_all_or_nothing(self, warm: Rig, change: str) -> None:
-        intended = self._intended(warm, change)
-        self._refill(warm)
+        intended = intended_by(change, warm)
+        refill(warm)
         face = warm.on(with_tap(warm.backend.open(), Fault(0, lost_reply=True)))
         before = told(warm.open())
         with pytest.raises(Injected):
@@ -101,9 +118,9 @@ class FaultContract(RigFixtures):
     @pytest.mark.parametrize("lost_reply", [False, True])
     @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
     def test_removal_may_break_anywhere(self, warm: Rig, change: str, lost_reply: bool) -> None:
-        intended = self._intended(warm, change)
+        intended = intended_by(change, warm)
         for trip in range(1, 12):
-            self._refill(warm)
+            refill(warm)
             before = told(warm.open())
             fault = Fault(trip, lost_reply=lost_reply)
             try:
@@ -115,21 +132,6 @@ class FaultContract(RigFixtures):
             if not fault.fired:
                 return
         raise AssertionError("a removal takes more than a dozen round trips")
-
-    def _intended(self, rig: Rig, change: str) -> Any:
-        self._refill(rig)
-        CHANGES[change](rig.open())
-        return told(rig.open())
-
-    def _refill(self, rig: Rig) -> None:
-        rig.backend.wipe()
-        self._fill(rig)
-
-    def _fill(self, rig: Rig) -> None:
-        author = rig.author(face=rig.open())
-        for n, state in enumerate(STATES, 1):
-            author.put(state, checkpoint_id=f"{n:08}", metadata={"run_id": "odd" if n % 2 else "even"})
-        author.face.put_writes(author.config, [("a", "b")], "task")
 
     @pytest.mark.parametrize("lost_reply", [False, True])
     def test_a_failed_put_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:

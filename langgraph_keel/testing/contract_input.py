@@ -115,6 +115,8 @@ class InputContract(RigFixtures):
         with pytest.raises(InvalidInput):
             warm.face.delete_thread(bad)
         with pytest.raises(InvalidInput):
+            warm.face.delete_for_runs([bad])
+        with pytest.raises(InvalidInput):
             warm.face.copy_thread("t", bad)
         with pytest.raises(InvalidInput):
             warm.face.prune([bad])
@@ -141,8 +143,6 @@ class InputContract(RigFixtures):
                 assert exact(warm.face.read(at())) == exact(before)
             else:
                 assert id_of(warm.face.read(at())) == id_of(author.config)
-        warm.face.delete_for_runs([lone])
-        assert warm.face.get_tuple(at()) is not None
 
     def test_configs_without_a_thread_are_refused(self, warm: Rig) -> None:
         configs: list[Any] = [{}, {"configurable": {}}, {"configurable": {"thread_id": None}}, at(""), {"configurable": 1}]

@@ -13,13 +13,13 @@ from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exac
 
 STATE: dict[str, Any] = {
     "text": "short",
-    "long": "x" * 500,
     "none": None,
     "yes": True,
     "int": 7,
     "float": -0.0,
-    "pair": (1, "two"),
     "bytes": b"\x00\xff",
+    "long": "x" * 500,
+    "pair": (1, "two"),
     "list": [1, {"a": [True, None]}, (2, 3)],
     "empty list": [],
     "empty dict": {},
@@ -45,6 +45,10 @@ class ReadingContract(RigFixtures):
         assert found.config == stored == at("t", "", "c1")
         assert found.parent_config is None
         assert found.pending_writes == []
+
+    def test_channels_keep_their_order(self, rig: Rig) -> None:
+        rig.author().put({"z": [1], "a": "text", "m": {"k": 1}, "b": None})
+        assert list(values_of(rig.face.read(at()))) == ["z", "a", "m", "b"]
 
     def test_put_changes_nothing_of_what_it_is_given(self, rig: Rig) -> None:
         checkpoint, metadata, config = checkpoint_of("c1", STATE), {"step": 1}, at()
@@ -223,7 +227,7 @@ def _spoil_values(values: dict[str, Any]) -> None:
     values["list"][1]["a"].append("spoiled")
     values["dict"]["key 3"]["n"] = "spoiled"
     values["empty list"].append("spoiled")
-    values["new"] = "spoiled"
+    values["new"] = ["spoiled"]
 
 
 def _spoil(found: Any) -> None:

@@ -119,11 +119,12 @@ class AsyncFace(Face):
 
     def __init__(self, opener: Opener) -> None:
         super().__init__(opener)
-        self._runner = asyncio.Runner()
+        # Not asyncio.Runner: for each call it asks the signal module about the task, whose repr names all of the state.
+        self._loop = asyncio.new_event_loop()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Drive a coroutine to its end on this face's loop."""
-        return self._runner.run(coroutine)
+        return self._loop.run_until_complete(coroutine)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.run(getattr(self.saver, f"a{name}")(*args, **kwargs))
@@ -142,7 +143,8 @@ class AsyncFace(Face):
 
     def close(self) -> None:
         """Close the loop."""
-        self._runner.close()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
 
 async def _following(listing: AsyncGenerator[CheckpointTuple, None]) -> CheckpointTuple | None:

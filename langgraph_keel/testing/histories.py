@@ -59,7 +59,7 @@ def _tree_steps() -> list[Any]:
 def _snapshots() -> list[Any]:
     """Return so many changes that no chain of differences is worth reading any more."""
     steps = [TREE]
-    for n in range(60):
+    for n in range(40):
         path = (f"branch {n % 6}", "leaves", f"leaf {n % 8}", "text")
         steps.append(_changed(steps[-1], (path, f"{n} " * 10)))
     return steps
@@ -75,11 +75,11 @@ def _counted() -> list[Any]:
 
 
 def _windows() -> list[Any]:
-    return [chat(min(n, 20), max(0, n - 20)) for n in range(1, 80)]
+    return [chat(min(n, 20), max(0, n - 20)) for n in range(1, 60)]
 
 
 LISTS: Mapping[str, Sequence[Any]] = {
-    "appended one by one": _appended(90),
+    "appended one by one": _appended(46),
     "many small ones": _counted(),
     "edited in the middle": _edited(),
     "removed": [chat(9), [*chat(4), *chat(4, 5)], chat(4, 1), chat(1, 3), chat(1, 3) + chat(2, 30)],
@@ -88,7 +88,7 @@ LISTS: Mapping[str, Sequence[Any]] = {
     "equal elements": [["a"], ["a", "a"], ["a", "b", "a", "a"], ["a", "a", "b"], ["b"] * 40, ["a", *["b"] * 40]],
     "emptied and grown again": [chat(5), [], chat(2), [], [], chat(5)],
     "summarized": [chat(40), [SystemMessage("summary", id="s"), *chat(4, 36)], chat(40)],
-    "1000 elements": [chat(1000), chat(1001), [*chat(500), *chat(500, 501)], chat(3, 998)],
+    "1000 elements": [chat(1000), [*chat(500), *chat(501, 501)], chat(3, 998)],
     "inserted at the front": [chat(n, 20 - n) for n in range(1, 20)],
     "almost equal": [[1], [True], [1.0], ["1"], [(1,)], [[1]], [{"a": 1}], [{"a": True}], [-0.0], [0.0], [None]],
     "keys moved inside": [[{"a": 1, "b": 2}], [{"b": 2, "a": 1}]],

@@ -74,17 +74,17 @@ def values_of(found: CheckpointTuple) -> dict[str, Any]:
 
 def exact(value: Any) -> Any:
     """Return a form of `value` that is equal only for values of equal types, order of keys and sign of zero included."""
+    if isinstance(value, str):
+        # A thread id that remembers how it was read is a str in every respect.
+        return str(value)
     if isinstance(value, Mapping):
         return type(value).__name__, [(exact(key), exact(part)) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
-        # A thread id that remembers how it was read is a str in every respect, and so on inside configs.
         return type(value).__name__, [exact(part) for part in value]
     if isinstance(value, (set, frozenset)):
         return type(value).__name__, sorted(map(repr, map(exact, value)))
     if isinstance(value, BaseModel):
         return type(value).__name__, exact(vars(value))
-    if isinstance(value, str):
-        return "str", str(value)
     return type(value).__name__, repr(value)
 
 

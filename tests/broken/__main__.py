@@ -1,0 +1,52 @@
+"""Run the contract on each wrong store, up to the first test that fails; print which one that is, as JSON.
+
+    cd tests && python -m broken [store ...]
+
+A store is wrong on either face and with either memo, so the blocking face with a warm memo is enough. One process for all: most
+of the time would go into imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from broken.reading import READING
+from broken.removing import REMOVING
+from broken.writing import WRITING
+
+from langgraph_keel.memory.store import MemoryStore
+
+BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING}
+STORES: Mapping[str, Callable[[], MemoryStore]] = {"control": MemoryStore, **BROKEN}
+OPTIONS = ["-x", "-q", "-k", "not async and not cold", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=no"]
+
+
+class FirstFailure:
+    """A plugin that remembers which test failed first."""
+
+    name = ""
+    passed = 0
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid.rpartition("::")[2]
+        self.passed += report.when == "call" and report.passed
+
+
+def caught_by(store: str) -> tuple[str, int]:
+    """Return the first test that fails on a store, or nothing, and how many passed before."""
+    os.environ["KEEL_BROKEN_STORE"] = store
+    first = FirstFailure()
+    with contextlib.redirect_stdout(sys.stderr):
+        pytest.main([str(Path(__file__).with_name("on_memory.py")), *OPTIONS], plugins=[first])
+    return first.name, first.passed
+
+
+if __name__ == "__main__":
+    print(json.dumps({store: caught_by(store) for store in sys.argv[1:] or STORES}))

@@ -1,0 +1,174 @@
+"""Stores that read wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import Address, Entry, Found, Query
+from langgraph_keel.memory.store import MemoryStore, Request, State
+
+
+class LastWriteWins(MemoryStore):
+    """Returns batches newest first, so that the last regular write counts instead of the first."""
+
+    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+        found = yield from super().read_entry(address)
+        return replace(found, batches=found.batches[::-1]) if found else None
+
+
+class HeadByGreatestId(MemoryStore):
+    """Takes the greatest id for the latest."""
+
+    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+        if address.checkpoint_id is None:
+            greatest = yield lambda state: _greatest(state, address)
+            if greatest is None:
+                return None
+            address = replace(address, checkpoint_id=greatest)
+        found = yield from super().read_entry(address)
+        return found
+
+
+def _greatest(state: State, address: Address) -> str | None:
+    records = state[address.thread_id].records.values() if address.thread_id in state else ()
+    ids = [str(r.entry.address.checkpoint_id) for r in records if r.entry.address.checkpoint_ns == address.checkpoint_ns]
+    return max(ids, default=None)
+
+
+class UnknownIdsMeanTheLatest(MemoryStore):
+    """Returns the head where the named entry does not exist."""
+
+    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+        def read(state: State) -> Any:
+            (named,) = super(UnknownIdsMeanTheLatest, self).read_entry(address)
+            (latest,) = super(UnknownIdsMeanTheLatest, self).read_entry(replace(address, checkpoint_id=None))
+            return named(state) or latest(state)
+
+        found: Found | None = yield read
+        return found
+
+
+class LosesTheLastRow(MemoryStore):
+    """Returns one row too few where there are many."""
+
+    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+        found = yield from super().read_entry(address)
+        if found is None:
+            return None
+        rows = {channel: rows[:-1] if len(rows) > 9 else rows for channel, rows in found.rows.items()}
+        return replace(found, rows=rows)
+
+
+class ScanStopsAfterAPage(MemoryStore):
+    """Drops the last entry of a full page, which then looks like the last page."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        entries = yield from super().scan(query)
+        return entries[:-1] if len(entries) == query.limit > 1 else entries
+
+
+class PagesOverlap(MemoryStore):
+    """Begins a page with the last entry of the page before it."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        entries = yield from super().scan(replace(query, after=None, limit=10**9))
+        stamps = [entry.stamp for entry in entries]
+        start = stamps.index(query.after) if query.after in stamps else 0
+        return entries[start : start + query.limit]
+
+
+class BeforeIncludesTheBound(MemoryStore):
+    """Lists the entry that `before` names, too."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        everything = yield from super().scan(replace(query, before=None, after=None, limit=10**9))
+        below = yield from super().scan(replace(query, after=None, limit=10**9))
+        kept = {entry.stamp for entry in below}
+        return [e for e in everything if e.stamp in kept or e.address.checkpoint_id == query.before][: query.limit]
+
+
+class BeforeComparesIds(MemoryStore):
+    """Takes "put before" for "has a smaller id"."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        entries = yield from super().scan(replace(query, before=None))
+        return [e for e in entries if query.before is None or str(e.address.checkpoint_id) < query.before]
+
+
+class ScansInOrderOfIds(MemoryStore):
+    """Lists by id instead of by sequence."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        entries = yield from super().scan(query)
+        return sorted(entries, key=lambda entry: str(entry.address.checkpoint_id), reverse=True)
+
+
+class NoNamespaceIsTheRoot(MemoryStore):
+    """Lists the root namespace where all of them are meant."""
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        entries = yield from super().scan(replace(query, checkpoint_ns=query.checkpoint_ns or ""))
+        return entries
+
+
+class ListsWithoutWrites(MemoryStore):
+    """Leaves the writes out of what is listed."""
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+        found = yield from super().read_values(entries)
+        return [replace(each, batches=()) for each in found]
+
+
+class HistoryStopsEarly(MemoryStore):
+    """Walks to the nearest ancestor that has any of the channels, not all of them."""
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+        found = yield from super().read_history(address, channels)
+        for place, each in enumerate(found):
+            if channels & set(each.entry.refs):
+                return found[: place + 1]
+        return found
+
+
+class HistoryIsTheListing(MemoryStore):
+    """Takes all that was put before for ancestors, also what is on another branch."""
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+        def read(state: State) -> list[Found]:
+            if address.thread_id not in state:
+                return []
+            thread = state[address.thread_id]
+            target = thread.visible(address.checkpoint_ns, address.checkpoint_id)
+            if target is None:
+                return []
+            query = Query(address.thread_id, address.checkpoint_ns, before=target.entry.address.checkpoint_id)
+            (scan,) = self.scan(query)
+            (read_values,) = self.read_values(scan(state))
+            found: list[Found] = read_values(state)
+            return found
+
+        found: Sequence[Found] = yield read
+        return found
+
+
+READING: Mapping[str, Callable[[], MemoryStore]] = {
+    store.__name__: store
+    for store in (
+        LastWriteWins,
+        HeadByGreatestId,
+        UnknownIdsMeanTheLatest,
+        LosesTheLastRow,
+        ScanStopsAfterAPage,
+        PagesOverlap,
+        BeforeIncludesTheBound,
+        BeforeComparesIds,
+        ScansInOrderOfIds,
+        NoNamespaceIsTheRoot,
+        ListsWithoutWrites,
+        HistoryStopsEarly,
+        HistoryIsTheListing,
+    )
+}

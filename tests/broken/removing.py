@@ -1,0 +1,229 @@
+"""Stores that remove or copy wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import NewEntry, Outcome, Run, Stamp
+from langgraph_keel.memory.store import MemoryStore, Request, State, Thread
+
+Live = Mapping[tuple[str, str], Sequence[Run]]
+Ends = Mapping[tuple[str, str], int]
+
+
+class PruneDropsALiveRow(MemoryStore):
+    """Deletes the first live row of every log, too."""
+
+    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
+        less = {key: [(lo + 1, hi) for lo, hi in runs] for key, runs in live.items()}
+        removed = yield from super().remove_rows(thread_id, less, ends)
+        return removed
+
+
+class PruneKeepsRows(MemoryStore):
+    """Leaves the rows of removed entries behind."""
+
+    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
+        yield lambda state: None
+        return 0
+
+
+class ReusesItemNumbers(MemoryStore):
+    """Numbers new items on from the last one that is left."""
+
+    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
+        removed = yield from super().remove_rows(thread_id, live, ends)
+
+        def rewind(state: State) -> None:
+            for log in state.get(thread_id, Thread()).logs.values():
+                log.end = max((row.lo + row.count for row in log.rows.values()), default=0)
+
+        yield rewind
+        return removed
+
+
+class RemovalLeavesWrites(MemoryStore):
+    """Removes entries, not what was written to them."""
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        (remove,) = super().remove_entries(thread_id, gone, ghosts)
+
+        def remove_entries_only(state: State) -> None:
+            thread = state.get(thread_id, Thread())
+            batches = dict(thread.batches)
+            remove(state)
+            thread.batches = batches
+
+        yield remove_entries_only
+
+
+class RemovalTakesAllNamespaces(MemoryStore):
+    """Removes the writes of entries with the same id in every namespace."""
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        (remove,) = super().remove_entries(thread_id, gone, ghosts)
+
+        def remove_too_much(state: State) -> None:
+            thread = state.get(thread_id, Thread())
+            ids = {thread.records[stamp].entry.address.checkpoint_id for stamp in gone if stamp in thread.records}
+            remove(state)
+            thread.batches = {key: value for key, value in thread.batches.items() if key[1] not in ids}
+
+        yield remove_too_much
+
+
+class GhostsAreSeen(MemoryStore):
+    """Keeps what should be a ghost as an entry like any other."""
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        yield from super().remove_entries(thread_id, gone, {})
+
+
+class GhostsAreRemoved(MemoryStore):
+    """Removes what should become a ghost."""
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        yield from super().remove_entries(thread_id, {*gone, *ghosts}, {})
+
+
+class GhostsKeepEverything(MemoryStore):
+    """Hides a ghost but keeps all of its channels."""
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        def remove(state: State) -> None:
+            thread = state.get(thread_id, Thread())
+            for stamp in gone:
+                thread.records.pop(stamp, None)
+            for stamp in ghosts:
+                thread.records[stamp].ghost = True
+
+        yield remove
+
+
+class DeleteLeavesWrites(MemoryStore):
+    """Deletes a thread's entries and items, not its writes."""
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        def delete(state: State) -> None:
+            if thread_id in state:
+                state[thread_id] = Thread(batches=state[thread_id].batches)
+
+        yield delete
+
+
+class DeletedThreadsComeBack(MemoryStore):
+    """Hides a deleted thread until somebody writes to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hidden: dict[str, Thread] = {}
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        def hide(state: State) -> None:
+            if thread_id in state:
+                self._hidden[thread_id] = state.pop(thread_id)
+
+        yield hide
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        hidden = self._hidden.pop(new.address.thread_id, None)
+        if hidden:
+            state.setdefault(new.address.thread_id, hidden)
+        return super()._write(state, new)
+
+
+class ReusesStamps(MemoryStore):
+    """Counts stamps from 1 again after a thread was deleted."""
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        yield from super().delete_thread(thread_id)
+        self._stamps = count(1)
+
+
+class CopySharesTheLog(MemoryStore):
+    """Lets source and copy append to the same logs."""
+
+    def _copied(self, source: Thread, target: str) -> Thread:
+        thread = super()._copied(source, target)
+        thread.logs = source.logs
+        return thread
+
+
+class CopyForgetsWrites(MemoryStore):
+    """Copies entries and items only."""
+
+    def _copied(self, source: Thread, target: str) -> Thread:
+        thread = super()._copied(source, target)
+        thread.batches = {}
+        return thread
+
+
+class CopyForgetsBranches(MemoryStore):
+    """Puts every copied entry on the trunk."""
+
+    def _copied(self, source: Thread, target: str) -> Thread:
+        thread = super()._copied(source, target)
+        for record in thread.records.values():
+            record.trunk = True
+        return thread
+
+
+class CopyWritesOver(MemoryStore):
+    """Copies onto a thread that is there."""
+
+    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
+        def copy(state: State) -> bool:
+            if source in state:
+                state[target] = self._copied(state[source], target)
+            return True
+
+        copied: bool = yield copy
+        return copied
+
+
+class FindsRunsOfHeadsOnly(MemoryStore):
+    """Looks for a run in the newest entry of each thread only."""
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Any, Sequence[str]]:
+        def find(state: State) -> list[str]:
+            newest = {name: list(thread.records.values())[-1:] for name, thread in state.items()}
+            return [name for name, records in newest.items() if any(r.entry.run_id in run_ids for r in records)]
+
+        names: Sequence[str] = yield find
+        return names
+
+
+REMOVING: Mapping[str, Callable[[], MemoryStore]] = {
+    store.__name__: store
+    for store in (
+        PruneDropsALiveRow,
+        PruneKeepsRows,
+        ReusesItemNumbers,
+        RemovalLeavesWrites,
+        RemovalTakesAllNamespaces,
+        GhostsAreSeen,
+        GhostsAreRemoved,
+        GhostsKeepEverything,
+        DeleteLeavesWrites,
+        DeletedThreadsComeBack,
+        ReusesStamps,
+        CopySharesTheLog,
+        CopyForgetsWrites,
+        CopyForgetsBranches,
+        CopyWritesOver,
+        FindsRunsOfHeadsOnly,
+    )
+}

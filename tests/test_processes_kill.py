@@ -1,0 +1,113 @@
+"""`kill -9` at random moments: what was acknowledged is there, as it was, and the run goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.base import CheckpointTuple
+from process_children import (
+    digest_of,
+    grow_and_report,
+    growing_graph,
+    run_config,
+    writes_digest,
+)
+from test_processes_race import context, integrity
+
+from langgraph_keel import SqliteSaver
+
+KILLS = 30
+SEED = random.SystemRandom().randrange(1 << 32)
+
+
+def lines_of(pipe: Connection) -> list[list[str]]:
+    """What the child said before it died. A line that was cut off was not said."""
+    data = b""
+    while part := os.read(pipe.fileno(), 1 << 16):
+        data += part
+    *whole, _ = data.decode().split("\n")
+    return [line.split() for line in whole]
+
+
+def one_life(path: Path, chance: random.Random) -> list[list[str]]:
+    """Let a process run for a while, kill it, and return what it had acknowledged."""
+    mp = context()
+    reading, writing = mp.Pipe(duplex=False)
+    child = mp.Process(target=grow_and_report, args=(path, writing))
+    child.start()
+    writing.close()
+    if chance.random() < 0.8:
+        reading.poll(30)  # most are killed at work, some while they start or resume
+    time.sleep(chance.random() * 0.05)
+    assert child.pid
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+    lines = lines_of(reading)
+    reading.close()
+    child.close()
+    return lines
+
+
+def check_put(found: CheckpointTuple, digest: str) -> None:
+    assert digest_of(sorted(found.checkpoint["channel_values"].items())) == digest
+
+
+def check_writes(found: CheckpointTuple, task: str, digest: str) -> None:
+    writes = [(channel, value) for owner, channel, value in found.pending_writes or () if owner == task]
+    assert writes_digest(writes) == digest
+
+
+def check(saver: SqliteSaver, acknowledged: Sequence[Sequence[str]]) -> None:
+    for what, checkpoint_id, *rest in acknowledged:
+        config = {"configurable": {"thread_id": "growing", "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+        found = saver.get_tuple(config)  # type: ignore[arg-type]
+        if what == "put":
+            assert found, f"the acknowledged checkpoint {checkpoint_id} is gone"
+            check_put(found, *rest)
+        elif found:  # its checkpoint may not have been put yet when the process died
+            check_writes(found, *rest)
+
+
+def resume(saver: SqliteSaver) -> None:
+    """Run one more round; nothing is done twice and nothing is left out."""
+    graph, config = growing_graph(saver), run_config("growing")
+    before = saver.get_tuple(config)  # not `get_state`, which counts what the last step had already written
+    if before is None:
+        return  # killed before the first checkpoint
+    number = before.checkpoint["channel_values"].get("round", 0)
+    after = graph.invoke(None, config, interrupt_after=["act"])
+    assert after["round"] == number + 1
+    ids = [message.id for message in after["messages"]]
+    rounds = range(number + 1)[-20:]
+    assert ids[-2 * len(rounds) :] == [f"{what}-{n}" for n in rounds for what in ("think", "act")]
+    assert after["notes"][f"note{number % 60}"]["round"] == number
+
+
+@pytest.mark.slow
+def test_two_hundred_kills_lose_nothing(tmp_path: Path) -> None:
+    path, chance = tmp_path / "keel.db", random.Random(SEED)
+    everything: list[list[str]] = []
+    alive = 0
+    for _ in range(KILLS):
+        said = one_life(path, chance)
+        alive += bool(said)
+        everything += said
+        with SqliteSaver(path) as saver:
+            check(saver, said)
+            resume(saver)
+    with SqliteSaver(path) as saver:
+        check(saver, everything)
+        listed = [found.checkpoint["id"] for found in saver.list(run_config("growing"))]
+    assert {line[1] for line in everything if line[0] == "put"} <= set(listed)
+    assert integrity(path) == "ok"
+    # The test itself: most children got to work before they died.
+    assert alive > KILLS / 2, f"seed {SEED}"
+    assert len([line for line in everything if line[0] == "writes"]) > KILLS

@@ -1,0 +1,237 @@
+"""What stored bytes can reach: data that the program allows, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import types
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import ormsgpack
+import pydantic
+import pydantic.v1
+import pytest
+from langchain_core.documents import Document
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Command, Interrupt, Send
+from test_serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
+
+from langgraph_keel.core.serde import KeelSerializer, array_header
+from langgraph_keel.core.types import Leaf, Record
+from langgraph_keel.errors import CorruptStore, RefusedType
+
+# --- What a stored name can reach ---
+
+
+def record(kind: Record, *parts: Any) -> bytes:
+    return ormsgpack.packb([ormsgpack.Ext(kind, b""), *parts])
+
+
+def forged(module: str, name: str) -> list[bytes]:
+    return [
+        record(Record.DATACLASS, module, name, {"args": "true"}, {}, []),
+        record(Record.DATACLASS, module, name, {"args": "true"}, None),
+        record(Record.MODEL, module, name, {"args": "true"}, {}, [], [], None, None),
+        record(Record.MODEL, module, name, {"args": "true"}, None),
+        record(Record.MODEL_V1, module, name, {"args": "true"}, {}, [], []),
+        record(Record.NAMEDTUPLE, module, name, ["args"], ["true"], {}),
+        record(Record.SLOTTED, module, name, {"args": "true"}),
+        record(Record.BUILTIN, module, name, "str", "true", {}),
+        record(Record.BUILTIN, module, name, "int", 1, {}),
+        ormsgpack.packb(ormsgpack.Ext(Leaf.ENUM, ormsgpack.packb([module, name, "true"]))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("os", "system"), ("posix", "system"), ("subprocess", "Popen"), ("subprocess", "run"), ("builtins", "eval"),
+        ("builtins", "bool"), ("builtins", "ValueError"), ("builtins", "type"), ("subprocess", "CalledProcessError"),
+        ("os", "environ"), ("os", "stat_result"), ("threading", "Thread"), ("pathlib", "Path"),
+        ("functools", "partial"),
+        ("os", "path"), ("os", "path.join"), ("subprocess", "Popen.__init__"), ("never.imported", "Thing"), ("os", ""),
+        ("", ""), ("test_serde_samples", "Plain.__class__"), ("test_serde_samples", "calls"),
+        ("langgraph_keel.errors", "KeelError"),
+    ],
+)  # fmt: skip
+def test_a_stored_name_reaches_nothing_but_data(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    called: list[Any] = []
+    monkeypatch.setattr(os, "system", lambda *a, **k: called.append(a))
+    monkeypatch.setattr(subprocess.Popen, "__init__", lambda *a, **k: called.append(a))
+    before = set(sys.modules)
+    for data in forged(module, name):
+        with pytest.raises((RefusedType, CorruptStore)):
+            KEEL.unpack(data)
+    assert called == []
+    assert set(sys.modules) == before
+
+
+def test_a_module_that_is_not_imported_stays_so() -> None:
+    name = "wsgiref.validate"  # nothing here imports it
+    assert name not in sys.modules
+    with pytest.raises(RefusedType, match="import its module"):
+        KEEL.unpack(record(Record.DATACLASS, name, "Thing", {}, {}, []))
+    assert name not in sys.modules
+
+
+def test_a_lazy_module_is_not_asked_for_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lazily(name: str) -> Any:
+        raise AssertionError(f"asked for {name}")
+
+    module = types.ModuleType("lazy_app")
+    module.__getattr__ = lazily  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy_app", module)
+    with pytest.raises(RefusedType):
+        KEEL.unpack(record(Record.DATACLASS, "lazy_app", "Thing", {}, {}, []))
+
+
+def gone() -> Any:
+    @dataclasses.dataclass
+    class Local:
+        a: int
+
+    return Local(1)
+
+
+def test_a_class_that_is_gone_is_refused_and_comes_back_with_types() -> None:
+    script = """
+import dataclasses, sys
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.errors import RefusedType
+def make():
+    @dataclasses.dataclass
+    class Local:
+        a: int
+    Local.__module__ = "test_serde_safety"
+    Local.__qualname__ = "gone.<locals>.Local"
+    return Local
+data = bytes.fromhex(sys.argv[1])
+try:
+    KeelSerializer().unpack(data)
+except RefusedType as error:
+    assert "types=[...]" in str(error), error
+else:
+    raise SystemExit("revived")
+cls = make()
+assert KeelSerializer(types=[cls]).unpack(data) == cls(1)
+"""
+    data = KEEL.pack(gone()).hex()
+    done = subprocess.run([sys.executable, "-c", script, data], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# --- Allowlists ---
+
+
+def test_a_narrow_serializer_revives_the_safe_and_the_named() -> None:
+    stored = {name: KEEL.pack(value) for name, value in (("plain", Plain(1)), ("model", Model(a=1)))}
+    narrow = KeelSerializer(types=[Plain])
+    assert narrow.unpack(stored["plain"]) == Plain(1)
+    with pytest.raises(RefusedType, match=r"test_serde_samples\.Model: not allowed here") as caught:
+        narrow.unpack(stored["model"])
+    assert caught.value.type_name == "test_serde_samples.Model"
+    assert KeelSerializer(types=[("test_serde_samples", "Model")]).unpack(stored["model"]) == Model(a=1)
+
+
+@pytest.mark.parametrize("value", [ai(), Send("n", 1), Command(), Interrupt(1), Document("x"), NOW, _DeltaSnapshot(1),
+                                   np.arange(3), OrderedDict(a=1), pydantic.SecretStr("x"), ai().text])  # fmt: skip
+def test_a_strict_serializer_revives_plain_data(value: Any) -> None:
+    assert_same(there_and_back(value, KeelSerializer(strict=True)), value)
+    assert_same(there_and_back(value, KeelSerializer(types=[])), value)
+
+
+def test_a_strict_serializer_takes_what_langgraph_adds() -> None:
+    strict = KeelSerializer(strict=True)
+    stored = KEEL.pack([Outer.Inner(1), Colour.RED])
+    with pytest.raises(RefusedType):
+        strict.unpack(stored)
+    wider = strict.with_msgpack_allowlist([("test_serde_samples", "Inner"), Colour])
+    assert wider.unpack(stored) == [Outer.Inner(1), Colour.RED]
+    with pytest.raises(RefusedType):
+        strict.unpack(stored)
+    assert wider.with_msgpack_allowlist([Colour]) is wider
+    assert strict.with_msgpack_allowlist([]) is strict
+
+
+def test_a_permissive_serializer_is_not_narrowed() -> None:
+    assert KEEL.with_msgpack_allowlist([Plain]) is KEEL
+
+
+def test_strict_follows_langgraph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
+    with pytest.raises(RefusedType):
+        KeelSerializer().unpack(KEEL.pack(Plain(1)))
+    assert KeelSerializer(strict=False).unpack(KEEL.pack(Plain(1))) == Plain(1)
+
+
+# --- Damage ---
+
+
+def test_another_serializers_value_is_named() -> None:
+    with pytest.raises(CorruptStore, match=r"'msgpack'.*JsonPlusSerializer"):
+        KEEL.loads_typed(JsonPlusSerializer().dumps_typed({"a": 1}))
+    with pytest.raises(CorruptStore, match="'msgpack\\+aes'"):
+        KEEL.loads_typed(("msgpack+aes", b""))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"\xc1", b"\x01\x01", b"\x92\x01", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xa1\xff",
+        b"\x91" * 5000, b"\xc7\x00\x20" * 3, b"\x92\x01\xc7\x00\x20",
+        b"\x81\xa1a\xc7\x00\x20", b"\xd4\x7fa", ormsgpack.packb(ormsgpack.Ext(Leaf.UUID, b"x")),
+        ormsgpack.packb(ormsgpack.Ext(Leaf.PATH, b"Popen|x")), record(Record.SET, []), record(Record.DICT, "odd"),
+        record(Record.DICT, [], 1), record(Record.RANGE, 1, 2, 0), record(Record.PATTERN, "(", 0),
+        record(Record.DEFAULT, "eval"), record(Record.AWARE, 1, None), record(Record.MESSAGE, 99, {}, []),
+        record(Record.MESSAGE, -1, {}, []), record(Record.MESSAGE, 0, [], []), record(Record.MESSAGE),
+        record(Record.NDARRAY, "|O", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [2], "C", b"1234"),
+        record(Record.NDARRAY, "<i4", [1], "C", b"12345678"), record(Record.NDARRAY, "<i4", [-1], "C", b""),
+        record(Record.NDARRAY, "<i4", [2**62, 2**62], "C", b""), record(Record.SCALAR, "<i4", b""),
+        record(Record.DATACLASS, 1, 2, {}, {}, []), record(Record.DATACLASS, "test_serde_samples", "Plain", 5, {}, []),
+    ],
+)  # fmt: skip
+def test_damage_is_named(data: bytes) -> None:
+    with pytest.raises(CorruptStore):
+        KEEL.unpack(data)
+    with pytest.raises(CorruptStore):
+        KEEL.unpack_items(array_header(1) + b"\x92\x00" + data)
+
+
+def test_a_nest_of_records_as_deep_as_bytes_allow_is_no_crash() -> None:
+    for head in (b"\x92\xc7\x00\x20", b"\x92\xc7\x00\x23", b"\x93\xc7\x00\x23\xc0"):
+        try:
+            KEEL.unpack(head * 1000 + b"\x01")
+        except CorruptStore:
+            continue
+
+
+@pytest.mark.parametrize("body", [b"\x91\x01", b"\x91\x90", b"\x91\x92\x03\x01", b"\x91\xa11",
+                                  b"\x91\x93\x00\x01\x02",
+                                  b"\x80", b"\x01", b"\x91\x81\xa1a\x01",
+                                  b"\x91\x92\x01\x00", b"\x91\xc0"])  # fmt: skip
+def test_damaged_items_are_named(body: bytes) -> None:
+    with pytest.raises(CorruptStore):
+        KEEL.unpack_items(body)
+
+
+def test_foreign_items_go_to_their_serializer() -> None:
+    theirs = JsonPlusSerializer()
+    kind, data = theirs.dumps_typed(("a", 1))
+    body = array_header(2) + KEEL.pack_item((1, 2)) + KEEL.pack([2, kind, data])
+    assert KEEL.unpack_items(body, loads=theirs.loads_typed) == [(1, 2), ["a", 1]]
+    with pytest.raises(CorruptStore, match="'msgpack'"):
+        KEEL.unpack_items(body)
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 65535, 65536])
+def test_array_headers(n: int) -> None:
+    assert ormsgpack.unpackb(array_header(n) + b"\x01" * n) == [1] * n
+    assert array_header(n) == ormsgpack.packb([1] * n)[: len(array_header(n))]
