@@ -23,7 +23,7 @@ from test_processes_race import context, integrity
 
 from langgraph_keel import SqliteSaver
 
-KILLS = 30
+KILLS = 200
 SEED = random.SystemRandom().randrange(1 << 32)
 
 

@@ -54,7 +54,7 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
         for i, (part, part_put) in enumerate(zip(back, put, strict=True)):
             assert_same(part, part_put, f"{path}[{i}]")
     elif isinstance(put, (set, frozenset)):
-        assert sorted(map(typed, back), key=repr) == sorted(map(typed, put), key=repr), path
+        assert sorted(map(typed, back)) == sorted(map(typed, put)), path
     elif isinstance(put, float):
         assert repr(float(back)) == repr(float(put)), path
     elif isinstance(put, np.ndarray):
@@ -71,11 +71,17 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
         assert_same(vars(back), state, f"{path}.__dict__")
 
 
-def typed(value: Any) -> tuple[str, Any]:
-    """A form of `value` that can be sorted, and tells `1` from `True` in nested sets too."""
-    if not isinstance(value, frozenset):
-        return type(value).__qualname__, repr(value)
-    return type(value).__qualname__, tuple(sorted(map(typed, value), key=repr))
+def typed(value: Any) -> str:
+    """Say what a hashable value is, in the same words whatever the order of the sets in it."""
+    if isinstance(value, frozenset):
+        parts = sorted(map(typed, value))
+    elif isinstance(value, tuple):
+        parts = list(map(typed, value))
+    elif dataclasses.is_dataclass(value):
+        parts = [typed(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    else:
+        parts = [repr(value)]
+    return f"{type(value).__qualname__}({', '.join(parts)})"
 
 
 class Colour(enum.Enum):

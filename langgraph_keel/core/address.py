@@ -132,16 +132,17 @@ def config_of(address: Address, origin: Origin) -> RunnableConfig:
     )
 
 
-def must_follow_head(config: Mapping[str, Any]) -> bool:
+def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Return whether the run behind this `put` continues the latest checkpoint, so that it must still be the latest.
 
     Not so for runs that started at a checkpoint named by id (intended forks, replays, `update_state` on an old
-    checkpoint), for subgraphs of such a replay, and for code that calls `put` with a config of its own making.
+    checkpoint), for subgraphs of such a replay, for copies (`as_node="__copy__"` makes a sibling of the head), and for
+    code that calls `put` with a config of its own making.
     A run on a thread without checkpoints leaves no `ThreadId`; it is known by the complete config that LangGraph
     makes for every run (`ensure_config` always sets `recursion_limit`).
     """
     values = configurable(config)
-    if values.get("__pregel_replay_state") is not None:
+    if values.get("__pregel_replay_state") is not None or metadata.get("source") == "fork":
         return False
     thread_id = values.get("thread_id")
     if isinstance(thread_id, ThreadId):

@@ -131,7 +131,7 @@ class Checkpoints(Generic[Q, R]):
             parent,
             b"",
             {},
-            checked=must_follow_head(config),
+            checked=must_follow_head(config, metadata),
             on_conflict=self.on_conflict,
             run_id=None if run_id is None else text_of(str(run_id), "run_id"),
             updated_at=text_of(str(checkpoint.get("ts", "")), "ts"),
@@ -177,7 +177,8 @@ class Checkpoints(Generic[Q, R]):
         entry = found.entry
         where = where_is(entry.address)
         header = unpack_header(entry.header, codec, where)
-        values = {**header.inline, **unpacker.values(entry.refs, found.rows, where)}
+        # In the order in which they were put: refs keep it.
+        values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
         checkpoint: dict[str, Any] = {**header.checkpoint, "id": entry.address.checkpoint_id}
         checkpoint["channel_values"] = values
         if checkpoint.get("v", 4) < 4 and entry.parent:
@@ -214,7 +215,7 @@ class Checkpoints(Generic[Q, R]):
             if not filter or matches(unpack_header(entry.header, codec, where_is(entry.address)).metadata, filter)
         ]
         more = len(entries) >= query.limit
-        return wanted, replace(query, after=entries[-1].stamp) if more else None
+        return wanted, replace(query, after=entries[-1]) if more else None
 
     def load(self, codec: Codec, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
         """Read the values and writes of entries from `page`. No trip if there are none."""
@@ -292,7 +293,7 @@ def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Bas
         except ValueRefused as error:
             raise error.at(f"{where}, channel {channel!r}") from error
     packed = pack_header(replace(header, inline=inline), codec, where)
-    entry = replace(entry, header=packed, refs=dict.fromkeys(inline, Ref(Kind.INLINE)), repacks=repacks)
+    entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
     return _assembled(entry, channels, base)
 
 

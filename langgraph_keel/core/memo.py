@@ -6,13 +6,27 @@ Bounded by entries and by bytes; the least recently used goes first. Forgetting 
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
+from weakref import WeakSet
 
 from langgraph_keel.core.encoding import Known
 from langgraph_keel.core.records import Stamp
+
+_memos: WeakSet[Memo] = WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock at that moment; here nobody would give it back.
+    for memo in list(_memos):
+        memo.lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 DEFAULT_ENTRIES = 100
 DEFAULT_BYTES = 64 << 20
@@ -38,11 +52,12 @@ class Memo:
         self._entries = entries
         self._room = nbytes
         self._bases: OrderedDict[tuple[str, str], tuple[Base, int]] = OrderedDict()
-        self._lock = Lock()
+        self.lock = Lock()
+        _memos.add(self)
 
     def get(self, key: tuple[str, str]) -> Base | None:
         """Return what is known of a (thread, namespace)."""
-        with self._lock:
+        with self.lock:
             if key not in self._bases:
                 return None
             self._bases.move_to_end(key)
@@ -51,7 +66,7 @@ class Memo:
     def set(self, key: tuple[str, str], base: Base) -> None:
         """Remember `base`, forgetting others if there is no room."""
         weight = base.weight
-        with self._lock:
+        with self.lock:
             self._remove(key)
             self._bases[key] = base, weight
             self._room -= weight
@@ -60,12 +75,12 @@ class Memo:
 
     def forget(self, key: tuple[str, str]) -> None:
         """Forget a (thread, namespace)."""
-        with self._lock:
+        with self.lock:
             self._remove(key)
 
     def forget_thread(self, thread_id: str) -> None:
         """Forget all namespaces of a thread."""
-        with self._lock:
+        with self.lock:
             for key in [key for key in self._bases if key[0] == thread_id]:
                 self._remove(key)
 

@@ -177,7 +177,7 @@ class Query:
         checkpoint_ns: One namespace, or `None` for all of them.
         checkpoint_id: One checkpoint, or `None` for all of them.
         before: Only entries that precede the checkpoint with this id.
-        after: The stamp of the last entry of the page before this one.
+        after: The last entry of the page before this one; it need not exist any more.
         limit: Most entries to return.
     """
 
@@ -185,7 +185,7 @@ class Query:
     checkpoint_ns: str | None = None
     checkpoint_id: str | None = None
     before: str | None = None
-    after: Stamp | None = None
+    after: Entry | None = None
     limit: int = 100
 
 

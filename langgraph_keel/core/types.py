@@ -17,6 +17,10 @@ from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+# Not named below, but whatever is stored by those names must be there to be revived, also in a process without a graph.
+import langchain_core.documents  # noqa: F401
+import langgraph.store.base
+import langgraph.types  # noqa: F401
 from langchain_core import messages
 from langgraph.checkpoint.serde import _msgpack as langgraph_policy
 

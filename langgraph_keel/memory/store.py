@@ -362,13 +362,19 @@ def _page(state: State, query: Query) -> list[Entry]:
         for record in reversed(thread.records.values())
         if _selected(record, thread, query)
     ]
-    if query.thread_id is None:
-        # Stable: within one id (copied threads share them) the order above stays.
-        pairs.sort(key=lambda pair: str(pair[1].entry.address.checkpoint_id), reverse=True)
+    place = _place_in_thread if query.thread_id is not None else _place_in_store
+    pairs.sort(key=lambda pair: place(pair[1].entry), reverse=True)
     if query.after is not None:
-        stamps = [record.entry.stamp for _, record in pairs]
-        pairs = pairs[stamps.index(query.after) + 1 :] if query.after in stamps else []
+        pairs = [pair for pair in pairs if place(pair[1].entry) < place(query.after)]
     return [_shown(thread, record) for thread, record in pairs[: query.limit]]
+
+
+def _place_in_thread(entry: Entry) -> tuple[str, int]:
+    return "", int(entry.stamp)
+
+
+def _place_in_store(entry: Entry) -> tuple[str, int]:
+    return str(entry.address.checkpoint_id), int(entry.stamp)
 
 
 def _selected(record: Record, thread: Thread, query: Query) -> bool:

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread
+from threading import Condition, Lock, RLock, Thread
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -41,13 +41,25 @@ READERS = 4
 _drivers: WeakSet[SqliteDriver] = WeakSet()
 
 
-def _after_fork() -> None:
+def _before_fork() -> None:
+    for driver in list(_drivers):
+        driver.suspend()
+
+
+def _after_fork_in_parent() -> None:
+    for driver in list(_drivers):
+        driver.resume()
+
+
+def _after_fork_in_child() -> None:
     for driver in list(_drivers):
         driver.forget()
 
 
+# SQLite's table of locks is inherited by a fork and the locks themselves are not: a child that opens a database which
+# was open in its parent takes no lock at all, and loses its commits when the parent closes. So nothing stays open.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 class SqliteDriver:
@@ -71,13 +83,34 @@ class SqliteDriver:
         _drivers.add(self)
 
     def forget(self) -> None:
-        """Start from nothing, as a forked child must: the thread is gone, SQLite connections must not cross a fork."""
-        self._starting = Lock()
+        """Start from nothing, as a forked child must: threads are gone, and their locks may never be given back."""
+        self._starting = RLock()
+        self._gate = Condition(Lock())
+        self._reading = 0
+        self._suspended = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         self._writer: Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._ready = False
+
+    def suspend(self) -> None:
+        """Close all connections and let nobody open one until `resume`."""
+        self._starting.acquire()
+        with self._gate:
+            self._suspended = True
+            self._gate.wait_for(lambda: self._reading == 0, self.timeout)
+        if not self.private:
+            self._stop()
+
+    def resume(self) -> None:
+        """Go on after `suspend`; what was sent meanwhile is done now."""
+        with self._gate:
+            self._suspended = False
+            self._gate.notify_all()
+        self._starting.release()
+        if not self._jobs.empty():
+            self._start()
 
     # -- sending -----------------------------------------------------------------------------------------------
 
@@ -165,18 +198,21 @@ class SqliteDriver:
         """Finish what is queued and close all connections; calling it again does nothing."""
         with self._starting:
             self._closed = True
-            if not self._ready:
-                return
-            self._ready = False
+            self._stop()
             if self._readers:
                 self._readers.shutdown()
-            if self._writer:
-                self._jobs.put(None)
-                # Not for ever: another process may hold the lock file and be stopped.
-                self._writer.join(self.timeout)
-            with suppress(Empty):
-                while True:
-                    self._idle.get_nowait().close()
+                self._readers = None
+
+    def _stop(self) -> None:
+        self._ready = False
+        if self._writer:
+            self._jobs.put(None)
+            # Not for ever: another process may hold the lock file and be stopped.
+            self._writer.join(self.timeout)
+            self._writer = None
+        with suppress(Empty):
+            while True:
+                self._idle.get_nowait().close()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -192,6 +228,19 @@ class SqliteDriver:
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
+        with self._gate:
+            self._gate.wait_for(lambda: not self._suspended)
+            self._reading += 1
+        try:
+            with self._connection() as connection:
+                yield connection
+        finally:
+            with self._gate:
+                self._reading -= 1
+                self._gate.notify_all()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
         try:
             connection = self._idle.get_nowait()
         except Empty:

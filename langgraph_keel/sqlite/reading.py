@@ -172,10 +172,11 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
         parameters += [mark_of(query.before), query.before, query.before]
     if query.after is not None and query.thread_id is not None:
         clauses.append("e.key < ?")
-        parameters.append(query.after)
+        parameters.append(query.after.stamp)
     elif query.after is not None:
-        clauses.append("(e.mark, e.id, e.key) < (SELECT a.mark, a.id, a.key FROM entries a WHERE a.key = ?)")
-        parameters.append(query.after)
+        last = str(query.after.address.checkpoint_id)
+        clauses.append("(e.mark, e.id, e.key) < (?, ?, ?)")
+        parameters += [mark_of(last), last, query.after.stamp]
     return clauses, parameters
 
 

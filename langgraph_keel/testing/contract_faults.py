@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel.testing.faces import Face
-from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
+from langgraph_keel.testing.faces import Face, SyncFace
+from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 from langgraph_keel.testing.histories import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
-STATES = [{"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 37)]
+STATES = [
+    {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
+    *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
+]
+"""Of which the later ones share much with each other, and nothing with the first."""
 LAST = f"{len(STATES):08}"
 
 CHANGES: dict[str, Callable[[Face], object]] = {
@@ -32,6 +36,12 @@ def told(face: Face) -> Any:
     return exact([[found.checkpoint, found.metadata, found.pending_writes, found.config] for found in face.list(None)])
 
 
+def newest_of(face: Face) -> Any:
+    """Return the latest of every thread."""
+    latest = [face.get_tuple(at(thread)) for thread in ("t", "new")]
+    return exact([found and [found.checkpoint, found.metadata] for found in latest])
+
+
 def intended_by(change: str, rig: Rig) -> Any:
     """Return what there is to read after a change that nothing disturbed."""
     refill(rig)
@@ -46,6 +56,36 @@ def refill(rig: Rig) -> None:
     for n, state in enumerate(STATES, 1):
         author.put(state, checkpoint_id=f"{n:08}", metadata={"run_id": "odd" if n % 2 else "even"})
     author.face.put_writes(author.config, [("a", "b")], "task")
+
+
+def written_on(face: Face) -> None:
+    """Go on where the thread is, with items of every kind."""
+    run = face.read(at()).config
+    for state in (STATES[20], {"list": chat(3, 700), "tree": {"n": 1}, "text": "n" * 90}):
+        run = face.put(run, checkpoint_of(f"meanwhile {len(state)}", state))
+
+
+def pruned_and_written_on(face: Face) -> None:
+    """Prune the thread, then go on."""
+    face.prune(["t"])
+    written_on(face)
+
+
+def begun_anew(face: Face) -> None:
+    """Delete the thread and begin another one of the same name."""
+    face.delete_thread("t")
+    for n, state in enumerate((*STATES[:4], {"list": chat(3, 700), "tree": {"n": 1}, "text": "n" * 90})):
+        face.put(at(), checkpoint_of(f"anew {n}", state))
+
+
+MEANWHILE: dict[str, Callable[[Face], object]] = {
+    "written on": written_on,
+    "pruned and written on": pruned_and_written_on,
+    "begun anew": begun_anew,
+    "deleted": lambda face: face.delete_thread("t"),
+    "copied": lambda face: face.copy_thread("t", "new"),
+}
+"""What other savers may do while one removes."""
 
 
 class FaultContract(RigFixtures):
@@ -131,6 +171,28 @@ class FaultContract(RigFixtures):
             assert told(warm.open()) == intended
             if not fault.fired:
                 return
+        raise AssertionError("a removal takes more than a dozen round trips")
+
+    @pytest.mark.parametrize("action", MEANWHILE)
+    @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
+    def test_others_may_write_while_one_removes(self, warm: Rig, change: str, action: str) -> None:
+        for trip in range(1, 12):
+            refill(warm)
+            told_then: list[Any] = []
+
+            def act() -> None:
+                other = SyncFace(warm.backend.open)
+                MEANWHILE[action](other)
+                told_then.append(newest_of(other))  # noqa: B023
+
+            meanwhile = Meanwhile(trip, act)
+            CHANGES[change](warm.on(with_tap(warm.backend.open(), meanwhile)))
+            if not meanwhile.happened:
+                return
+            assert [newest_of(warm.open())] == told_then
+            told(warm.open())  # all that is left can be read
+            CHANGES[change](warm.open())
+            assert [newest_of(warm.open())] == told_then
         raise AssertionError("a removal takes more than a dozen round trips")
 
     @pytest.mark.parametrize("lost_reply", [False, True])

@@ -116,6 +116,19 @@ class RemovalContract(RigFixtures):
         rig.face.prune(["u", "v"], "delete")
         assert [len(list(rig.face.list(at(thread)))) for thread in "tuv"] == [1, 0, 0]
 
+    def test_namespaces_with_equal_ids_are_pruned_apart(self, rig: Rig) -> None:
+        for ns in ("", "sub"):
+            author = rig.author("t", ns)
+            author.put({"ns": ns}, checkpoint_id="same")
+            rig.face.put_writes(at("t", ns, "same"), [("ns", ns)], "task")
+        rig.author().put({"ns": "next"})
+        rig.face.prune(["t"])
+        found = rig.face.read(at("t", "sub"))
+        assert (values_of(found), found.pending_writes) == ({"ns": "sub"}, [("task", "ns", "sub")])
+        assert rig.face.get_tuple(at("t", "", "same")) is None
+        rig.face.delete_for_runs(["none"])
+        assert rig.face.read(at("t", "sub")).pending_writes == [("task", "ns", "sub")]
+
     def test_an_unknown_strategy_is_refused(self, rig: Rig) -> None:
         rig.author().follow([{"a": 1}, {"a": 2}])
         with pytest.raises(InvalidInput, match="keep_everything"):

@@ -84,14 +84,16 @@ class ValuesContract(RigFixtures):
 
     def test_savers_that_know_different_versions_pack_nothing_away(self, warm: Rig) -> None:
         """Rows that one saver packed hold items that another, who knew an older version, would pack otherwise."""
-        first, second = warm.open(), warm.open()
-        old = warm.author(face=first)
+        old = warm.author(face=warm.open())
         states = [chat(n) for n in range(1, 33)]
         old.follow([{"list": state} for state in states])
-        trimming = warm.continuing(at(), second)
-        for n in range(33, 80):
+        states.append(chat(20, 13))
+        warm.continuing(at(), warm.open()).put({"list": states[-1]})
+        # This saver knows the trimmed list only, so what it packs begins in the middle of what the old one would pack.
+        packing = warm.continuing(at(), warm.open())
+        for n in range(34, 80):
             states.append(chat(n - 13, 13))
-            trimming.put({"list": states[-1]})
+            packing.put({"list": states[-1]})
         old.config = at("t", "", "00000032")
         states.append(chat(32) + chat(1, 900))
         old.put({"list": states[-1]})

@@ -7,6 +7,7 @@ was carried out, when only the reply got lost. A saver must be right in both.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,26 @@ class Fault(Tap):
         if self._left < 0:
             self._left, self.fired = None, True
             raise Injected(f"the connection broke {when}")
+
+
+class Meanwhile(Tap):
+    """Lets something else happen between two requests: just before request number `at`.
+
+    Args:
+        at: Requests to let pass first.
+        action: What happens, by other savers.
+    """
+
+    def __init__(self, at: int, action: Callable[[], object]) -> None:
+        self._left = at
+        self._action = action
+        self.happened = False
+
+    def sending(self, request: Any) -> None:
+        self._left -= 1
+        if self._left < 0 and not self.happened:
+            self.happened = True
+            self._action()
 
 
 class TappedDriver:

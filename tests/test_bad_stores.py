@@ -1,0 +1,390 @@
+"""Files that are not what they should be: named errors, and never wrong data."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import sqlite3
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from process_children import exit_code
+from test_encoding import checkpoint_of, config_for
+
+from langgraph_keel import (
+    CorruptStore,
+    KeelError,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    ReadOnlyStore,
+    SqliteSaver,
+    StoreBusy,
+    StoreError,
+)
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
+
+
+def put(saver: Any, number: int, thread: str = "t") -> Any:
+    values = {"v": number, "m": [HumanMessage(f"message {n} {n * 7919}" * 3, id=str(n)) for n in range(number)]}
+    return saver.put(config_for(thread), checkpoint_of(f"{number:08}", values), METADATA, {})
+
+
+def value_of(saver: Any, thread: str = "t") -> Any:
+    found = saver.get_tuple(config_for(thread))
+    return found and found.checkpoint["channel_values"]["v"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keel.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Path:
+    """A closed store with a thread of five checkpoints."""
+    with SqliteSaver(path) as saver:
+        for number in range(1, 6):
+            put(saver, number)
+    return path
+
+
+def both_ways(path: Path, error: type[KeelError], says: str) -> None:
+    """Reading and writing, writable and read-only: the same error, which names the file; the file stays as it was."""
+    before = path.read_bytes() if path.is_file() else None
+    for read_only in (False, True):
+        for call in (value_of, lambda saver: put(saver, 9), lambda saver: list(saver.list(None))):
+            with SqliteSaver(path, read_only=read_only) as saver, pytest.raises(KeelError) as caught:
+                call(saver)
+            assert isinstance(caught.value, (error, ReadOnlyStore) if read_only else error), repr(caught.value)
+            assert str(path) in str(caught.value)
+            assert isinstance(caught.value, ReadOnlyStore) or says in str(caught.value)
+    assert (path.read_bytes() if path.is_file() else None) == before
+
+
+# -- other files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"# not a database\n" * 100, b"\x00" * 4096, b"SQLite format 3\x00" + b"\xff" * 4080])
+def test_a_file_that_is_no_database(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    both_ways(path, NotAKeelStore, "no SQLite database")
+
+
+def test_langgraph_s_own_database(path: Path) -> None:
+    with LangGraphSqliteSaver.from_conn_string(str(path)) as theirs:
+        theirs.put(config_for("t"), checkpoint_of("1", {}), METADATA, {})
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+    both_ways(path, NotAKeelStore, "LangGraph's SqliteSaver")
+    with LangGraphSqliteSaver.from_conn_string(str(path)) as theirs:
+        assert theirs.get_tuple(config_for("t"))
+
+
+@pytest.mark.parametrize("mark", ["CREATE TABLE bookmarks (url)", "PRAGMA application_id = 12345", "CREATE TABLE threads (id)"])
+def test_another_program_s_database(path: Path, mark: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(mark)
+        connection.execute("PRAGMA user_version = 1")
+    both_ways(path, NotAKeelStore, "another program")
+
+
+def test_a_newer_format(store: Path) -> None:
+    with closing(sqlite3.connect(store)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    both_ways(store, NewerFormat, "format 99")
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_an_empty_file_becomes_a_store(path: Path, content: bytes | None) -> None:
+    if content is not None:
+        path.write_bytes(content)
+    with SqliteSaver(path, auto_setup=False) as saver, pytest.raises(NotAKeelStore, match=r"keel\.db.*call saver\.setup"):
+        value_of(saver)
+    with SqliteSaver(path) as saver:
+        put(saver, 1)
+        assert value_of(saver) == 1
+
+
+def test_a_directory(tmp_path: Path) -> None:
+    both_ways(tmp_path, StoreError, "cannot be opened")
+
+
+def test_a_missing_directory(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "keel.db"
+    with SqliteSaver(path) as saver, pytest.raises(StoreError, match=r"keel\.db.*cannot be opened.*directory"):
+        value_of(saver)
+    assert not path.parent.exists()
+
+
+def test_a_missing_file_read_only(path: Path) -> None:
+    with SqliteSaver(path, read_only=True) as saver, pytest.raises(NotFound, match=r"no store at .*keel\.db"):
+        value_of(saver)
+    assert not path.exists()
+
+
+# -- locked ------------------------------------------------------------------------------------------------------------
+
+
+def refused_while(path: Path, blocked: Callable[[], Any]) -> None:
+    """A put is refused within the timeout, a read goes on; once it is free again so does the put."""
+    with SqliteSaver(path, timeout=0.4) as saver:
+        assert value_of(saver) == 5
+        with blocked():
+            with pytest.raises(StoreBusy, match=r"keel\.db.*nothing was written"):
+                put(saver, 6)
+            with pytest.raises(TimeoutError):
+                saver.put_writes(config_for("t", "00000005"), [("v", 1)], "task")
+            assert value_of(saver) == 5
+        # What was given up is not done later.
+        put(saver, 7, "other")
+        assert value_of(saver) == 5
+        assert saver.get_tuple(config_for("t")).pending_writes == []  # type: ignore[union-attr]
+        put(saver, 6)
+        assert value_of(saver) == 6
+
+
+class SqliteLock:
+    """Another connection in the middle of a transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.connection = sqlite3.connect(path, isolation_level=None)
+
+    def __enter__(self) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, *_: object) -> None:
+        self.connection.execute("ROLLBACK")
+        self.connection.close()
+
+
+class FileLock:
+    """Another process of Keel that holds its turn for too long."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = open(f"{path}.lock")  # noqa: SIM115
+
+    def __enter__(self) -> None:
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self.file, fcntl.LOCK_UN)
+        self.file.close()
+
+
+@pytest.mark.parametrize("lock", [SqliteLock, FileLock])
+def test_locked_by_somebody_else(store: Path, lock: Any) -> None:
+    refused_while(store, lambda: lock(store))
+
+
+@pytest.mark.parametrize("lock", [SqliteLock, FileLock])
+async def test_locked_by_somebody_else_async(store: Path, lock: Any) -> None:
+    with SqliteSaver(store, timeout=0.4) as saver:
+        assert await saver.aget_tuple(config_for("t"))
+        with lock(store), pytest.raises(StoreBusy, match=r"keel\.db.*nothing was written"):
+            await saver.aput(config_for("t"), checkpoint_of("00000006", {"v": 6}), METADATA, {})
+        await saver.aput(config_for("other"), checkpoint_of("00000001", {"v": 1}), METADATA, {})
+        assert value_of(saver) == 5
+
+
+@pytest.mark.parametrize("lock", [SqliteLock, FileLock])
+def test_locked_when_it_is_opened(store: Path, lock: Any) -> None:
+    with lock(store), SqliteSaver(store, timeout=0.4) as saver, pytest.raises(StoreBusy, match=r"keel\.db"):
+        put(saver, 6)
+    with SqliteSaver(store) as saver:
+        assert value_of(saver) == 5
+
+
+# -- damaged -----------------------------------------------------------------------------------------------------------
+
+
+def everything(path: Path) -> Any:
+    """All that can be read: every checkpoint by id and by list; or the error."""
+    with SqliteSaver(path) as saver:
+        listed = [(found.checkpoint, found.metadata) for found in saver.list(config_for("t"))]
+        single = [saver.get_tuple(config_for("t", f"{number:08}")) for number in range(1, 6)]
+    return listed, [found and found.checkpoint for found in single], len(listed)
+
+
+@pytest.mark.parametrize("keep", [0.01, 0.2, 0.5, 0.8, 0.99])
+def test_a_truncated_file(store: Path, keep: float) -> None:
+    """Refused, or as far as it is read, right."""
+    right = everything(store)
+    os.truncate(store, int(store.stat().st_size * keep))
+    with pytest.raises((CorruptStore, NotAKeelStore, StoreError)) as caught:
+        assert everything(store) != right, "half the file, and nobody noticed"
+    assert str(store) in str(caught.value) or "thread 't'" in str(caught.value)
+
+
+class Tally:
+    """What became of damaged files."""
+
+    def __init__(self) -> None:
+        self.right = self.refused = 0
+        self.wrong: list[str] = []
+
+    def count(self, path: Path, right: Any, what: str) -> None:
+        try:
+            found = everything(path)
+        except StoreError:
+            self.refused += 1
+        except Exception:
+            self.wrong.append(f"{what}: {traceback.format_exc(limit=-3)}")
+        else:
+            self.judge(found, right, what)
+
+    def judge(self, found: Any, right: Any, what: str) -> None:
+        if found == right:
+            self.right += 1
+        else:
+            self.wrong.append(f"{what}: other data")
+
+
+def test_flipped_bits_give_the_right_data_or_a_named_error(store: Path, tmp_path: Path) -> None:
+    right, original, chance, tally = everything(store), store.read_bytes(), random.Random(7), Tally()
+    for number in range(150):
+        damaged = tmp_path / f"damaged{number}.db"
+        place, bit = chance.randrange(100, len(original)), 1 << chance.randrange(8)
+        damaged.write_bytes(original[:place] + bytes([original[place] ^ bit]) + original[place + 1 :])
+        tally.count(damaged, right, f"bit {bit} of byte {place}")
+    assert tally.right
+    assert tally.refused
+    assert not tally.wrong, "\n".join(tally.wrong[:5])
+
+
+def damage_a_body(path: Path, table: str, column: str, change: Callable[[bytes], bytes]) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for key, body in connection.execute(f"SELECT key, {column} FROM {table}").fetchall():
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE key = ?", (change(body), key))
+
+
+CHANGES: dict[str, Callable[[bytes], Any]] = {
+    "empty": lambda body: b"",
+    "cut": lambda body: body[:-1],
+    "longer": lambda body: body + b"\x00",
+    "another kind": lambda body: b"\x07" + body[1:],
+    "no bytes": lambda body: 5,
+    "null in it": lambda body: body[: len(body) // 2] + b"\xc1" * 4 + body[len(body) // 2 + 4 :],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("table", "column"), [("items", "body"), ("entries", "header"), ("entries", "refs")])
+def test_damaged_bodies_are_named(store: Path, table: str, column: str, change: str) -> None:
+    damage_a_body(store, table, column, CHANGES[change])
+    with SqliteSaver(store) as saver:
+        with pytest.raises(CorruptStore):
+            saver.get_tuple(config_for("t"))
+        put(saver, 1, "other")
+        assert value_of(saver, "other") == 1
+
+
+def test_missing_items_are_named(store: Path) -> None:
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("DELETE FROM items")
+    with SqliteSaver(store) as saver, pytest.raises(CorruptStore, match="item 0 is missing"):
+        saver.get_tuple(config_for("t"))
+
+
+# -- read only ---------------------------------------------------------------------------------------------------------
+
+
+def read_it(path: Path) -> None:
+    with SqliteSaver(path, read_only=True) as saver:
+        assert value_of(saver) == 5
+        assert len(list(saver.list(config_for("t")))) == 5
+        for call in (
+            lambda: put(saver, 6),
+            lambda: saver.put_writes(config_for("t", "00000005"), [("v", 1)], "task"),
+            lambda: saver.delete_thread("t"),
+            lambda: saver.prune(["t"]),
+            lambda: saver.copy_thread("t", "u"),
+        ):
+            with pytest.raises(ReadOnlyStore, match=r"keel\.db.*reading only"):
+                call()
+        assert value_of(saver) == 5
+
+
+def test_read_only(store: Path) -> None:
+    read_it(store)
+
+
+def test_read_only_beside_a_writer(store: Path) -> None:
+    with SqliteSaver(store) as writer, SqliteSaver(store, read_only=True) as reader:
+        assert value_of(reader) == 5
+        put(writer, 6)
+        assert value_of(reader) == 6
+
+
+async def test_read_only_async(store: Path) -> None:
+    async with SqliteSaver(store, read_only=True) as saver:
+        assert await saver.aget_tuple(config_for("t"))
+        with pytest.raises(ReadOnlyStore, match=r"keel\.db"):
+            await saver.aput(config_for("t"), checkpoint_of("9", {}), METADATA, {})
+
+
+def unprivileged(work: Callable[[Path], None], path: Path) -> int:
+    """Run `work` in a child that is not root."""
+    child = os.fork()
+    if child:
+        return exit_code(child)
+    try:
+        if os.geteuid() == 0:
+            os.setegid(65534)
+            os.seteuid(65534)
+        work(path)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.fixture
+def locked_away(store: Path) -> Iterator[Path]:
+    """A store that may only be read, in a directory that may not be written, as on a CD."""
+    directory = Path(f"/tmp/keel-read-only-{os.getpid()}")
+    directory.mkdir()
+    target = directory / "keel.db"
+    shutil.copy(store, target)
+    target.chmod(0o444)
+    directory.chmod(0o555)
+    yield target
+    directory.chmod(0o755)
+    shutil.rmtree(directory)
+
+
+def write_it(path: Path) -> None:
+    with SqliteSaver(path) as saver:
+        with pytest.raises(ReadOnlyStore, match=r"keel\.db"):
+            put(saver, 6)
+        with pytest.raises(PermissionError):
+            saver.delete_thread("t")
+
+
+def only_read_it(path: Path) -> None:
+    with SqliteSaver(path) as saver:
+        assert value_of(saver) == 5
+
+
+@pytest.mark.parametrize("work", [read_it, write_it, only_read_it])
+def test_a_file_that_may_only_be_read(locked_away: Path, work: Callable[[Path], None]) -> None:
+    before = locked_away.read_bytes()
+    assert unprivileged(work, locked_away) == 0
+    assert locked_away.read_bytes() == before
+
+
+def test_a_file_that_may_only_be_read_in_a_directory_that_may_be_written(locked_away: Path) -> None:
+    locked_away.parent.chmod(0o777)
+    assert unprivileged(write_it, locked_away) == 0
+    assert unprivileged(only_read_it, locked_away) == 0
+    assert unprivileged(read_it, locked_away) == 0
