@@ -79,9 +79,7 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 VALUES = st.recursive(SCALARS, _containers, max_leaves=8)
-PLAIN = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4)
-)
+PLAIN = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4))
 CALLS = st.builds(
     lambda name, args, call: {"name": name, "args": args, "id": call, "type": "tool_call"},
     WORDS,
@@ -114,9 +112,7 @@ LISTS: dict[str, st.SearchStrategy[Any]] = {"messages": MESSAGES, "documents": D
 DICTS = {"tree": PLAIN, "odd": VALUES}
 WHOLE = {"text": WORDS.map(lambda word: word * 9), "number": SCALARS, "misc": VALUES}
 CHANNELS = st.fixed_dictionaries(
-    {name: st.lists(items, max_size=6) for name, items in LISTS.items()}
-    | {"tree": TREES, "odd": ODD}
-    | {name: values for name, values in WHOLE.items()}
+    {name: st.lists(items, max_size=6) for name, items in LISTS.items()} | {"tree": TREES, "odd": ODD} | WHOLE
 )
 
 # -- edits of lists ----------------------------------------------------------------------------------------------------
@@ -311,7 +307,9 @@ def _edits(name: str, verbs: Collection[str], new: st.SearchStrategy[Any]) -> st
 
 
 LIST_STEPS = st.one_of(*(_edits(name, LIST_EDITS, new) for name, new in LISTS.items()))
-DICT_STEPS = st.one_of(_edits("tree", DICT_EDITS, PLAIN), _edits("tree", DICT_EDITS, PLAIN), _edits("odd", DICT_EDITS, VALUES))
+DICT_STEPS = st.one_of(
+    _edits("tree", DICT_EDITS, PLAIN), _edits("tree", DICT_EDITS, PLAIN), _edits("odd", DICT_EDITS, VALUES)
+)
 OTHER_STEPS = st.one_of(
     *(_edits(name, ["set", "retype"], new) for name, new in WHOLE.items()),
     _edits("misc", ["touch"], VALUES),
@@ -325,7 +323,8 @@ EDITS: st.SearchStrategy[list[Edit]] = st.one_of(
 # One change alone must be seen too, however small it is.
 LONE_EDITS: st.SearchStrategy[list[Edit]] = st.one_of(LIST_STEPS, DICT_STEPS, OTHER_STEPS).map(lambda edit: [edit])
 RETYPES: st.SearchStrategy[list[Edit]] = st.one_of(
-    *(_edits(name, ["retype"], st.none()) for name in ("scalars", "tree", "odd", "number", "misc"))
+    *(_edits(name, ["retype"], st.none()) for name in ("scalars", "tree", "odd", "number", "misc")),
+    _edits("tree", ["shuffle", "drop inside", "add"], SCALARS),
 ).map(lambda edit: [edit])
 
 

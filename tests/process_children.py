@@ -1,10 +1,12 @@
-"""What the process tests run in child processes: a graph that grows, writers that race, and one that reports and dies."""
+"""What the process tests run in children: a graph that grows, writers that race, and one that reports and dies."""
 
 from __future__ import annotations
 
 import hashlib
 import operator
 import os
+import traceback
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +16,7 @@ import ormsgpack
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 
@@ -38,7 +41,10 @@ def act(state: Growing) -> dict[str, Any]:
     number = state["round"]
     keep = state["messages"][-40:]
     gone: list[Any] = [{"role": "remove", "content": "", "id": m.id} for m in state["messages"][:-40]]
-    return {"messages": [HumanMessage(f"act {number} after {len(keep)}", id=f"act-{number}"), *gone], "round": number + 1}
+    return {
+        "messages": [HumanMessage(f"act {number} after {len(keep)}", id=f"act-{number}"), *gone],
+        "round": number + 1,
+    }
 
 
 def growing_graph(saver: SqliteSaver) -> Any:
@@ -105,14 +111,14 @@ def grow_and_report(path: Path, pipe: Connection) -> None:
 
 def forked(work: Callable[..., object], *args: Any) -> int:
     """Run `work` in a child made by `fork`: no import to wait for. Return its process id."""
-    child = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        child = os.fork()
     if child:
         return child
     try:
         work(*args)
     except BaseException:
-        import traceback
-
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
@@ -153,8 +159,6 @@ def by_put(saver: SqliteSaver, mark: str) -> None:
 
 
 def next_checkpoint(found: CheckpointTuple) -> Any:
-    from langgraph.checkpoint.base.id import uuid6
-
     return {**found.checkpoint, "id": str(uuid6(clock_seq=-2))}
 
 

@@ -11,6 +11,7 @@ from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
 from langgraph_keel.memory.store import MemoryStore, State, Thread
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
+from langgraph_keel.sqlite.rows import Work
 from langgraph_keel.sqlite.store import SqliteStore
 
 
@@ -50,13 +51,11 @@ def _parts(thread: Thread) -> Iterator[Any]:
 
 
 class SqliteUnderTest:
-    """One database. A file is opened twice, as by two processes, and savers take turns; memory can only be opened once."""
+    """One database. A file is opened twice, as by two processes, and savers take turns; memory only once."""
 
     def __init__(self, path: str) -> None:
         count = 1 if path == ":memory:" else 2
-        self._drivers = [
-            SqliteDriver(path, timeout=30, read_only=False, auto_setup=True) for _ in range(count)
-        ]
+        self._drivers = [SqliteDriver(path, timeout=30, read_only=False, auto_setup=True) for _ in range(count)]
         self._turns = cycle(self._drivers)
 
     def open(self, **options: Any) -> KeelSaver:
@@ -67,11 +66,10 @@ class SqliteUnderTest:
         self._execute(_wipe)
 
     def raw(self) -> bytes:
-        return self._execute(_dump)
+        dump: bytes = self._execute(_dump)
+        return dump
 
     def _execute(self, run: Any) -> Any:
-        from langgraph_keel.sqlite.rows import Work
-
         return self._drivers[0].send(Work(run, writes=True))
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ TESTS = Path(__file__).parent
 @pytest.mark.slow
 def test_the_contract_catches_every_wrong_store() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "broken"], cwd=TESTS, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "broken"], cwd=TESTS, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     caught = json.loads(done.stdout)

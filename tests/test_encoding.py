@@ -255,7 +255,7 @@ class InFiles(Histories):
     def teardown(self) -> None:
         super().teardown()
         for hand in self.hands:
-            hand.close()  # type: ignore[attr-defined]
+            hand.close()
         self.directory.cleanup()
 
 

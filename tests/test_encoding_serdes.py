@@ -52,9 +52,7 @@ def encrypted() -> SerializerProtocol:
 SERDES: dict[str, Callable[[], Any]] = {
     "json plus": JsonPlusSerializer,
     "encrypted": encrypted,
-    "encrypted keel": lambda: EncryptedSerializer.from_pycryptodome_aes(
-        KeelSerializer(), key=b"0123456789abcdef"
-    ),
+    "encrypted keel": lambda: EncryptedSerializer.from_pycryptodome_aes(KeelSerializer(), key=b"0123456789abcdef"),
     "pickle": PickleSerializer,
     "json": JsonSerializer,
 }
@@ -133,7 +131,7 @@ def test_what_comes_back_is_what_the_serializer_gives(name: str, state: str, kin
         wanted.append(expected(serde, values))
         saver.put_writes(config, [("tree", values["tree"]), ("text", values["text"])], f"task{step}")
     if kind == "sqlite":
-        saver.close()  # type: ignore[attr-defined]
+        saver.close()
         saver = open_saver(kind, tmp_path, SERDES[name]())
     for step, want in enumerate(wanted):
         found = saver.get_tuple(config_for("t", f"{step:08}"))
@@ -143,7 +141,7 @@ def test_what_comes_back_is_what_the_serializer_gives(name: str, state: str, kin
         }
         assert [form(value) for _, _, value in found.pending_writes or ()] == [form(want["tree"]), form(want["text"])]
         assert found.metadata == METADATA
-    saver.close()  # type: ignore[attr-defined]
+    saver.close()
 
 
 def stored_bytes(path: Path) -> bytes:
@@ -187,7 +185,7 @@ def test_another_serializer_s_values_are_refused_by_keel_s_own(written: str, tmp
         saver.put(config_for("t"), checkpoint_of("00000001", plain_state()), METADATA, {})
     with (
         SqliteSaver(tmp_path / "keel.db") as saver,
-        pytest.raises(CorruptStore, match="another serializer.*serde="),
+        pytest.raises(CorruptStore, match=r"another serializer.*serde="),
     ):
         saver.get_tuple(config_for("t"))
 

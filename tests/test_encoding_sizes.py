@@ -45,7 +45,9 @@ class Writing:
     def put(self, **values: Any) -> NewEntry:
         self.number += 1
         checkpoint = checkpoint_of(f"{self.number:08}", values)
-        self.config = self.saver.put(self.config, checkpoint, {"source": "loop", "step": self.number, "parents": {}}, {})
+        self.config = self.saver.put(
+            self.config, checkpoint, {"source": "loop", "step": self.number, "parents": {}}, {}
+        )
         assert self.saver.get_tuple(self.config).checkpoint["channel_values"] == values
         return self.sent[-1]
 
@@ -294,7 +296,8 @@ def grown(saver: Any, config: RunnableConfig, items: list[Any], more: range) -> 
 
 
 def read(saver: Any, config: RunnableConfig) -> Any:
-    return twin(saver, 100, 1 << 20).get_tuple(config).checkpoint["channel_values"]["m"]
+    found = twin(saver, 100, 1 << 20).get_tuple(config)
+    return found and found.checkpoint["channel_values"]["m"]
 
 
 @pytest.mark.parametrize("first", [0, 1, 5, 20])
@@ -305,9 +308,9 @@ def test_packing_by_two_processes_loses_nothing(writing: Writing, first: int, ri
     items: list[Any] = []
     old = grown(one, config_for("t"), items, range(32))
     window, before = items[first:], list(items)
-    other = twin(one, 100, 1 << 20)
+    other: Any = twin(one, 100, 1 << 20)
     # Trimmed by somebody else again, so that the window's start is learned from the store.
-    third = twin(one, 100, 1 << 20)
+    third: Any = twin(one, 100, 1 << 20)
     trimmed = grown(third, third.get_tuple(old).config, items[first:], range(100, 101))
     window = [*window, items_of(100)]
     assert read(other, trimmed) == other.get_tuple(trimmed).checkpoint["channel_values"]["m"] == window

@@ -38,9 +38,7 @@ def integrity(path: Path) -> str:
 def run_race(path: Path, on_conflict: str, processes: int, rounds: int) -> list[tuple[str, str, str]]:
     mp = context()
     gate, told = mp.Barrier(processes), mp.Queue()
-    rivals = [
-        mp.Process(target=race, args=(path, on_conflict, who, rounds, gate, told)) for who in range(processes)
-    ]
+    rivals = [mp.Process(target=race, args=(path, on_conflict, who, rounds, gate, told)) for who in range(processes)]
     for rival in rivals:
         rival.start()
     answers = list(received(told, processes * rounds))

@@ -91,7 +91,7 @@ def texts_of(values: Collection[str], what: str) -> set[str]:
 
 
 def _shown(value: object) -> str:
-    return f"{value!r:.80}" if not isinstance(value, int) else "a very large number"
+    return "a very large number" if isinstance(value, int) and value.bit_length() >= 4096 else f"{value!r:.80}"
 
 
 def _encodable(value: str, what: str) -> None:

@@ -31,7 +31,7 @@ from langgraph_keel.core.frames import content_size, unframe
 from langgraph_keel.core.lists import KnownList, hashes_of, next_list, rebased_list
 from langgraph_keel.core.records import NEW, Kind, Ref, Row, Run, resolve
 from langgraph_keel.core.rows import Loose, row_index, rows_of
-from langgraph_keel.errors import ValueRefused
+from langgraph_keel.errors import CorruptStore, ValueRefused
 
 SHORT = 64
 """Longest text that stands in the header."""
@@ -149,7 +149,8 @@ class Unpacker:
         """Return the values of the channels that have items.
 
         Raises:
-            RefusedType: As `items`, naming the channel too.
+            CorruptStore: As `items`, naming the channel too.
+        RefusedType: Likewise.
         """
         return {
             channel: self._channel(channel, ref, rows.get(channel, ()), where)
@@ -163,6 +164,8 @@ class Unpacker:
                 return self.value(ref, rows)
         except ValueRefused as error:
             raise error.at(f"{where}, channel {channel!r}") from error
+        except CorruptStore as error:
+            raise CorruptStore(f"{where}, channel {channel!r}: {error}") from error
 
 
 @contextmanager

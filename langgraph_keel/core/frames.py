@@ -1,21 +1,27 @@
-"""Frames: how a run of bytes is stored. The first byte says how the rest is to be read.
+"""Frames: how a run of bytes is stored.
 
-`0x00` raw; `0x01` one zstandard frame with its content size in the header. Level 3 was measured against the
-others in the storage study: a pack of 32 chat messages shrinks to a third in about 0.1 ms.
+One byte that says how the rest is to be read (`0x00` raw, `0x01` one zstandard frame with its content size in the
+header), four bytes of checksum over the rest (the low half of its XXH3-64, seeded with the first byte, big endian), the
+rest. SQLite has no checksums of its own: without these, 29 of 600 flipped bits came back as wrong values.
+
+Level 3 was measured against the others in the storage study: a pack of 32 chat messages shrinks to a third in 0.1 ms.
 """
 
 from __future__ import annotations
 
 import threading
 
+import xxhash
 import zstandard
 
 from langgraph_keel.errors import CorruptStore
 
 RAW = b"\x00"
 ZSTD = b"\x01"
-WORTHWHILE = 128
-"""Bytes below which compressing costs more than it saves."""
+HEAD = 5
+"""Bytes before the rest."""
+WORTHWHILE = 512
+"""Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
 MAX_CONTENT = 1 << 30
 """A frame that claims more than 1 GiB is damage or an attack, not a channel value (SQLite's own limit for a row)."""
 
@@ -37,32 +43,44 @@ def _decompressor() -> zstandard.ZstdDecompressor:
     return decompressor
 
 
+def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
+    return xxhash.xxh3_64_digest(rest, seed=kind[0])[4:]
+
+
 def frame(data: bytes) -> bytes:
     """Frame `data`, compressed where that saves at least a tenth."""
     if len(data) >= WORTHWHILE:
         packed = _compressor().compress(data)
         if len(packed) < len(data) * 0.9:
-            return ZSTD + packed
-    return RAW + data
+            return ZSTD + _checksum(ZSTD, packed) + packed
+    return RAW + _checksum(RAW, data) + data
+
+
+def _opened(body: bytes) -> tuple[bytes, memoryview]:
+    """Return the kind of a frame and its rest."""
+    if not isinstance(body, bytes) or len(body) < HEAD:
+        raise CorruptStore(f"a stored body is no frame: {body!r:.40}")
+    return body[:1], memoryview(body)[HEAD:]
 
 
 def unframe(body: bytes) -> bytes:
     """Return what was framed.
 
     Raises:
-        CorruptStore: The frame is of an unknown kind, damaged, or larger than `MAX_CONTENT`.
+        CorruptStore: The frame is damaged, of an unknown kind, or larger than `MAX_CONTENT`.
     """
-    kind = body[:1]
-    if kind == RAW:
-        return body[1:]
-    if kind != ZSTD:
+    kind, rest = _opened(body)
+    if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
-    return _decompress(memoryview(body)[1:])
+    if body[1:HEAD] != _checksum(kind, rest):
+        raise CorruptStore("a stored body does not match its checksum: bytes in the store have changed")
+    return bytes(rest) if kind == RAW else _decompress(rest)
 
 
 def content_size(body: bytes) -> int:
     """Return how many bytes `unframe(body)` would return, without doing it."""
-    return len(body) - 1 if body[:1] == RAW else zstandard.frame_content_size(memoryview(body)[1:])
+    kind, rest = _opened(body)
+    return len(rest) if kind == RAW else zstandard.frame_content_size(rest)
 
 
 def _decompress(data: memoryview) -> bytes:

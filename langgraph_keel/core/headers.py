@@ -45,7 +45,7 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
         checkpoint, metadata, inline = codec.decode(body)
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
-    except (TypeError, ValueError) as error:
+    except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     return Header(checkpoint, metadata, inline)
 

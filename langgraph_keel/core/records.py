@@ -205,10 +205,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """All entries of a thread in the order they were put, and the end of each item log at that moment."""
+    """A thread at one moment.
+
+    Attributes:
+        nodes: All its entries, ghosts included, in the order they were put.
+        ends: Per (namespace, channel), the number that the next item of the log gets.
+        epoch: The store's name of this very thread; another one of the same id, made after a delete, has another.
+    """
 
     nodes: Sequence[Node]
     ends: Mapping[tuple[str, str], int]
+    epoch: Stamp | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) 
 def sweep(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
     """Delete the rows of a thread that no entry shows; return how many. Two trips."""
     graph = yield from core.store.read_graph(thread_id)
-    removed = yield from core.store.remove_rows(thread_id, live_runs(graph), graph.ends)
+    removed = yield from core.store.remove_rows(thread_id, live_runs(graph), graph)
     return removed
 
 

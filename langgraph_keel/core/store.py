@@ -109,14 +109,12 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def remove_rows(
-        self,
-        thread_id: str,
-        live: Mapping[tuple[str, str], Sequence[Run]],
-        ends: Mapping[tuple[str, str], int],
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Q, R, int]:
-        """Delete rows below `ends` that overlap no live run, per (namespace, channel). One trip, atomic.
+        """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
 
-        Returns how many rows went. Item numbers of deleted rows are never used again.
+        Does nothing if the thread is another one by now (`graph.epoch`). Returns how many rows went. Item numbers of
+        deleted rows are never used again.
         """
 
     @abstractmethod

@@ -36,7 +36,7 @@ def _unpack(batch: Batch, codec: Codec, where: str) -> Iterable[tuple[str, int, 
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {batch.task_id}") from error
-    except (TypeError, ValueError) as error:
+    except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
 
 

@@ -56,10 +56,14 @@ class Log:
         return [row for _, row in sorted(self.rows.items()) if _touches(row, runs)]
 
 
+_epochs = count(1)
+
+
 @dataclass(slots=True)
 class Thread:
     """All of one thread, entries in the order they were put."""
 
+    epoch: int = field(default_factory=_epochs.__next__)
     records: dict[Stamp, Record] = field(default_factory=dict)
     logs: dict[tuple[str, str], Log] = field(default_factory=dict)
     batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)
@@ -212,20 +216,18 @@ class MemoryStore(Store[Request, Any]):
         yield remove
 
     def remove_rows(
-        self,
-        thread_id: str,
-        live: Mapping[tuple[str, str], Sequence[Run]],
-        ends: Mapping[tuple[str, str], int],
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Request, Any, int]:
         """See `Store.remove_rows`."""
 
         def remove(state: State) -> int:
-            logs = (state.get(thread_id) or Thread()).logs
+            thread = state.get(thread_id)
+            if thread is None or thread.epoch != graph.epoch:
+                return 0
             dead = [
-                (logs[key], row.lo)
-                for key, end in ends.items()
-                if key in logs
-                for row in logs[key].rows.values()
+                (thread.logs[key], row.lo)
+                for key, end in graph.ends.items()
+                for row in thread.logs[key].rows.values()
                 if row.lo < end and not _touches(row, live.get(key, ()))
             ]
             for log, lo in dead:
@@ -336,7 +338,7 @@ def _graph(thread: Thread) -> Graph:
         for record in thread.records.values()
         for e in [record.entry]
     ]
-    return Graph(nodes, {key: log.end for key, log in thread.logs.items()})
+    return Graph(nodes, {key: log.end for key, log in thread.logs.items()}, thread.epoch)
 
 
 def _make_ghost(record: Record, channels: Collection[str]) -> None:

@@ -48,6 +48,11 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
     return connection
 
 
+def may_only_be_read(path: str) -> bool:
+    """Return whether a file is there that this process may not write."""
+    return os.path.exists(path) and not os.access(path, os.W_OK)
+
+
 def connect_read_only(path: str) -> sqlite3.Connection:
     """Open a database that must exist, for reading.
 
@@ -173,11 +178,15 @@ class LockFile:
 
 @contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Raise SQLite's errors as Keel's."""
+    """Raise SQLite's errors as Keel's, and what damaged rows make of our own code as `CorruptStore`."""
     try:
         yield
     except sqlite3.Error as error:
         raise _named(path, error) from error
+    except KeelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
 
 
 def _named(path: str, error: sqlite3.Error) -> KeelError:

@@ -1,8 +1,8 @@
 """The SQLite driver: connections, one writing thread a process, group commit, and who may write when.
 
-* Writes go to one thread. It takes what has queued up, begins one `IMMEDIATE` transaction, runs each request in a
-  savepoint of its own, and commits once: many waiting puts cost one fsync. WAL with `synchronous=FULL`: `NORMAL` loses
-  acknowledged commits on power loss.
+* Writes go to one thread. It takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits
+  once: many waiting puts cost one fsync. If one fails, nothing is stored and each is run by itself. WAL with
+  `synchronous=FULL`: `NORMAL` loses acknowledged commits on power loss.
 * Between processes a lock file beside the database says whose turn it is. With SQLite's own busy handler eight
   processes starved each other for up to 4 s; with the lock the longest wait was 0.13 s (storage study, section 2).
 * The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a
@@ -16,22 +16,25 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Condition, Lock, RLock, Thread
-from typing import Any, TypeAlias
+from typing import Any
 from weakref import WeakSet
 
 from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed
-from langgraph_keel.sqlite.connection import LockFile, connect, connect_read_only, named_errors, prepare
+from langgraph_keel.sqlite.connection import (
+    LockFile,
+    connect,
+    connect_read_only,
+    may_only_be_read,
+    named_errors,
+    prepare,
+)
+from langgraph_keel.sqlite.jobs import Job, Jobs, finish, take
 from langgraph_keel.sqlite.rows import Work
 
-Job: TypeAlias = tuple[Work, Future[Any]]
-Done: TypeAlias = tuple[Future[Any], Any, BaseException | None]
-GROUP = 128
-"""Most requests to one commit: bounds how long the first of them waits."""
 WAL_BYTES = 4 << 20
 """Size of the WAL from which it is written back to the database."""
 READERS = 4
@@ -88,7 +91,7 @@ class SqliteDriver:
         self._gate = Condition(Lock())
         self._reading = 0
         self._suspended = False
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: Jobs = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         self._writer: Thread | None = None
         self._readers: ThreadPoolExecutor | None = None
@@ -124,13 +127,12 @@ class SqliteDriver:
         self._start()
         if not self._goes_to_writer(request):
             return self.read(request)
-        job = self._submit(request)
-        try:
-            return job.result(self.timeout)
-        except TimeoutError:
-            if job.cancel():
-                raise self._busy() from None
-            return job.result()
+        job = self._submit(Job(request))
+        if not job.wait(self.timeout):
+            if job.give_up():
+                raise self._busy()
+            job.wait()
+        return job.outcome()
 
     async def asend(self, request: Work) -> Any:
         """As `send`, without blocking the running loop."""
@@ -139,16 +141,23 @@ class SqliteDriver:
             await loop.run_in_executor(None, self._start)
         if not self._goes_to_writer(request):
             return await loop.run_in_executor(self._reader_threads(), self.read, request)
-        job = self._submit(request)
-        waiting = asyncio.wrap_future(job)
-        await asyncio.wait({waiting}, timeout=self.timeout)
-        if not waiting.done() and job.cancel():
-            raise self._busy()
-        return await waiting
+        job = self._submit(Job(request, loop))
+        assert job.waiter is not None
+        try:
+            async with asyncio.timeout(self.timeout):
+                await asyncio.shield(job.waiter)
+        except TimeoutError:
+            if job.give_up():
+                raise self._busy() from None
+            await job.waiter
+        except asyncio.CancelledError:
+            job.give_up()
+            raise
+        return job.outcome()
 
     def _goes_to_writer(self, request: Work) -> bool:
         if request.writes and self.read_only:
-            raise ReadOnlyStore(f"{self.path} was opened for reading only")
+            raise ReadOnlyStore(f"{self.path} may only be read, by its mode or because it was opened so")
         return request.writes or self.private
 
     def _busy(self) -> StoreBusy:
@@ -156,9 +165,8 @@ class SqliteDriver:
             f"{self.path}: another process or thread held the store for more than {self.timeout} s; nothing was written"
         )
 
-    def _submit(self, request: Work) -> Future[Any]:
-        job: Future[Any] = Future()
-        self._jobs.put((request, job))
+    def _submit(self, job: Job) -> Job:
+        self._jobs.put(job)
         return job
 
     # -- starting and stopping ---------------------------------------------------------------------------------
@@ -174,6 +182,7 @@ class SqliteDriver:
                 self._ready = True
 
     def _open(self) -> None:
+        self.read_only = self.read_only or may_only_be_read(self.path)
         if self.read_only:
             self._idle.put(connect_read_only(self.path))
             return
@@ -254,59 +263,44 @@ class SqliteDriver:
 
     def _serve(self, connection: sqlite3.Connection, lock: LockFile) -> None:
         jobs = self._jobs
-        while group := _take(jobs):
+        while group := take(jobs):
             try:
-                done = self._commit_group(connection, lock, group)
+                self._commit_group(connection, lock, group)
             except BaseException as error:
                 _fail(group, error)
-            else:
-                _acknowledge(done)
+            finish(group)
         with suppress(sqlite3.Error), lock.held():
             connection.close()
         lock.close()
 
-    def _commit_group(self, connection: sqlite3.Connection, lock: LockFile, group: list[Job]) -> list[Done]:
+    def _commit_group(self, connection: sqlite3.Connection, lock: LockFile, group: list[Job]) -> None:
         with named_errors(self.path), lock.held():
-            done = _commit(connection, self.path, group)
+            _commit(connection, self.path, [job for job in group if job.claim()])
             if not self.private:
                 _write_back(connection, self.path)
-            return done
 
 
-def _take(jobs: SimpleQueue[Job | None]) -> list[Job]:
-    """Wait for work, then take all that is there; an empty list means that the driver was closed."""
-    group: list[Job] = []
-    job = jobs.get()
-    while job is not None:
-        group.append(job)
-        if len(group) >= GROUP or jobs.empty():
-            return group
-        job = jobs.get()
-    if group:
-        jobs.put(None)
-    return group
+def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
+    """Run requests in one transaction; leave in each job what to tell its caller."""
+    try:
+        with _transaction(connection, "IMMEDIATE"):
+            for job in group:
+                job.result = job.work.run(connection.execute)
+    except BaseException as error:
+        _fail(group, _named(path, error))
+        if len(group) > 1:
+            # One of them failed, and nothing is stored: each by itself, so that only that one fails.
+            for job in group:
+                job.error = None
+                _commit(connection, path, [job])
 
 
-def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> list[Done]:
-    """Run the requests that are still wanted in one transaction; return what to tell each of those who wait."""
-    wanted = [(work, job) for work, job in group if job.set_running_or_notify_cancel()]
-    with _transaction(connection, "IMMEDIATE"):
-        return [(job, *_attempt(connection, path, work)) for work, job in wanted]
-
-
-def _attempt(connection: sqlite3.Connection, path: str, work: Work) -> tuple[Any, BaseException | None]:
-    connection.execute("SAVEPOINT request")
+def _named(path: str, error: BaseException) -> BaseException:
     try:
         with named_errors(path):
-            result = work.run(connection.execute)
-    except BaseException as error:
-        if not connection.in_transaction:
-            # SQLite rolled everything back (disk full, I/O error): nobody in this group has anything.
-            raise
-        connection.execute("ROLLBACK TO request")
-        return None, error
-    connection.execute("RELEASE request")
-    return result, None
+            raise error
+    except BaseException as named:
+        return named
 
 
 @contextmanager
@@ -323,22 +317,14 @@ def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
 
 def _write_back(connection: sqlite3.Connection, path: str) -> None:
     with suppress(FileNotFoundError, sqlite3.OperationalError):
-        if Path(f"{path}-wal").stat().st_size > WAL_BYTES:
+        if os.stat(f"{path}-wal").st_size > WAL_BYTES:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def _acknowledge(done: list[Done]) -> None:
-    for job, result, error in done:
-        if error is None:
-            job.set_result(result)
-        else:
-            job.set_exception(error)
-
-
 def _fail(group: list[Job], error: BaseException) -> None:
-    for _, job in group:
-        if not job.done() and (job.running() or job.set_running_or_notify_cancel()):
-            job.set_exception(error)
+    for job in group:
+        job.claim()
+        job.error = error
 
 
 class AsyncSqliteDriver:

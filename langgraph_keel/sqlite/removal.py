@@ -14,7 +14,6 @@ from langgraph_keel.sqlite.rows import (
     Execute,
     Place,
     Slots,
-    end_of,
     head_of,
     insert_namespace,
     known_slots,
@@ -38,11 +37,17 @@ def read_graph(thread_id: str, execute: Execute) -> Graph:
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
     for place, name in _namespaces(execute, thread_id):
-        slots = known_slots(execute, place.namespace)
+        names = known_slots(execute, place.namespace)
+        slots = known_slots(execute, place.namespace, names)
         nodes += _nodes(execute, place, thread_id, name, slots)
-        ends |= {(name, channel): end_of(execute, slot.id) for channel, slot in slots.items()}
+        ends |= {(name, channel): slot.end for channel, slot in slots.items()}
     nodes.sort(key=lambda node: int(node.stamp))
-    return Graph(nodes, ends)
+    return Graph(nodes, ends, _epoch(execute, thread_id))
+
+
+def _epoch(execute: Execute, thread_id: str) -> int | None:
+    row = execute("SELECT id FROM threads WHERE name = ?", (thread_id,)).fetchone()
+    return int(row[0]) if row else None
 
 
 def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slots) -> Iterator[Node]:
@@ -79,22 +84,19 @@ def remove_entries(
 
 def _raise_floor(execute: Execute, thread_id: str) -> None:
     # Before entries go: the sequence numbers they used must never be given out again.
-    row = execute("SELECT id FROM threads WHERE name = ?", (thread_id,)).fetchone()
-    if row:
-        execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, row[0]), row[0]))
+    thread = _epoch(execute, thread_id)
+    if thread is not None:
+        execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
 
 
-def remove_rows(
-    thread_id: str,
-    live: Mapping[tuple[str, str], Sequence[Run]],
-    ends: Mapping[tuple[str, str], int],
-    execute: Execute,
-) -> int:
+def remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph, execute: Execute) -> int:
     """See `Store.remove_rows`."""
+    if _epoch(execute, thread_id) != graph.epoch:
+        return 0
     removed = 0
     for place, name in _namespaces(execute, thread_id):
         for channel, slot in known_slots(execute, place.namespace).items():
-            end = ends.get((name, channel), 0)
+            end = graph.ends.get((name, channel), 0)
             # Before rows go: the numbers they used must never be given out again.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
             removed += _remove_dead(execute, slot.id, live.get((name, channel), ()), end)

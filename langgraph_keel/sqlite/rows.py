@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph_keel.core.frames import frame, unframe
-from langgraph_keel.core.records import Address, Kind, Ref, Row, Run, resolve
+from langgraph_keel.core.records import Address, Kind, NewEntry, Ref, Row, Run, resolve
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import CorruptStore, StoreError
 
@@ -40,10 +40,11 @@ class Work:
 
 
 class Channel(NamedTuple):
-    """A channel of a namespace: its id, and the slot by which refs name it."""
+    """A channel of a namespace: its id, its slot (refs name it by that), and the end of its item log if asked for."""
 
     id: int
     slot: int
+    end: int = 0
 
 
 Slots: TypeAlias = Mapping[str, Channel]
@@ -99,15 +100,84 @@ def insert_namespace(execute: Execute, thread: int, name: str) -> int:
     return int(namespace)
 
 
-def known_slots(execute: Execute, namespace: int) -> dict[str, Channel]:
-    """Return the channels of a namespace."""
-    rows = execute("SELECT name, id, slot FROM channels WHERE namespace = ?", (namespace,)).fetchall()
-    return {name: Channel(channel, slot) for name, channel, slot in rows}
+class Situation(NamedTuple):
+    """What a put finds, read in one statement: between statements another thread may take Python's lock for 5 ms.
+
+    Attributes:
+        place: Where the entries of the namespace stand.
+        seq: The highest sequence number that the thread ever used.
+        head: Id of the newest entry on the trunk.
+        same: Key of the entry that already has the new id.
+        parent: Key of the parent.
+        has_base: Whether the base is still there.
+    """
+
+    place: Place
+    seq: int
+    head: str | None
+    same: int | None
+    parent: int | None
+    has_base: bool
 
 
-def channel_slots(execute: Execute, namespace: int, names: Iterable[str]) -> dict[str, Channel]:
-    """Return the channels of a namespace after adding those of `names` that are new."""
-    slots = known_slots(execute, namespace)
+OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
+SITUATION = (
+    "SELECT t.id, n.id, "
+    f"max(t.floor, coalesce((SELECT max(key) FROM entries WHERE {OF_THREAD}) & {LAST}, 0)), "
+    "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 0 ORDER BY key DESC LIMIT 1), "
+    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
+    "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
+    "EXISTS (SELECT 1 FROM entries WHERE key = ?) "
+    "FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
+)
+IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
+IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
+
+
+def situation(execute: Execute, new: NewEntry) -> Situation | None:
+    """Return what a put finds, or `None` if nothing was ever stored in its namespace."""
+    address, parent = new.address, new.parent or ""
+    checkpoint_id = str(address.checkpoint_id)
+    row = execute(
+        IN_SUBGRAPH if address.checkpoint_ns else IN_ROOT,
+        (
+            mark_of(checkpoint_id),
+            checkpoint_id,
+            mark_of(parent),
+            parent,
+            new.base,
+            address.thread_id,
+            address.checkpoint_ns,
+        ),
+    ).fetchone()
+    return Situation(Place(row[0], row[1], bool(address.checkpoint_ns)), *row[2:]) if row else None
+
+
+def first_situation(execute: Execute, address: Address) -> Situation:
+    """Create a namespace; return what the first put in it finds."""
+    place = create_place(execute, address)
+    return Situation(place, last_seq(execute, place.thread), None, None, None, False)
+
+
+def known_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
+    """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
+    end = (
+        f"max(floor, coalesce((SELECT (i.key & {LAST}) + i.count FROM items i WHERE i.key BETWEEN id << 32 "
+        f"AND id << 32 | {LAST} ORDER BY i.key DESC LIMIT 1), 0))"
+    )
+    marks = ", ".join("?" * len(growing))
+    rows = execute(
+        f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE 0 END FROM channels WHERE namespace = ?",
+        (*growing, namespace),
+    ).fetchall()
+    return {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
+
+
+def channel_slots(
+    execute: Execute, namespace: int, names: Iterable[str], growing: Collection[str]
+) -> dict[str, Channel]:
+    """Return the channels of a namespace, as `known_slots`, after adding those of `names` that are new."""
+    slots = known_slots(execute, namespace, growing)
     for name in names:
         if name not in slots:
             slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
@@ -169,18 +239,9 @@ def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
         raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error
 
 
-def end_of(execute: Execute, channel: int) -> int:
-    """Return the number that the next item of a log gets."""
-    (floor,) = execute("SELECT floor FROM channels WHERE id = ?", (channel,)).fetchone()
-    row = execute(
-        "SELECT key, count FROM items WHERE key BETWEEN ? AND ? ORDER BY key DESC LIMIT 1", span(channel)
-    ).fetchone()
-    return max(floor, (row[0] & LAST) + row[1]) if row else int(floor)
-
-
 def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
-    """Append rows to an item log; return the number of their first item."""
-    first = lo = end_of(execute, channel.id)
+    """Append rows at the end of an item log; return the number of their first item."""
+    lo = channel.end
     for row in rows:
         if lo + row.count > LAST:
             raise StoreError("an item log holds 2^32 items: copy the thread to go on")
@@ -189,7 +250,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
             (span(channel.id)[0] + lo, row.count, row.body),
         )
         lo += row.count
-    return first
+    return channel.end
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:

@@ -34,17 +34,17 @@ from langgraph_keel.sqlite.rows import (
     LAST,
     Execute,
     Place,
+    Situation,
     Work,
     append_rows,
     channel_slots,
     create_place,
     find_place,
-    head_of,
-    key_of,
-    last_seq,
+    first_situation,
     mark_of,
     pack_refs,
     replace_rows,
+    situation,
     span,
 )
 
@@ -93,13 +93,10 @@ class SqliteStore(Store[Work, Any]):
         yield Work(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
-        self,
-        thread_id: str,
-        live: Mapping[tuple[str, str], Sequence[Run]],
-        ends: Mapping[tuple[str, str], int],
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        removed: int = yield Work(partial(removal.remove_rows, thread_id, live, ends), writes=True)
+        removed: int = yield Work(partial(removal.remove_rows, thread_id, live, graph), writes=True)
         return removed
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
@@ -126,29 +123,24 @@ class SqliteStore(Store[Work, Any]):
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     address = new.address
-    place = find_place(execute, address)
-    if new.base is not None and not _exists(execute, new.base):
+    before = situation(execute, new)
+    if new.base is not None and not (before and before.has_base):
         return BaseGone()
-    head = head_of(execute, place) if place else None
-    follows = not new.checked or (head and head[1]) in (new.parent, address.checkpoint_id)
+    head = before.head if before else None
+    follows = not new.checked or head in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
-        return Moved(head and head[1])
-    return _insert(execute, new, place or create_place(execute, address), 0 if follows else 1)
+        return Moved(head)
+    return _insert(execute, new, before or first_situation(execute, address), 0 if follows else 1)
 
 
-def _exists(execute: Execute, stamp: Stamp) -> bool:
-    return execute("SELECT 1 FROM entries WHERE key = ?", (stamp,)).fetchone() is not None
-
-
-def _insert(execute: Execute, new: NewEntry, place: Place, state: int) -> Stored:
-    slots = channel_slots(execute, place.namespace, new.refs)
+def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
+    place, seq = before.place, before.seq + 1
+    slots = channel_slots(execute, place.namespace, new.refs, new.appends)
     first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
     for name, rows in new.repacks.items():
         replace_rows(execute, slots[name].id, rows)
-    checkpoint_id = str(new.address.checkpoint_id)
-    parent = new.parent and key_of(execute, place.namespace, new.parent)
-    seq = last_seq(execute, place.thread) + 1
-    _replace(execute, place, checkpoint_id, seq)
+    if before.same is not None:
+        _replace(execute, place, before.same, seq)
     key = span(place.thread)[0] + seq
     execute(
         "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
@@ -158,10 +150,10 @@ def _insert(execute: Execute, new: NewEntry, place: Place, state: int) -> Stored
             place.namespace,
             int(place.nested),
             state,
-            checkpoint_id,
-            mark_of(checkpoint_id),
-            parent & LAST if parent else new.parent,
-            None if new.run_id is None else str(new.run_id),
+            new.address.checkpoint_id,
+            mark_of(str(new.address.checkpoint_id)),
+            before.parent & LAST if before.parent else new.parent,
+            new.run_id,
             new.updated_at,
             pack_refs(new.refs, slots, first),
             new.header,
@@ -170,15 +162,13 @@ def _insert(execute: Execute, new: NewEntry, place: Place, state: int) -> Stored
     return Stored(key, first)
 
 
-def _replace(execute: Execute, place: Place, checkpoint_id: str, seq: int) -> None:
+def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
     """Make room for an entry that is put again under the same id; its children follow it."""
-    old = key_of(execute, place.namespace, checkpoint_id)
-    if old is not None:
-        execute(
-            "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
-            (seq, old & LAST, *span(place.thread)),
-        )
-        execute("DELETE FROM entries WHERE key = ?", (old,))
+    execute(
+        "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
+        (seq, old & LAST, *span(place.thread)),
+    )
+    execute("DELETE FROM entries WHERE key = ?", (old,))
 
 
 def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:

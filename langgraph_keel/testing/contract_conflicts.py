@@ -40,7 +40,8 @@ class ConflictContract(RigFixtures):
         assert exact(values_of(warm.face.read(at()))) == exact({"list": [*chat(4), *chat(1, 40)]})
 
     def test_two_runs_on_an_empty_thread(self, warm: Rig) -> None:
-        start = {**at(), "recursion_limit": 25}  # as LangGraph configures every run
+        start = at()
+        start["recursion_limit"] = 25  # as LangGraph configures every run
         warm.face.put(start, checkpoint_of("first", {"a": 1}))
         with pytest.raises(CheckpointConflict) as refused:
             warm.face.put(start, checkpoint_of("second", {"a": 2}))
@@ -93,7 +94,13 @@ class ConflictContract(RigFixtures):
         won = winner.put({"list": chat(5)})
         assert warm.face.read(at()).config == won
         assert exact(values_of(warm.face.read(further))) == exact({"list": [*chat(3), *chat(2, 40)]})
-        assert [id_of(found) for found in warm.face.list(at())] == ["00000005", "00000004", "00000003", "00000002", "00000001"]
+        assert [id_of(found) for found in warm.face.list(at())] == [
+            "00000005",
+            "00000004",
+            "00000003",
+            "00000002",
+            "00000001",
+        ]
 
     def test_a_branch_can_be_continued_on_purpose(self, warm: Rig) -> None:
         warm.author().put({"n": 0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, w
 from langgraph_keel.testing.histories import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
-STATES = [
+STATES: list[dict[str, Any]] = [
     {"n": 0, "list": chat(9, 800), "tree": dict(reversed(TREE.items()))},
     *({"n": n, "list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 36)),
 ]
@@ -61,12 +62,14 @@ def refill(rig: Rig) -> None:
 def written_on(face: Face) -> None:
     """Go on where the thread is, with items of every kind."""
     run = face.read(at()).config
-    for state in (STATES[20], {"list": chat(3, 700), "tree": {"n": 1}, "text": "n" * 90}):
-        run = face.put(run, checkpoint_of(f"meanwhile {len(state)}", state))
+    for n in (3, 4):
+        state = {"list": chat(n, 700), "tree": {**TREE, "meanwhile": n}, "text": f"{n} " * 50}
+        run = face.put(run, checkpoint_of(f"meanwhile {n}", state))
 
 
 def pruned_and_written_on(face: Face) -> None:
-    """Prune the thread, then go on."""
+    """Leave nothing of the thread's items, then go on."""
+    face.put(face.read(at()).config, checkpoint_of("empty", {}))
     face.prune(["t"])
     written_on(face)
 
@@ -74,8 +77,8 @@ def pruned_and_written_on(face: Face) -> None:
 def begun_anew(face: Face) -> None:
     """Delete the thread and begin another one of the same name."""
     face.delete_thread("t")
-    for n, state in enumerate((*STATES[:4], {"list": chat(3, 700), "tree": {"n": 1}, "text": "n" * 90})):
-        face.put(at(), checkpoint_of(f"anew {n}", state))
+    for n in range(1, 5):
+        face.put(at(), checkpoint_of(f"anew {n}", STATES[n]))
 
 
 MEANWHILE: dict[str, Callable[[Face], object]] = {
@@ -178,22 +181,22 @@ class FaultContract(RigFixtures):
     def test_others_may_write_while_one_removes(self, warm: Rig, change: str, action: str) -> None:
         for trip in range(1, 12):
             refill(warm)
-            told_then: list[Any] = []
-
-            def act() -> None:
-                other = SyncFace(warm.backend.open)
-                MEANWHILE[action](other)
-                told_then.append(newest_of(other))  # noqa: B023
-
-            meanwhile = Meanwhile(trip, act)
+            meanwhile = Meanwhile(trip, partial(MEANWHILE[action], SyncFace(warm.backend.open)))
             CHANGES[change](warm.on(with_tap(warm.backend.open(), meanwhile)))
             if not meanwhile.happened:
                 return
-            assert [newest_of(warm.open())] == told_then
-            told(warm.open())  # all that is left can be read
-            CHANGES[change](warm.open())
-            assert [newest_of(warm.open())] == told_then
+            self._compare(warm, change, action)
         raise AssertionError("a removal takes more than a dozen round trips")
+
+    def _compare(self, rig: Rig, change: str, action: str) -> None:
+        """Compare with what there would be had the others acted before."""
+        now = newest_of(rig.open())
+        told(rig.open())  # all that is left can be read
+        CHANGES[change](rig.open())
+        assert newest_of(rig.open()) == now
+        refill(rig)
+        MEANWHILE[action](rig.open())
+        assert newest_of(rig.open()) == now
 
     @pytest.mark.parametrize("lost_reply", [False, True])
     def test_a_failed_put_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:

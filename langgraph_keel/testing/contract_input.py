@@ -19,7 +19,7 @@ ODD_IDS = {
     "percent": "100%25%s",
     "newline": "a\nb\r\n",
     "emoji": "😀 naïve",
-    "quotes": "it's \"quoted\" `so`",
+    "quotes": 'it\'s "quoted" `so`',
     "sql": "'; DROP TABLE threads; --",
     "glob": "*?[a-z]",
     "braces": "{t}:{}",
@@ -145,7 +145,13 @@ class InputContract(RigFixtures):
                 assert id_of(warm.face.read(at())) == id_of(author.config)
 
     def test_configs_without_a_thread_are_refused(self, warm: Rig) -> None:
-        configs: list[Any] = [{}, {"configurable": {}}, {"configurable": {"thread_id": None}}, at(""), {"configurable": 1}]
+        configs: list[Any] = [
+            {},
+            {"configurable": {}},
+            {"configurable": {"thread_id": None}},
+            at(""),
+            {"configurable": 1},
+        ]
         for config in configs:
             for call in (warm.face.get_tuple, lambda config: list(warm.face.list(config))):
                 with pytest.raises(InvalidConfig):
@@ -167,16 +173,16 @@ class InputContract(RigFixtures):
 
     @pytest.mark.parametrize("size", [1, 400])
     def test_what_cannot_be_stored_is_refused_by_name(self, rig: Rig, size: int) -> None:
-        good = {"list": list(range(size))}
+        good: dict[str, Any] = {"list": list(range(size))}
         config = rig.author().put(good)
         before = rig.backend.raw()
-        states = [{**good, "mine": Unknown()}, {"list": [*good["list"], {"deep": Unknown()}]}]
+        states: list[dict[str, Any]] = [{**good, "mine": Unknown()}, {"list": [*good["list"], {"deep": Unknown()}]}]
         for state, channel in zip(states, ["mine", "list"], strict=True):
             with pytest.raises(UnstorableValue, match=rf"thread 't'.*'{channel}'.*Unknown"):
                 rig.continuing(at()).put(state)
-        with pytest.raises(UnstorableValue, match="thread 't'.*task 1.*mine.*Unknown"):
+        with pytest.raises(UnstorableValue, match=r"thread 't'.*task 1.*mine.*Unknown"):
             rig.face.put_writes(config, [("mine", Unknown())], "task 1")
-        with pytest.raises(UnstorableValue, match="thread 't'.*metadata.*Unknown"):
+        with pytest.raises(UnstorableValue, match=r"thread 't'.*metadata.*Unknown"):
             rig.continuing(at()).put(good, metadata={"mine": Unknown()})
         assert rig.backend.raw() == before
         rig.continuing(at()).put({"list": [*good["list"], "next"]})

@@ -183,7 +183,7 @@ class ReadingContract(RigFixtures):
     def test_versions_grow(self, warm: Rig) -> None:
         saver = warm.face.saver
         for start in (None, 3, 2.5, "00000000000000000000000000000009.0.504"):
-            versions = [start]
+            versions: list[Any] = [start]
             for _ in range(3):
                 versions.append(saver.get_next_version(versions[-1], None))
             grown = versions[1:] if start is None else versions

@@ -13,7 +13,7 @@ from langgraph_keel.testing.histories import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, values_of
 
 SECRETS = [f"{n}-{UUID(int=n * 0x1234567890ABCDEF1234567)}" + "-x5Jq8#Vz" * 4 for n in range(9)]
-"""Texts that are long enough for an item of their own and too short to be compressed: they can be seen in the raw bytes."""
+"""Texts long enough for an item of their own and too short to be compressed: they can be seen in the raw bytes."""
 
 
 def seen(rig: Rig) -> list[int]:

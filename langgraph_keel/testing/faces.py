@@ -1,7 +1,7 @@
 """Faces: one way to call a saver, whichever of its two sets of methods does the work.
 
-A test is written once against a `Face` and runs on both. A face asks for its saver at every call, so that a test may have
-a new saver object each time (a cold memo, as another process would have).
+A test is written once against a `Face` and runs on both. A face asks for its saver at every call, so that a test may
+have a new saver object each time (a cold memo, as another process would have).
 """
 
 from __future__ import annotations
@@ -72,9 +72,7 @@ class Face(ABC):
         assert found is not None, f"there is no checkpoint at {config}"
         return found
 
-    def delta_history(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
+    def delta_history(self, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """As `KeelSaver.get_delta_channel_history`."""
         history = self._call("get_delta_channel_history", config=config, channels=channels)
         return cast(Mapping[str, DeltaChannelHistory], history)
@@ -95,6 +93,7 @@ class Face(ABC):
         """As `KeelSaver.prune`."""
         self._call("prune", thread_ids, strategy=strategy)
 
+    @abstractmethod
     def close(self) -> None:
         """Free what the face itself holds; the saver stays open."""
 
@@ -112,6 +111,9 @@ class SyncFace(Face):
             yield from listing
         finally:
             listing.close()
+
+    def close(self) -> None:
+        """Do nothing; this face holds nothing."""
 
 
 class AsyncFace(Face):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
 TREE: dict[str, Any] = {
     f"branch {n}": {"name": f"name {n}", "leaves": {f"leaf {k}": {"n": k, "text": "t" * 20} for k in range(8)}}
@@ -14,7 +14,7 @@ TREE: dict[str, Any] = {
 }
 
 
-def chat(count: int, start: int = 0) -> list[AnyMessage]:
+def chat(count: int, start: int = 0) -> list[Any]:
     """Return messages of which no two are equal."""
     return [
         HumanMessage(f"question {n} " + "why " * 20, id=f"h{n}")

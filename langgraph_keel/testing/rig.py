@@ -22,7 +22,7 @@ class StoreUnderTest(Protocol):
     """What the author of a backend gives to the contract. The backend closes what it opened itself."""
 
     def open(self, **options: Any) -> KeelSaver:
-        """Return a new saver object with an empty memo, always on the same stored data; `options` as for `KeelSaver`."""
+        """Return a new saver object with an empty memo, on the same stored data; `options` as for `KeelSaver`."""
         ...
 
     def wipe(self) -> None:
@@ -73,7 +73,7 @@ def values_of(found: CheckpointTuple) -> dict[str, Any]:
 
 
 def exact(value: Any) -> Any:
-    """Return a form of `value` that is equal only for values of equal types, order of keys and sign of zero included."""
+    """Return a form of `value` that is equal only for values of equal types; order of keys and sign of zero count."""
     if isinstance(value, str):
         # A thread id that remembers how it was read is a str in every respect.
         return str(value)
@@ -111,7 +111,7 @@ class Author:
         metadata: Mapping[str, Any] | None = None,
         **changes: Any,
     ) -> RunnableConfig:
-        """Put the next checkpoint; return its config. What the run's config says beside the id stays, as in LangGraph."""
+        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph."""
         step = next(self._step)
         checkpoint = checkpoint_of(checkpoint_id or next(self._ids), values, **changes)
         kept = {"source": "loop", "step": step, "parents": {}, **(metadata or {})}

@@ -2,8 +2,7 @@
 
     cd tests && python -m broken [store ...]
 
-A store is wrong on either face and with either memo, so the blocking face with a warm memo is enough. One process for all: most
-of the time would go into imports.
+One process for all: most of the time would go into imports.
 """
 
 from __future__ import annotations
@@ -16,15 +15,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
 from broken.reading import READING
 from broken.removing import REMOVING
 from broken.writing import WRITING
-
 from langgraph_keel.memory.store import MemoryStore
 
 BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING}
 STORES: Mapping[str, Callable[[], MemoryStore]] = {"control": MemoryStore, **BROKEN}
-OPTIONS = ["-x", "-q", "-k", "not async and not cold", "-p", "no:cacheprovider", "-p", "no:randomly", "--tb=no"]
+OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
+# A store that is wrong may well make a listing that never ends.
+OPTIONS += ["--timeout=20", "--timeout-method=signal"]
+# What this module imports was imported before pytest had a chance to look at it.
+OPTIONS += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
 
 
 class FirstFailure:

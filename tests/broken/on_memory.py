@@ -1,15 +1,29 @@
-"""The contract on the store that KEEL_BROKEN_STORE names. Run by `python -m broken`; no test file of its own."""
+"""The contract on the store that KEEL_BROKEN_STORE names. Run by `python -m broken`; no test file of its own.
+
+A store is wrong on either face and with either memo, so the blocking face with a warm memo is enough.
+"""
 
 import os
+from collections.abc import Iterator
 
 import pytest
-from broken import __main__ as broken
 from stores import MemoryUnderTest
 
-from langgraph_keel.testing import SaverContract
+from broken import __main__ as broken
+from langgraph_keel.testing import Rig, SaverContract, SyncFace
 
 
 class TestBroken(SaverContract):
     @pytest.fixture
     def backend(self) -> MemoryUnderTest:
         return MemoryUnderTest(broken.STORES[os.environ["KEEL_BROKEN_STORE"]]())
+
+    @pytest.fixture
+    def rig(self, backend: MemoryUnderTest) -> Iterator[Rig]:
+        rig = Rig(backend, SyncFace)
+        yield rig
+        rig.close()
+
+    @pytest.fixture
+    def warm(self, rig: Rig) -> Rig:
+        return rig

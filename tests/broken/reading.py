@@ -34,8 +34,8 @@ class HeadByGreatestId(MemoryStore):
 
 def _greatest(state: State, address: Address) -> str | None:
     records = state[address.thread_id].records.values() if address.thread_id in state else ()
-    ids = [str(r.entry.address.checkpoint_id) for r in records if r.entry.address.checkpoint_ns == address.checkpoint_ns]
-    return max(ids, default=None)
+    addresses = [record.entry.address for record in records]
+    return max((str(a.checkpoint_id) for a in addresses if a.checkpoint_ns == address.checkpoint_ns), default=None)
 
 
 class UnknownIdsMeanTheLatest(MemoryStore):
@@ -74,10 +74,8 @@ class PagesOverlap(MemoryStore):
     """Begins a page with the last entry of the page before it."""
 
     def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
-        entries = yield from super().scan(replace(query, after=None, limit=10**9))
-        stamps = [entry.stamp for entry in entries]
-        start = stamps.index(query.after) if query.after in stamps else 0
-        return entries[start : start + query.limit]
+        entries = yield from super().scan(query)
+        return [query.after, *entries][: query.limit] if query.after else entries
 
 
 class BeforeIncludesTheBound(MemoryStore):
@@ -128,7 +126,7 @@ class HistoryStopsEarly(MemoryStore):
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
         found = yield from super().read_history(address, channels)
         for place, each in enumerate(found):
-            if channels & set(each.entry.refs):
+            if set(channels) & set(each.entry.refs):
                 return found[: place + 1]
         return found
 

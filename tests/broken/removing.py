@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import NewEntry, Outcome, Run, Stamp
+from langgraph_keel.core.records import Graph, NewEntry, Outcome, Run, Stamp
 from langgraph_keel.memory.store import MemoryStore, Request, State, Thread
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
-Ends = Mapping[tuple[str, str], int]
 
 
 class PruneDropsALiveRow(MemoryStore):
     """Deletes the first live row of every log, too."""
 
-    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
         less = {key: [(lo + 1, hi) for lo, hi in runs] for key, runs in live.items()}
-        removed = yield from super().remove_rows(thread_id, less, ends)
+        removed = yield from super().remove_rows(thread_id, less, graph)
         return removed
 
 
 class PruneKeepsRows(MemoryStore):
     """Leaves the rows of removed entries behind."""
 
-    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
         yield lambda state: None
         return 0
 
@@ -34,14 +34,23 @@ class PruneKeepsRows(MemoryStore):
 class ReusesItemNumbers(MemoryStore):
     """Numbers new items on from the last one that is left."""
 
-    def remove_rows(self, thread_id: str, live: Live, ends: Ends) -> Plan[Request, Any, int]:
-        removed = yield from super().remove_rows(thread_id, live, ends)
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+        removed = yield from super().remove_rows(thread_id, live, graph)
 
         def rewind(state: State) -> None:
             for log in state.get(thread_id, Thread()).logs.values():
                 log.end = max((row.lo + row.count for row in log.rows.values()), default=0)
 
         yield rewind
+        return removed
+
+
+class SweepsAnotherThread(MemoryStore):
+    """Does not notice that a thread is another one of the same name by now."""
+
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+        now = yield from self.read_graph(thread_id)
+        removed = yield from super().remove_rows(thread_id, live, replace(graph, epoch=now.epoch))
         return removed
 
 
@@ -212,6 +221,7 @@ REMOVING: Mapping[str, Callable[[], MemoryStore]] = {
         PruneDropsALiveRow,
         PruneKeepsRows,
         ReusesItemNumbers,
+        SweepsAnotherThread,
         RemovalLeavesWrites,
         RemovalTakesAllNamespaces,
         GhostsAreSeen,

@@ -1,0 +1,41 @@
+"""Random histories on every backend, compared with whole values."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+from stores import MemoryUnderTest, SqliteUnderTest
+
+from langgraph_keel.testing import SaverMachine
+
+
+class MemoryMachine(SaverMachine):
+    def make_backend(self) -> MemoryUnderTest:
+        return MemoryUnderTest()
+
+
+class SqliteMachine(SaverMachine):
+    backend: SqliteUnderTest
+
+    def make_backend(self) -> SqliteUnderTest:
+        self._directory = TemporaryDirectory()
+        return SqliteUnderTest(str(Path(self._directory.name) / "keel.db"))
+
+    def release(self) -> None:
+        self.backend.close()
+        self._directory.cleanup()
+
+
+SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.slow
+def test_memory_keeps_what_the_oracle_keeps() -> None:
+    run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=60))
+
+
+@pytest.mark.slow
+def test_sqlite_keeps_what_the_oracle_keeps() -> None:
+    run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=25))
