@@ -29,3 +29,10 @@ class TestSqliteInMemory(SaverContract):
         store = SqliteUnderTest(":memory:")
         yield store
         store.close()
+
+
+def test_no_part_of_the_contract_hides_a_test_of_another() -> None:
+    parts = SaverContract.__bases__
+    names = [name for part in parts for name in vars(part) if not name.startswith("__")]
+    assert len(parts) == 10
+    assert sorted(names) == sorted(set(names))

@@ -81,11 +81,13 @@ class Thread:
         return None
 
     def head(self, namespace: str) -> Record | None:
-        """Return the newest entry on the trunk of a namespace."""
-        for record in reversed(self.records.values()):
-            if record.entry.address.checkpoint_ns == namespace and record.trunk and not record.ghost:
-                return record
-        return None
+        """Return the newest entry on the trunk of a namespace, or of all its entries if no trunk is left."""
+        seen = [
+            record
+            for record in reversed(self.records.values())
+            if record.entry.address.checkpoint_ns == namespace and not record.ghost
+        ]
+        return next((record for record in seen if record.trunk), seen[0] if seen else None)
 
     def visible(self, namespace: str, checkpoint_id: str | None) -> Record | None:
         """Return the entry with this id, or the head if it is `None`; never a ghost."""
@@ -126,7 +128,7 @@ class MemoryStore(Store[Request, Any]):
         first = {channel: self._append(thread, address, channel, rows) for channel, rows in new.appends.items()}
         for channel, rows in new.repacks.items():
             _repack(thread.log(address.checkpoint_ns, channel), rows)
-        return self._keep(thread, new, first, follows)
+        return self._keep(thread, new, first, follows or head is None)
 
     def _append(self, thread: Thread, address: Address, channel: str, rows: Sequence[Row]) -> int:
         log = thread.log(address.checkpoint_ns, channel)

@@ -50,7 +50,8 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
 
 def may_only_be_read(path: str) -> bool:
     """Return whether a file is there that this process may not write."""
-    return os.path.exists(path) and not os.access(path, os.W_OK)
+    effective = os.access in os.supports_effective_ids
+    return os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective)
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:

@@ -16,6 +16,7 @@ from langgraph_keel.core.records import (
     Run,
     ThreadInfo,
 )
+from langgraph_keel.errors import CorruptStore
 from langgraph_keel.sqlite.rows import (
     LAST,
     Execute,
@@ -51,7 +52,10 @@ def entry_of(row: Any, thread_id: str, namespace: str, slots: Slots) -> Entry:
     """Return the entry in a row of `COLUMNS` or `SHOWN`."""
     key, checkpoint_id, parent, _, run, refs, header = row
     address = Address(thread_id, namespace, checkpoint_id)
-    return Entry(address, parent, key, header, unpack_refs(refs, slots), run)
+    try:
+        return Entry(address, parent, key, header, unpack_refs(refs, slots), run)
+    except CorruptStore as error:
+        raise CorruptStore(f"thread {thread_id!r}, checkpoint {checkpoint_id}: {error}") from error
 
 
 def read_entry(address: Address, execute: Execute) -> Found | None:

@@ -124,7 +124,8 @@ OF_THREAD = f"key BETWEEN t.id << 32 AND t.id << 32 | {LAST}"
 SITUATION = (
     "SELECT t.id, n.id, "
     f"max(t.floor, coalesce((SELECT max(key) FROM entries WHERE {OF_THREAD}) & {LAST}, 0)), "
-    "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 0 ORDER BY key DESC LIMIT 1), "
+    "coalesce((SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 0 ORDER BY key DESC LIMIT 1), "
+    "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 1 ORDER BY key DESC LIMIT 1)), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
     "EXISTS (SELECT 1 FROM entries WHERE key = ?) "
@@ -190,12 +191,11 @@ def channel_slots(
 
 
 def head_of(execute: Execute, place: Place) -> Any:
-    """Return (key, id) of the newest entry on the trunk, or `None`."""
+    """Return (key, id) of the newest entry on the trunk, of all entries if no trunk is left, or `None`."""
     where = "nested" if place.nested else "key BETWEEN ? AND ?"
-    return execute(
-        f"SELECT key, id FROM entries WHERE {where} AND namespace = ? AND state = 0 ORDER BY key DESC LIMIT 1",
-        (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
-    ).fetchone()
+    of = (place.namespace,) if place.nested else (*span(place.thread), place.namespace)
+    sql = f"SELECT key, id FROM entries WHERE {where} AND namespace = ? AND state = ? ORDER BY key DESC LIMIT 1"
+    return execute(sql, (*of, 0)).fetchone() or execute(sql, (*of, 1)).fetchone()
 
 
 def key_of(execute: Execute, namespace: int, checkpoint_id: str) -> int | None:

@@ -130,7 +130,7 @@ def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     follows = not new.checked or head in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
         return Moved(head)
-    return _insert(execute, new, before or first_situation(execute, address), 0 if follows else 1)
+    return _insert(execute, new, before or first_situation(execute, address), 0 if follows or head is None else 1)
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:

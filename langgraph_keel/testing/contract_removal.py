@@ -204,3 +204,14 @@ class RemovalContract(RigFixtures):
         rig.face.delete_for_runs(["run 1"])
         kept = [state for n, state in enumerate(states) if n % 3 != 1]
         assert exact([values_of(found) for found in rig.face.list(at())]) == exact(kept[::-1])
+
+    def test_a_branch_that_alone_remains_is_the_latest(self, warm: Rig) -> None:
+        face = warm.open(on_conflict="fork")
+        warm.author(face=face).put({"n": 0}, metadata={"run_id": "gone"})
+        winner, loser = (warm.continuing(at(), face) for _ in range(2))
+        winner.put({"n": "won"}, metadata={"run_id": "gone"})
+        lost = loser.put({"n": "lost"}, metadata={"run_id": "kept"})
+        face.delete_for_runs(["gone"])
+        assert face.read(at()).config == lost
+        face.prune(["t"])
+        assert values_of(face.read(at())) == {"n": "lost"}

@@ -100,8 +100,7 @@ def _measure(plan: Plan, case: Case) -> list[Row]:
         opened = [stack.enter_context(steps(*each, case)) for each in zip(backends, places, strict=True)]
         took = interleaved(count - 1, dict(zip(("theirs", "ours"), opened, strict=True)))
     theirs, ours = (
-        (backend.stored(place) - size) / count
-        for backend, place, size in zip(backends, places, sizes, strict=True)
+        (backend.stored(place) - size) / count for backend, place, size in zip(backends, places, sizes, strict=True)
     )
     return [
         Row(case.name, f"{case.label}: stored", theirs, ours, "B", case.limit),
