@@ -44,9 +44,9 @@ class Store(ABC, Generic[Q, R]):
 
         1. If `new.base` is given and no entry has that stamp, answer `BaseGone`.
         2. If `new.checked` and the namespace's head (the entry with the highest sequence number on the trunk, or of all
-           if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again, after a lost acknowledgement):
-           answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the trunk (`"fork"`;
-           on the trunk if there is no head to be beside).
+           if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again,
+           after a lost acknowledgement): answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the
+           trunk (`"fork"`), on it if there is no head to be beside.
         3. Append the rows of `new.appends` to their item logs, numbered on from the highest number ever used there,
            also by items that are gone.
         4. Replace the rows that tile the range of a repack exactly (`Row.is_tiled_by`) by it. If they do not, leave the
