@@ -105,10 +105,6 @@ class Codec:
         except UnstorableValue as error:
             raise error.under(f"[{place}]") from error
 
-    def stream(self, values: list[Any]) -> bytes:
-        """Return the elements' fingerprints end to end."""
-        return b"".join(self.marks(values))
-
 
 def _refuse_foreign(data: tuple[str, bytes]) -> Any:
     raise CorruptStore(

@@ -145,24 +145,6 @@ def array_header(n: int) -> bytes:
     return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
 
 
-def fingerprint(value: Any) -> bytes:
-    """Return bytes that differ whenever what would be stored of `value` differs.
-
-    For a list these are its array header and then its elements' own fingerprints, so a prefix of the bytes
-    that ends between elements stands for a prefix of the list. Meant to be compared within one process.
-
-    Raises:
-        UnstorableValue: The value cannot be stored.
-    """
-    if type(value) is not list:
-        return encode(value)
-    try:
-        # One call an element is faster than one call for all: ormsgpack grows its buffer by copying it.
-        return array_header(len(value)) + b"".join(map(encode, value))
-    except UnstorableValue as error:
-        raise _located(value, error) from None
-
-
 # --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---
 
 

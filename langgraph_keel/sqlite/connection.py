@@ -166,7 +166,7 @@ class LockFile:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                if time.monotonic() > deadline:
+                if time.monotonic() >= deadline:
                     raise StoreBusy(f"{self._path}: another process holds the store") from None
             time.sleep(0.01)
 
