@@ -52,6 +52,11 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(_LAZY[name]), name)
 
 
+def __dir__() -> list[str]:
+    """List the public names, those of backends that are not imported yet too."""
+    return __all__
+
+
 def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
     """Open a saver by URL; the command line uses the same.
 

@@ -335,19 +335,17 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         Args:
             thread_ids: The threads; unknown ones are passed over.
             strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph
-                calls that are over); `"delete"` removes the threads.
+                calls that are over); branches go too. `"delete"` removes the threads.
 
         Raises:
-            InvalidInput: There is no such strategy.
+            InvalidInput: There is no such strategy, or `thread_ids` is one string.
         """
-        retention.check_strategy(strategy)
-        for thread_id in map(thread_id_of, thread_ids):
+        for thread_id in retention.to_prune(thread_ids, strategy):
             self._run(retention.prune(self._core, self._codec, thread_id, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """As `prune`, asynchronously."""
-        retention.check_strategy(strategy)
-        for thread_id in map(thread_id_of, thread_ids):
+        for thread_id in retention.to_prune(thread_ids, strategy):
             await self._arun(retention.prune(self._core, self._codec, thread_id, strategy))
 
     # -- what LangGraph asks besides ---------------------------------------------------------------------------

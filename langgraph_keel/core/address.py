@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.core.records import Address
-from langgraph_keel.errors import InvalidConfig
+from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 Origin = Literal["head", "named"]
 
@@ -86,7 +86,14 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
 
 
 def texts_of(values: Collection[str], what: str) -> set[str]:
-    """Return names or ids that every store can carry, as `text_of` does for one."""
+    """Return names or ids that every store can carry, as `text_of` does for one.
+
+    Raises:
+        InvalidInput: `values` is one string, which would be taken for a list of its letters.
+        InvalidConfig: One of them is unusable.
+    """
+    if isinstance(values, str):
+        raise InvalidInput(f"pass a list of {what}s, not one string: [{values!r}]")
     return {text_of(value, what) for value in values}
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import unpack_header
@@ -138,14 +139,18 @@ def prune(core: Checkpoints[Q, R], codec: Codec, thread_id: str, strategy: str) 
         yield from remove(core, codec, thread_id, latest_only)
 
 
-def check_strategy(strategy: str) -> None:
-    """Refuse a strategy that `prune` does not know.
+def to_prune(thread_ids: Sequence[str], strategy: str) -> list[str]:
+    """Return the threads that `prune` is asked to prune.
 
     Raises:
-        InvalidInput: It is not one.
+        InvalidInput: There is no such strategy, or the threads are given as one string.
+        InvalidConfig: One of the ids is unusable.
     """
     if strategy not in ("keep_latest", "delete"):
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest' or 'delete'")
+    if isinstance(thread_ids, str):
+        raise InvalidInput(f"pass a list of thread ids, not one string: [{thread_ids!r}]")
+    return [thread_id_of(thread_id) for thread_id in thread_ids]
 
 
 def delete_for_runs(core: Checkpoints[Q, R], codec: Codec, run_ids: Collection[str]) -> Plan[Q, R, None]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -22,7 +22,7 @@ from ormsgpack import Ext, Fragment
 from langgraph_keel.core.pack import MARKS, describe, flat, name_of, rebuildable
 from langgraph_keel.core.types import MESSAGE_CODES, Leaf, Record, TypePolicy, shape_of, state_of
 from langgraph_keel.core.unpack import LEAVES, RECORDS, Mark, message_of
-from langgraph_keel.errors import CorruptStore, RefusedType, UnstorableValue
+from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType, UnstorableValue
 
 _TAG = "keel"
 _OPTIONS = (
@@ -57,7 +57,9 @@ class KeelSerializer:
 
     __slots__ = ("_policy",)
 
-    def __init__(self, *, types: Iterable[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
+    def __init__(self, *, types: Collection[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
+        if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
+            raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
         if strict is None:
             strict = langgraph_policy.STRICT_MSGPACK_ENABLED
         self._policy = TypePolicy.of(types, strict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Self
 
+from langgraph_keel.errors import InvalidInput
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.sqlite.store import SqliteStore
@@ -22,6 +23,9 @@ class SqliteSaver(KeelSaver):
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
         **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+
+    Raises:
+        InvalidInput: `path` is a URL.
     """
 
     def __init__(
@@ -33,6 +37,8 @@ class SqliteSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Any,
     ) -> None:
+        if os.fspath(path).startswith("sqlite:"):
+            raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
         self._sqlite = SqliteDriver(os.fspath(path), timeout=timeout, read_only=read_only, auto_setup=auto_setup)
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 

@@ -1,0 +1,30 @@
+"""Calls that read well and mean something else: each is refused before anything happens, and says what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import langgraph_keel
+from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver
+
+MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
+    "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
+    "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
+    "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),
+    "a dotted name for a class": (lambda: KeelSerializer(types=["models.Order"]), "list of classes"),  # type: ignore[list-item]
+    "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_is_refused_with_the_right_words(misuse: str) -> None:
+    call, words = MISUSES[misuse]
+    with pytest.raises(InvalidInput, match=words):
+        call()
+
+
+def test_the_package_lists_its_public_names() -> None:
+    assert {"SqliteSaver", "MemorySaver", "open_saver"} <= set(dir(langgraph_keel))
