@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import langgraph_keel
-from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver
+from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver, UnstorableValue
+
+
+@dataclass
+class Listed:
+    other: Any = None
+
+
+@dataclass
+class Unlisted:
+    n: int = 1
+
 
 MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
     "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
@@ -28,3 +40,14 @@ def test_is_refused_with_the_right_words(misuse: str) -> None:
 
 def test_the_package_lists_its_public_names() -> None:
     assert {"SqliteSaver", "MemorySaver", "open_saver"} <= set(dir(langgraph_keel))
+
+
+def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
+    saver = MemorySaver(types=[Listed])
+    config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+    checkpoint: Any = {"v": 4, "id": "1", "ts": "", "channel_versions": {}, "versions_seen": {}}
+    with pytest.raises(UnstorableValue, match=r"channel 'a'.*Unlisted.*add the class"):
+        saver.put(config, checkpoint | {"channel_values": {"a": [Listed(Unlisted())]}}, {}, {})
+    assert saver.get_tuple(config) is None
+    saver.put(config, checkpoint | {"channel_values": {"a": [Listed(Listed())]}}, {}, {})
+    assert saver.get_tuple(config).checkpoint["channel_values"] == {"a": [Listed(Listed())]}  # type: ignore[union-attr]

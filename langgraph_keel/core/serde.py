@@ -55,7 +55,7 @@ class KeelSerializer:
             follows `LANGGRAPH_STRICT_MSGPACK`.
     """
 
-    __slots__ = ("_policy",)
+    __slots__ = ("_listed", "_policy")
 
     def __init__(self, *, types: Collection[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
         if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
@@ -63,6 +63,7 @@ class KeelSerializer:
         if strict is None:
             strict = langgraph_policy.STRICT_MSGPACK_ENABLED
         self._policy = TypePolicy.of(types, strict)
+        self._listed = types is not None
 
     def with_msgpack_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> KeelSerializer:
         """Return a serializer that allows `extra` too; itself if it allows everything already."""
@@ -71,6 +72,7 @@ class KeelSerializer:
             return self
         clone = KeelSerializer()
         clone._policy = merged
+        clone._listed = self._listed
         return clone
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -105,11 +107,24 @@ class KeelSerializer:
         return _Decoding(self._policy).run(data)
 
     def pack_item(self, value: Any) -> bytes:
-        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`."""
+        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`.
+
+        Raises:
+            UnstorableValue: It has no stored form, or its type is not in `types` and could not be read back.
+        """
         data = encode(value)
+        if self._listed:
+            self._read_back(data)
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
             return data[:1] + b"\x01" + data[4:]
         return b"\x92\x00" + data
+
+    def _read_back(self, data: bytes) -> None:
+        try:
+            self.unpack(data)
+        except RefusedType as error:
+            reason = "it is not in types=[...] of this saver and could not be read back: add the class"
+            raise UnstorableValue(error.type_name, reason, error.path) from error
 
     def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
         """Return fresh objects for an array of items.

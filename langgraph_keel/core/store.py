@@ -42,7 +42,7 @@ class Store(ABC, Generic[Q, R]):
 
         All in one atomic request, in this order:
 
-        1. If `new.base` is given and no entry has that stamp, answer `BaseGone`.
+        1. If `new.base` is given and no entry has that stamp, or a ghost has it, answer `BaseGone`.
         2. If `new.checked` and the namespace's head (the entry with the highest sequence number on the trunk, or of all
            if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again,
            after a lost acknowledgement): answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the

@@ -117,7 +117,8 @@ class MemoryStore(Store[Request, Any]):
     def _write(self, state: State, new: NewEntry) -> Outcome:
         address = new.address
         thread = state.get(address.thread_id) or Thread()
-        if new.base is not None and new.base not in thread.records:
+        base = thread.records.get(new.base) if new.base is not None else None
+        if new.base is not None and (base is None or base.ghost):
             return BaseGone()
         head = thread.head(address.checkpoint_ns)
         head_id = head.entry.address.checkpoint_id if head else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 from langgraph_keel.errors import (
@@ -28,6 +29,7 @@ try:
 except ImportError:  # Windows: SQLite's own busy handler has to do.
     fcntl = None  # type: ignore[assignment]
 
+T = TypeVar("T")
 APPLICATION_ID = 0x4B65656C
 """`Keel` in ASCII, in the file's header."""
 FORMAT = 1
@@ -67,9 +69,19 @@ def connect_read_only(path: str) -> sqlite3.Connection:
     with named_errors(path):
         try:
             return _checked_read_only(path, "mode=ro")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
             # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
+            kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
+            if error.sqlite_errorcode & 0xFF not in kinds:
+                raise
+            _refuse_hidden_commits(path)
             return _checked_read_only(path, "immutable=1")
+
+
+def _refuse_hidden_commits(path: str) -> None:
+    wal = f"{path}-wal"
+    if os.path.exists(wal) and os.path.getsize(wal):
+        raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
 
 
 def _checked_read_only(path: str, mode: str) -> sqlite3.Connection:
@@ -175,6 +187,22 @@ class LockFile:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]) -> T:
+    """Return what `work` returns, done in one transaction of this kind (DEFERRED, IMMEDIATE)."""
+    if connection.in_transaction:
+        # A signal's exception (Ctrl-C) got between the last two lines of somebody before us.
+        connection.execute("ROLLBACK")
+    try:
+        connection.execute(f"BEGIN {kind}")
+        result = work()
+        connection.execute("COMMIT")
+        return result
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 @contextmanager

@@ -15,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from threading import Condition, Lock, RLock, Thread
-from typing import Any
+from threading import Event, Lock, RLock, Thread, current_thread, main_thread
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed
+from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed, StoreFull
 from langgraph_keel.sqlite.connection import (
     LockFile,
     connect,
@@ -31,8 +32,9 @@ from langgraph_keel.sqlite.connection import (
     may_only_be_read,
     named_errors,
     prepare,
+    transaction,
 )
-from langgraph_keel.sqlite.jobs import Job, Jobs, finish, take
+from langgraph_keel.sqlite.jobs import Job, Jobs, fail, finish, take
 from langgraph_keel.sqlite.rows import Work
 
 WAL_BYTES = 4 << 20
@@ -41,6 +43,7 @@ READERS = 4
 """Threads that read for running loops."""
 
 
+Writing: TypeAlias = tuple[sqlite3.Connection, LockFile]
 _drivers: WeakSet[SqliteDriver] = WeakSet()
 
 
@@ -76,7 +79,8 @@ class SqliteDriver:
     """
 
     def __init__(self, path: str, *, timeout: float, read_only: bool, auto_setup: bool) -> None:
-        self.path = path
+        # Not as given: the program may change its directory, and SQLite names the WAL by the file behind a link.
+        self.path = path if path == ":memory:" else os.path.realpath(path)
         self.timeout = timeout
         self.read_only = read_only
         self.auto_setup = auto_setup
@@ -88,14 +92,16 @@ class SqliteDriver:
     def forget(self) -> None:
         """Start from nothing, as a forked child must: threads are gone, and their locks may never be given back."""
         self._starting = RLock()
-        self._gate = Condition(Lock())
+        self._gate = Lock()
+        self._opened = Event()
+        self._opened.set()
         self._reading = 0
-        self._suspended = False
         self._jobs: Jobs = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
         self._writer: Thread | None = None
         self._turn = Lock()
-        self._writing: tuple[sqlite3.Connection, LockFile] | None = None
+        self._writing: Writing | None = None
+        self._wal_limit = WAL_BYTES
         self._readers: ThreadPoolExecutor | None = None
         self._ready = False
 
@@ -103,16 +109,16 @@ class SqliteDriver:
         """Close all connections and let nobody open one until `resume`."""
         self._starting.acquire()
         with self._gate:
-            self._suspended = True
-            self._gate.wait_for(lambda: self._reading == 0, self.timeout)
+            self._opened.clear()
+        deadline = time.monotonic() + self.timeout
+        while self._reading and time.monotonic() < deadline:
+            time.sleep(0.001)
         if not self.private:
             self._stop()
 
     def resume(self) -> None:
         """Go on after `suspend`; what was sent meanwhile is done now."""
-        with self._gate:
-            self._suspended = False
-            self._gate.notify_all()
+        self._opened.set()
         self._starting.release()
         if not self._jobs.empty():
             self._start()
@@ -132,7 +138,10 @@ class SqliteDriver:
         job = Job(request)
         if self._write_here(job):
             return job.outcome()
-        if not self._submit(job).wait(self.timeout):
+        self._submit(job)
+        if not self._ready:
+            self._start()
+        if not job.wait(self.timeout):
             if job.give_up():
                 raise self._busy()
             job.wait()
@@ -146,6 +155,8 @@ class SqliteDriver:
         if not self._goes_to_writer(request):
             return await loop.run_in_executor(self._reader_threads(), self.read, request)
         job = self._submit(Job(request, loop))
+        if not self._ready:
+            await loop.run_in_executor(None, self._start)
         assert job.waiter is not None
         try:
             async with asyncio.timeout(self.timeout):
@@ -172,12 +183,16 @@ class SqliteDriver:
     def _write_here(self, job: Job) -> bool:
         """Carry a job out in the calling thread if nobody is writing, which saves two changes of threads.
 
-        Returns whether it was done; if not, it waits in the queue like any other.
+        Returns whether it was done; if not, it waits in the queue like any other. Never in the main thread, where a
+        signal may raise between any two lines. LangGraph's puts come from its pool.
         """
-        if not self._turn.acquire(blocking=False):
+        if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return False
         try:
-            return self._jobs.empty() and self._commit_group([job], timeout=0)
+            if self._writing is None or not self._jobs.empty():
+                return False
+            self._commit_group([job], self._writing, timeout=0)
+            return True
         except StoreBusy:
             # Another process has the lock file: the writing thread knows how to wait for it in turn.
             return False
@@ -213,9 +228,10 @@ class SqliteDriver:
                     prepare(connection, self.path, self.auto_setup)
             except BaseException:
                 connection.close()
+                lock.close()
                 raise
         self._writing = connection, lock
-        self._writer = Thread(target=self._serve, name="keel-writer", daemon=True)
+        self._writer = Thread(target=self._serve, args=(self._writing,), name="keel-writer", daemon=True)
         self._writer.start()
 
     def setup(self) -> None:
@@ -231,6 +247,14 @@ class SqliteDriver:
             if self._readers:
                 self._readers.shutdown()
                 self._readers = None
+            with suppress(Empty):
+                while True:
+                    self._refuse(self._jobs.get_nowait())
+
+    def _refuse(self, job: Job | None) -> None:
+        if job is not None:
+            fail([job], StoreClosed(f"{self.path}: this saver was closed"))
+            finish([job])
 
     def _stop(self) -> None:
         self._ready = False
@@ -252,21 +276,26 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        with named_errors(self.path), self._reader() as connection, _transaction(connection, "DEFERRED"):
-            return request.run(connection.execute)
+        with named_errors(self.path), self._reader() as connection:
+            return transaction(connection, "DEFERRED", lambda: request.run(connection.execute))
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        with self._gate:
-            self._gate.wait_for(lambda: not self._suspended)
-            self._reading += 1
+        while not self._enter():
+            self._opened.wait()
         try:
             with self._connection() as connection:
                 yield connection
         finally:
             with self._gate:
                 self._reading -= 1
-                self._gate.notify_all()
+
+    def _enter(self) -> bool:
+        with self._gate:
+            if not self._opened.is_set():
+                return False
+            self._reading += 1
+            return True
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -281,50 +310,60 @@ class SqliteDriver:
 
     # -- writing: the rest runs in the writing thread ----------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve(self, writing: Writing) -> None:
         jobs = self._jobs
         while group := take(jobs):
             with self._turn:
                 try:
-                    self._commit_group(group)
+                    self._commit_group(group, writing)
                 except BaseException as error:
-                    _fail(group, error)
+                    fail(group, error)
             finish(group)
         with self._turn:
-            self._close_writing()
-
-    def _commit_group(self, group: list[Job], timeout: float | None = None) -> bool:
-        if self._writing is None:
-            return False
-        connection, lock = self._writing
-        with named_errors(self.path), lock.held(timeout):
-            _commit(connection, self.path, [job for job in group if job.claim()])
-            if not self.private:
-                _write_back(connection, self.path)
-            return True
-
-    def _close_writing(self) -> None:
-        if self._writing is not None:
-            connection, lock = self._writing
-            self._writing = None
+            if self._writing is writing:
+                self._writing = None
+            connection, lock = writing
             with suppress(sqlite3.Error), lock.held():
                 connection.close()
             lock.close()
+
+    def _commit_group(self, group: list[Job], writing: Writing, timeout: float | None = None) -> None:
+        connection, lock = writing
+        with named_errors(self.path), lock.held(timeout):
+            _commit(connection, self.path, [job for job in group if job.claim()])
+            if not self.private:
+                self._write_back(connection)
+
+    def _write_back(self, connection: sqlite3.Connection) -> None:
+        """Write a long WAL back to the database, unless somebody is reading an old state of it."""
+        size = os.path.getsize(f"{self.path}-wal") if os.path.exists(f"{self.path}-wal") else 0
+        if size <= self._wal_limit:
+            return
+        connection.execute("PRAGMA busy_timeout = 0")
+        with suppress(sqlite3.OperationalError):
+            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # A backup may take its time: everybody would wait for it here, so try again when there is more.
+            self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
+        connection.execute(f"PRAGMA busy_timeout = {int(self.timeout * 1000)}")
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
     """Run requests in one transaction; leave in each job what to tell its caller."""
     try:
-        with _transaction(connection, "IMMEDIATE"):
-            for job in group:
-                job.result = job.work.run(connection.execute)
+        transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
     except BaseException as error:
-        _fail(group, _named(path, error))
-        if len(group) > 1:
+        named = _named(path, error)
+        fail(group, named)
+        if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
             # One of them failed, and nothing is stored: each by itself, so that only that one fails.
             for job in group:
                 job.error = None
                 _commit(connection, path, [job])
+
+
+def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
+    for job in group:
+        job.result = job.work.run(connection.execute)
 
 
 def _named(path: str, error: BaseException) -> BaseException:
@@ -333,30 +372,6 @@ def _named(path: str, error: BaseException) -> BaseException:
             raise error
     except BaseException as named:
         return named
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection, kind: str) -> Iterator[None]:
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _write_back(connection: sqlite3.Connection, path: str) -> None:
-    with suppress(FileNotFoundError, sqlite3.OperationalError):
-        if os.stat(f"{path}-wal").st_size > WAL_BYTES:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
-
-def _fail(group: list[Job], error: BaseException) -> None:
-    for job in group:
-        job.claim()
-        job.error = error
 
 
 class AsyncSqliteDriver:

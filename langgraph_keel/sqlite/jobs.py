@@ -76,6 +76,13 @@ def take(jobs: Jobs) -> list[Job]:
     return group
 
 
+def fail(group: Iterable[Job], error: BaseException) -> None:
+    """Leave an error in jobs, also in those nobody claimed yet."""
+    for job in group:
+        job.claim()
+        job.error = error
+
+
 def finish(group: Iterable[Job]) -> None:
     """Tell all who wait; each loop is woken once, for that is a system call."""
     waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}

@@ -48,6 +48,11 @@ SHOWN_PARENT = (
 SHOWN = f"e.key, e.id, {SHOWN_PARENT}, e.state, e.run, e.refs, e.header"
 
 
+# CROSS JOIN keeps SQLite from another order: one thread by its keys, all threads by the index on marks.
+IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST})"
+EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
+
+
 def entry_of(row: Any, thread_id: str, namespace: str, slots: Slots) -> Entry:
     """Return the entry in a row of `COLUMNS` or `SHOWN`."""
     key, checkpoint_id, parent, _, run, refs, header = row
@@ -146,9 +151,8 @@ def scan(query: Query, execute: Execute) -> list[Entry]:
     clauses, parameters = _conditions(query)
     order = "e.mark DESC, e.id DESC, e.key DESC" if query.thread_id is None else "e.key DESC"
     rows = execute(
-        f"SELECT t.name, n.name, n.id, {SHOWN} FROM threads t "
-        f"JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) "
-        f"JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
+        f"SELECT t.name, n.name, n.id, {SHOWN} FROM {EVERYWHERE if query.thread_id is None else IN_THREAD} "
+        f"CROSS JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
         (*parameters, query.limit),
     ).fetchall()
     slots: dict[int, Slots] = {}

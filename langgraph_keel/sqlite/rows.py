@@ -128,7 +128,7 @@ SITUATION = (
     "(SELECT id FROM entries WHERE {where} AND namespace = n.id AND state = 1 ORDER BY key DESC LIMIT 1)), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
     "(SELECT key FROM entries WHERE mark = ? AND id = ? AND namespace = n.id), "
-    "EXISTS (SELECT 1 FROM entries WHERE key = ?) "
+    "EXISTS (SELECT 1 FROM entries WHERE key = ? AND state < 2) "
     "FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
 )
 IN_ROOT = SITUATION.replace("{where}", OF_THREAD)

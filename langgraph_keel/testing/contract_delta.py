@@ -150,6 +150,17 @@ class DeltaContract(RigFixtures):
         assert [found.metadata["run_id"] for found in rig.face.list(at())] == ["run 2"] * 3
         assert of(history(rig, at()), "items", "other") == of(before, "items", "other")
 
+    def test_nothing_is_built_on_a_ghost(self, rig: Rig) -> None:
+        counters = {"counters_since_delta_snapshot": {"items": [1, 1]}}
+        long = ["x" * 300 + str(n) for n in range(9)]
+        other = rig.open()
+        first = rig.author().put({"plain": long}, metadata=counters)
+        rig.continuing(at(), other).put({"plain": ["y" * 300]}, metadata=counters)
+        author = rig.continuing(first)
+        other.prune(["t"])
+        stored = author.put({"plain": [*long, "z" * 300]}, metadata=counters)
+        assert values_of(rig.face.read(stored)) == {"plain": [*long, "z" * 300]}
+
     def test_a_ghost_put_again_is_seen_again(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         rig.face.prune(["t"])

@@ -1,0 +1,67 @@
+"""Where a SQLite store's files are, and that nobody else's reading holds its writers up."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from langgraph_keel import SqliteSaver
+from langgraph_keel.sqlite import driver as sqlite_driver
+
+CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
+
+
+def put(saver: SqliteSaver, number: int, size: int = 10) -> None:
+    checkpoint: Any = {"v": 4, "id": f"{number:08}", "ts": "", "channel_versions": {}, "versions_seen": {}}
+    value = os.urandom(size)
+    saver.put(CONFIG, checkpoint | {"channel_values": {"a": value}}, {}, {})
+
+
+def latest(saver: SqliteSaver) -> str:
+    found = saver.get_tuple(CONFIG)
+    assert found is not None
+    return found.checkpoint["id"]
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    with SqliteSaver("keel.db") as saver:
+        put(saver, 1)
+        monkeypatch.chdir(tmp_path / "two")
+        assert latest(saver) == "00000001"
+        put(saver, 2)
+        assert latest(saver) == "00000002"
+    assert list((tmp_path / "two").iterdir()) == []
+
+
+def test_a_link_is_the_file_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 100_000)
+    (tmp_path / "link.db").symlink_to(tmp_path / "keel.db")
+    with SqliteSaver(tmp_path / "link.db") as saver:
+        for number in range(20):
+            put(saver, number, 20_000)
+        assert (tmp_path / "keel.db-wal").stat().st_size < 200_000
+    assert not (tmp_path / "link.db.lock").exists()
+
+
+def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_driver, "WAL_BYTES", 50_000)
+    with SqliteSaver(tmp_path / "keel.db", timeout=20) as saver:
+        put(saver, 0)
+        reader = sqlite3.connect(tmp_path / "keel.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM entries").fetchone()
+        began = time.monotonic()
+        for number in range(1, 15):
+            put(saver, number, 20_000)
+        # Each checkpoint that waited for the reader would have taken the whole timeout.
+        assert time.monotonic() - began < 15
+        reader.close()
+        assert latest(saver) == "00000014"
