@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def as_nobody(work: Callable[[Path], None], path: Path) -> None:
 @pytest.fixture
 def locked_away(store: Path) -> Iterator[Path]:
     """A store that may only be read, in a directory that may not be written, as on a CD."""
-    directory = Path(f"/tmp/keel-read-only-{os.getpid()}")
+    directory = Path(tempfile.gettempdir()) / f"keel-read-only-{os.getpid()}"
     directory.mkdir()
     target = directory / "keel.db"
     shutil.copy(store, target)
