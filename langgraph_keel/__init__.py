@@ -16,21 +16,26 @@ from typing import TYPE_CHECKING, Any
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
+    AccessDenied,
     CheckpointConflict,
     CorruptStore,
+    DurabilityWarning,
     InvalidConfig,
     InvalidInput,
     KeelError,
     NewerFormat,
     NotAKeelStore,
     NotFound,
+    NotSetUp,
     ReadOnlyStore,
     RefusedType,
     StoreBusy,
     StoreClosed,
     StoreError,
     StoreFull,
+    StoreUnavailable,
     ThreadExists,
+    UnsafeStore,
     UnstorableValue,
     ValueRefused,
 )
@@ -38,11 +43,18 @@ from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
     from langgraph_keel.memory import MemorySaver
+    from langgraph_keel.postgres import PostgresSaver
+    from langgraph_keel.redis import RedisSaver
     from langgraph_keel.sqlite import SqliteSaver
 
 __version__ = "0.1.0"
 
-_LAZY = {"MemorySaver": "langgraph_keel.memory", "SqliteSaver": "langgraph_keel.sqlite"}
+_LAZY = {
+    "MemorySaver": "langgraph_keel.memory",
+    "PostgresSaver": "langgraph_keel.postgres",
+    "RedisSaver": "langgraph_keel.redis",
+    "SqliteSaver": "langgraph_keel.sqlite",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -61,7 +73,9 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
     """Open a saver by URL; the command line uses the same.
 
     Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:` or `memory:`.
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
+            `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket) or
+            `memory:`.
         read_only: Never write, and do not create what is missing.
         **options: As for the saver that the URL names.
 
@@ -81,12 +95,25 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         from langgraph_keel.sqlite import SqliteSaver
 
         return SqliteSaver(rest[3:], read_only=read_only, **options)
-    raise InvalidInput(f"{url!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db or memory:")
+    if scheme in ("postgresql", "postgres"):
+        from langgraph_keel.postgres import PostgresSaver
+
+        return PostgresSaver(url, read_only=read_only, **options)
+    if scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"):
+        from langgraph_keel.redis import RedisSaver
+
+        return RedisSaver(url, read_only=read_only, **options)
+    raise InvalidInput(
+        f"{scheme!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
+        "redis://... or memory:"
+    )
 
 
 __all__ = [
+    "AccessDenied",
     "CheckpointConflict",
     "CorruptStore",
+    "DurabilityWarning",
     "InvalidConfig",
     "InvalidInput",
     "KeelError",
@@ -96,15 +123,20 @@ __all__ = [
     "NewerFormat",
     "NotAKeelStore",
     "NotFound",
+    "NotSetUp",
+    "PostgresSaver",
     "ReadOnlyStore",
+    "RedisSaver",
     "RefusedType",
     "SqliteSaver",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
     "StoreFull",
+    "StoreUnavailable",
     "ThreadExists",
     "ThreadInfo",
+    "UnsafeStore",
     "UnstorableValue",
     "ValueRefused",
     "open_saver",

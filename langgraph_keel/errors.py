@@ -10,13 +10,19 @@
     │   ├── UnstorableValue                ... on its way in: nothing was written
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
     └── StoreError                         the store itself; the data that was there stays
-        ├── NotAKeelStore (ValueError)     the file or database belongs to something else
+        ├── NotAKeelStore (ValueError)     the file, database or keys belong to something else
+        ├── NotSetUp                       the tables are missing, and this user may not or shall not create them
+        ├── StoreUnavailable (ConnectionError) the server cannot be reached, or went away in the middle of a call
+        ├── AccessDenied (PermissionError) the server refuses this user
+        ├── UnsafeStore                    the server is set up to throw data away
         ├── NewerFormat                    written by a newer Keel: upgrade
         ├── CorruptStore                   stored bytes do not add up
         ├── StoreBusy (TimeoutError)       locked by somebody else for too long: try again
         ├── StoreFull (OSError)            no space left
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
+
+`DurabilityWarning` is a warning, not an error: acknowledged puts can be lost the way the server is set up.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
@@ -144,6 +150,33 @@ class NotAKeelStore(StoreError, ValueError):
     code = "not_a_keel_store"
 
 
+class NotSetUp(StoreError):
+    """The tables are missing: run `setup()`, or have somebody run what `keel schema --print` prints."""
+
+    code = "not_set_up"
+
+
+class StoreUnavailable(StoreError, ConnectionError):
+    """The server cannot be reached, or the connection broke in the middle of a call.
+
+    A put that ends so may or may not be stored; putting the same checkpoint again is safe.
+    """
+
+    code = "store_unavailable"
+
+
+class AccessDenied(StoreError, PermissionError):
+    """The server refuses this user: wrong password, or no right to do this."""
+
+    code = "access_denied"
+
+
+class UnsafeStore(StoreError):
+    """The server is set up to throw data away (Redis with an evicting `maxmemory-policy`)."""
+
+    code = "unsafe_store"
+
+
 class NewerFormat(StoreError):
     """The store was written by a newer version of Keel."""
 
@@ -178,3 +211,7 @@ class StoreClosed(StoreError):
     """The saver was closed before this call."""
 
     code = "store_closed"
+
+
+class DurabilityWarning(UserWarning):
+    """The server may lose acknowledged puts, by its own settings (Redis without an append-only file)."""

@@ -1,0 +1,280 @@
+"""Connections: how they are made and kept, when they are given up, and what their errors mean.
+
+A connection is checked before it is used without a round trip: a server that closed it while it was idle (restart,
+failover, SSL, a timeout between) has left something to read on a socket where nothing is due. psycopg's own pools check by
+asking the server, connect in background threads that hide why they cannot, and belong to one loop; a pool of the
+user's own is accepted all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
+
+from langgraph_keel.errors import (
+    AccessDenied,
+    KeelError,
+    NotSetUp,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+
+Connection: TypeAlias = psycopg.Connection[Any]
+AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
+
+# In this order: the first that fits.
+NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
+    ((pg.InvalidPassword, pg.InvalidAuthorizationSpecification), AccessDenied, "the server refuses this user"),
+    ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a right"),
+    ((pg.InvalidCatalogName,), StoreUnavailable, "there is no such database: create it first"),
+    ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are gone"),
+    ((pg.ReadOnlySqlTransaction,), ReadOnlyStore, "the server takes no writes (a replica, or set read-only)"),
+    ((pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded), StoreFull, "the server has no room left"),
+    ((pg.TooManyConnections,), StoreBusy, "the server takes no more connections"),
+    ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
+    ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
+    ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
+    ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: copy the thread to go on"),
+)
+
+
+def named(error: BaseException, where: str) -> BaseException:
+    """Return an error of psycopg as the error of Keel that says what to do; any other error as it is."""
+    if not isinstance(error, (psycopg.Error, OSError)) or isinstance(error, KeelError):
+        return error
+    text = " ".join(str(error).split())
+    for kinds, kind, what in NAMED:
+        if isinstance(error, kinds):
+            return kind(f"{where}: {what}: {text}")
+    if "password" in text or "authentication" in text:
+        return AccessDenied(f"{where}: the server refuses this user: {text}")
+    if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, OSError)):
+        return StoreUnavailable(f"{where}: {text}")
+    return StoreError(f"{where}: {type(error).__name__}: {text}")
+
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Raise what psycopg raises as errors of Keel."""
+    try:
+        yield
+    except (psycopg.Error, OSError) as error:
+        raise named(error, where) from error
+
+
+def is_lost(connection: Connection | AsyncConnection) -> bool:
+    """Return whether an idle connection is of no use any more, without asking the server."""
+    if connection.closed:
+        return True
+    poller = select.poll()
+    poller.register(connection.fileno(), select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def is_usable(connection: Connection | AsyncConnection) -> bool:
+    """Return whether a connection may be used again after a request."""
+    return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def drop(connection: Connection | AsyncConnection) -> None:
+    """Close a connection at once, from any thread and whatever became of its loop."""
+    connection.pgconn.finish()
+
+
+class Pool:
+    """Connections of one process, made when they are needed, in the thread that needs them.
+
+    Args:
+        connect: Makes one.
+        size: Most there may be at once.
+        timeout: Seconds to wait for one that is in use.
+        where: How errors name the database.
+    """
+
+    def __init__(self, connect: Callable[[], Connection], size: int, timeout: float, where: str) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._where = where
+        self._size = size
+        self._free = threading.Semaphore(size)
+        self._idle: list[Connection] = []
+        self._closed = False
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend a connection; it is kept for the next if nothing happened to it."""
+        if self._closed:
+            raise StoreClosed(f"{self._where}: this saver was closed")
+        if not self._free.acquire(timeout=self._timeout):
+            raise StoreBusy(f"{self._where}: all {self._size} connections were in use for {self._timeout} s")
+        try:
+            connection = self._take() or self._connect()
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+        finally:
+            self._free.release()
+
+    def _take(self) -> Connection | None:
+        while self._idle:
+            with suppress(IndexError):  # another thread may have been quicker
+                connection = self._idle.pop()
+                if not is_lost(connection):
+                    return connection
+                drop(connection)
+        return None
+
+    def _give_back(self, connection: Connection) -> None:
+        if is_usable(connection) and not self._closed:
+            self._idle.append(connection)
+        else:
+            drop(connection)
+
+    def close(self) -> None:
+        """Close what is idle now, and what is in use when it is given back."""
+        self._closed = True
+        while self._idle:
+            drop(self._idle.pop())
+
+
+class AsyncPool:
+    """As `Pool`, for one loop."""
+
+    def __init__(self, connect: Callable[[], Any], size: int, timeout: float, where: str) -> None:
+        self._connect = connect
+        self._timeout = timeout
+        self._where = where
+        self._size = size
+        self._free = asyncio.Semaphore(size)
+        self._idle: list[AsyncConnection] = []
+        self._lent: set[AsyncConnection] = set()
+        self._closed = False
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[AsyncConnection]:
+        """Lend a connection; it is kept for the next if nothing happened to it."""
+        if self._closed:
+            raise StoreClosed(f"{self._where}: this saver was closed")
+        await self._acquire()
+        try:
+            connection = self._take() or await self._connect()
+            self._lent.add(connection)
+            try:
+                yield connection
+            finally:
+                self._give_back(connection)
+        finally:
+            self._free.release()
+
+    async def _acquire(self) -> None:
+        if not self._free.locked():
+            await self._free.acquire()
+            return
+        try:
+            await asyncio.wait_for(self._free.acquire(), self._timeout)
+        except TimeoutError:
+            message = f"{self._where}: all {self._size} connections were in use for {self._timeout} s"
+            raise StoreBusy(message) from None
+
+    def _take(self) -> AsyncConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not is_lost(connection):
+                return connection
+            drop(connection)
+        return None
+
+    def _give_back(self, connection: AsyncConnection) -> None:
+        self._lent.discard(connection)
+        if is_usable(connection) and not self._closed:
+            self._idle.append(connection)
+        else:
+            drop(connection)
+
+    def close(self, is_dead: bool = False) -> None:
+        """Close what is idle now, and what is in use when it is given back; at once if the loop is dead."""
+        self._closed = True
+        for connection in (*self._idle, *(self._lent if is_dead else ())):
+            drop(connection)
+        self._idle.clear()
+
+
+class Watched:
+    """One request that is waited for."""
+
+    __slots__ = ("connection", "due", "was_cut")
+
+    def __init__(self, connection: Connection | AsyncConnection, due: float) -> None:
+        self.connection = connection
+        self.due = due
+        self.was_cut = False
+
+
+class Watch:
+    """Cuts connections that wait longer than they may: psycopg waits for ever where the network swallows an answer.
+
+    One thread for all requests, which lives while there are any: a timer for each would cost as much as the request.
+
+    Args:
+        timeout: Seconds that a request may take.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._period = min(1.0, timeout / 4)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Watched] = {}
+        self._running = False
+
+    @contextmanager
+    def over(self, connection: Connection | AsyncConnection) -> Iterator[Watched]:
+        """Watch over a request on `connection` until the block is left."""
+        watched = Watched(connection, time.monotonic() + self._timeout)
+        with self._lock:
+            self._waiting[id(watched)] = watched
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="keel-watch", daemon=True).start()
+        try:
+            yield watched
+        finally:
+            with self._lock:
+                del self._waiting[id(watched)]
+
+    def _run(self) -> None:
+        idle = 0
+        while idle < 10:
+            time.sleep(self._period)
+            with self._lock:
+                idle = 0 if self._waiting else idle + 1
+                for watched in self._waiting.values():
+                    self._judge(watched)
+                self._running = idle < 10
+
+    def _judge(self, watched: Watched) -> None:
+        if time.monotonic() > watched.due and not watched.was_cut:
+            watched.was_cut = True
+            with suppress(OSError, psycopg.Error):
+                cut(watched.connection)
+
+
+def cut(connection: Connection | AsyncConnection) -> None:
+    """Break a connection that another thread waits on: it is woken with an error."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,195 @@
+"""What travels to and from PostgreSQL: requests, and the lines of a reply as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from langgraph_keel.core.records import NEW, Address, Batch, Entry, Found, Kind, NewEntry, Ref, Row, resolve
+from langgraph_keel.errors import CorruptStore
+from langgraph_keel.postgres.keys import Names, by_key, escape, key, long_names, name_of, unescape
+
+Parameters: TypeAlias = Mapping[str, Any]
+
+
+class Statement(NamedTuple):
+    """One statement with its parameters, bound and never pasted."""
+
+    sql: str
+    parameters: Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows."""
+
+    statements: tuple[Statement, ...]
+    writes: bool = False
+
+
+class Line(NamedTuple):
+    """One line of a reading reply: an entry (`what` 0), a row of an item log (1), a batch (2) or the thread (3)."""
+
+    what: int
+    thread_id: str
+    ns: str
+    id: str
+    seq: int
+    n: int
+    body: bytes
+    parent: str | None
+    run: str | None
+    epoch: int
+    channels: list[str]
+    kinds: str
+    owners: list[int]
+    los: list[int]
+    his: list[int]
+    kept: list[str] | None
+    names: list[str] | None
+
+
+def stamp_of(epoch: int, seq: int) -> int:
+    """Return an entry's name among all that ever were: its number in one life of a thread."""
+    return epoch << 64 | seq
+
+
+def epoch_and_seq(stamp: object) -> tuple[int, int]:
+    """Return what `stamp_of` was given."""
+    assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
+    return stamp >> 64, stamp & ((1 << 64) - 1)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def place_of(address: Address) -> dict[str, Any]:
+    """Return the parameters that name a namespace, and a checkpoint if the address does."""
+    checkpoint_id = address.checkpoint_id
+    return {
+        "thread": key(address.thread_id),
+        "ns": key(address.checkpoint_ns),
+        "id": checkpoint_id if checkpoint_id is None else key(checkpoint_id),
+    }
+
+
+def entry_parameters(new: NewEntry) -> dict[str, Any]:
+    """Return the parameters of a put, except what is random."""
+    address = new.address
+    base_epoch, base_seq = (None, None) if new.base is None else epoch_and_seq(new.base)
+    names = [address.thread_id, address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
+    return {
+        **place_of(address),
+        "name": next(iter(long_names([address.thread_id]) or ()), None),
+        "names": long_names(names),
+        "base_epoch": base_epoch,
+        "base_seq": base_seq,
+        "checked": new.checked,
+        "forks": new.on_conflict == "fork",
+        "parent": new.parent and key(new.parent),
+        "run": new.run_id if new.run_id is None else key(new.run_id),
+        "put_at": escape(new.updated_at),
+        "header": new.header,
+        "channels": [key(name) for name in new.refs],
+        "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
+        "growing": [key(name) for name in new.appends],
+        **_run_parameters(new.refs),
+        **_row_parameters("row", new.appends, NEW),
+        **(_row_parameters("pack", new.repacks, 0) if new.repacks else {}),
+    }
+
+
+def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, list[Any]]:
+    """Return the runs of an entry; those of new items count from the number that their channel gets."""
+    runs = [
+        (owner, lo - NEW, hi - NEW, key(name)) if lo >= NEW else (owner, lo, hi, None)
+        for owner, (name, ref) in enumerate(refs.items(), 1)
+        for lo, hi in ref.runs
+    ]
+    owners, los, his, news = (list(column) for column in zip(*runs, strict=True)) if runs else ([], [], [], [])
+    return {"owners": owners, "los": los, "his": his, "news": news}
+
+
+def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, list[Any]]:
+    rows = [(key(name), row) for name, rows in logs.items() for row in rows]
+    return {
+        f"{kind}_channels": [channel for channel, _ in rows],
+        f"{kind}_los": [row.lo - origin for _, row in rows],
+        f"{kind}_counts": [row.count for _, row in rows],
+        f"{kind}_bodies": [row.body for _, row in rows],
+    }
+
+
+def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
+    """Return the number that the first new item of each channel got, from the runs as they were stored."""
+    given = [(name, lo) for name, ref in new.refs.items() for lo, _ in ref.runs]
+    return {name: stored - (lo - NEW) for (name, lo), stored in zip(given, los, strict=True) if lo >= NEW}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def entry_of(line: Line, name: str | None = None) -> Entry:
+    """Return the entry of a line; `name` is the thread id itself, where `line` may only have a key of it."""
+    names = by_key(line.names)
+    thread_id = unescape(name) if name else name_of(line.thread_id, names)
+    address = Address(thread_id, name_of(line.ns, names), name_of(line.id, names))
+    try:
+        refs = _refs_of(line, names)
+    except (ValueError, IndexError) as error:
+        where = f"thread {thread_id!r}, checkpoint {address.checkpoint_id}"
+        raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
+    parent = line.parent and name_of(line.parent, names)
+    run = line.run if line.run is None else name_of(line.run, names)
+    return Entry(address, parent, stamp_of(line.epoch, line.seq), line.body, refs, run)
+
+
+def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
+    runs: dict[int, list[tuple[int, int]]] = {}
+    for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
+        runs.setdefault(owner, []).append((lo, hi))
+    return {
+        name_of(channel, names): Ref(Kind(int(kind)), resolve(runs.get(owner, ()), 0))
+        for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
+        if line.kept is None or channel in line.kept
+    }
+
+
+Scope: TypeAlias = tuple[str, str]
+"""A thread and a namespace, as keys."""
+
+
+@dataclass(slots=True)
+class Content:
+    """A reply of entries with their rows and batches, sorted apart."""
+
+    entries: list[Line] = field(default_factory=list)
+    rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
+    batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
+
+    def found(self, line: Line) -> Found:
+        """Return an entry with its rows and batches; entries of one namespace share them."""
+        entry = entry_of(line)
+        logs = self.rows.get((line.thread_id, line.ns), {})
+        rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
+        # In the order of arrival; the token only makes the order the same every time.
+        batches = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda b: (b.n, b.seq))
+        return Found(entry, rows, [Batch(unescape(b.run or ""), unescape(b.parent or ""), b.body) for b in batches])
+
+
+def content_of(reply: Iterable[Sequence[Any]]) -> Content:
+    """Sort the lines of a reply apart; rows by their first item."""
+    content = Content()
+    for line in map(Line._make, reply):
+        if line.what == 0:
+            content.entries.append(line)
+        elif line.what == 1:
+            log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
+            log.append(Row(line.seq, line.n, line.body))
+        else:
+            content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
+    for logs in content.rows.values():
+        for log in logs.values():
+            log.sort(key=lambda row: row.lo)
+    return content

@@ -1,0 +1,74 @@
+-- Format 1. thread_id leads every key, so that the tables may be hash partitioned or distributed by it. Rows are immutable
+-- but for keel_threads (one row a thread: its sequence number is what a put compares and sets) and for entries that are
+-- made ghosts or put again. Text compares by bytes, as in every other store. Ids are as given, or `keys.key` of them.
+
+CREATE TABLE {threads} (
+    thread_id text COLLATE "C" PRIMARY KEY,
+    epoch bigint NOT NULL,                  -- names this life of the thread; random, never used again
+    seq bigint NOT NULL,                    -- last sequence number used
+    basis bigint NOT NULL,                  -- the epoch that the put which inserted this row had read, 0 for none
+    put_at text COLLATE "C" NOT NULL,       -- ISO time of the newest entry
+    name text                               -- the thread id itself, where thread_id is only a key of it
+) WITH (fillfactor = 70);
+
+CREATE TABLE {entries} (
+    thread_id text COLLATE "C" NOT NULL,
+    ns text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    token bigint NOT NULL,                  -- of the request that stored it: sent again, it is known
+    state smallint NOT NULL,                -- 0 trunk, 1 branch kept by on_conflict='fork', 2 ghost
+    parent text COLLATE "C",
+    run_id text COLLATE "C",
+    put_at text COLLATE "C" NOT NULL,       -- ISO time
+    channels text[] NOT NULL,               -- names, in the order of the checkpoint
+    kinds text NOT NULL,                    -- records.Kind of each, a digit
+    owners smallint[] NOT NULL,             -- of each run: the position of its channel
+    los integer[] NOT NULL,                 -- of each run: its first item
+    his integer[] NOT NULL,                 -- of each run: the item after its last
+    kept text[],                            -- of a ghost: the channels it is needed for
+    names text[],                           -- what the keys in this row stand for, where they are not the names themselves
+    header bytea NOT NULL,                  -- core/headers.py
+    PRIMARY KEY (thread_id, ns, id)
+){partitioned};
+CREATE INDEX {entries_by_seq} ON {entries} (thread_id, ns, seq);
+CREATE INDEX {entries_by_id} ON {entries} (id);
+CREATE INDEX {entries_by_run} ON {entries} (run_id) WHERE run_id IS NOT NULL;
+
+CREATE TABLE {items} (
+    thread_id text COLLATE "C" NOT NULL,
+    ns text COLLATE "C" NOT NULL,
+    channel text COLLATE "C" NOT NULL,
+    lo integer NOT NULL,                    -- number of the first item
+    count integer NOT NULL,
+    body bytea NOT NULL,                    -- core/rows.py
+    PRIMARY KEY (thread_id, ns, channel, lo, count)
+){partitioned};
+
+CREATE TABLE {floors} (                     -- item numbers below were used, also where their rows are gone
+    thread_id text COLLATE "C" NOT NULL,
+    ns text COLLATE "C" NOT NULL,
+    channel text COLLATE "C" NOT NULL,
+    floor integer NOT NULL,
+    PRIMARY KEY (thread_id, ns, channel)
+){partitioned};
+
+CREATE TABLE {batches} (
+    thread_id text COLLATE "C" NOT NULL,
+    ns text COLLATE "C" NOT NULL,
+    checkpoint_id text COLLATE "C" NOT NULL,  -- may arrive later than its writes
+    n integer NOT NULL,                     -- one more than those that were there; what arrives together has no order
+    token bigint NOT NULL,
+    task_id text NOT NULL,
+    task_path text NOT NULL,
+    body bytea NOT NULL,                    -- core/writes.py
+    PRIMARY KEY (thread_id, ns, checkpoint_id, n, token)
+){partitioned};
+
+-- Bodies are compressed already.
+ALTER TABLE {entries} ALTER COLUMN header SET STORAGE EXTERNAL;
+ALTER TABLE {items} ALTER COLUMN body SET STORAGE EXTERNAL;
+ALTER TABLE {batches} ALTER COLUMN body SET STORAGE EXTERNAL;
+
+CREATE TABLE {format} (format integer PRIMARY KEY);
+INSERT INTO {format} VALUES (1);

@@ -1,0 +1,253 @@
+"""The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
+
+The tables are explained in `schema.sql`, the statements in `statements.py`. The head of a namespace is its trunk entry with
+the highest sequence number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from secrets import randbits
+from typing import Any, TypeAlias
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Moved,
+    NewEntry,
+    Outcome,
+    Query,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.core.store import Store
+from langgraph_keel.errors import StoreBusy
+from langgraph_keel.postgres import statements as sql
+from langgraph_keel.postgres.graphs import graph_of, removal_parameters
+from langgraph_keel.postgres.keys import by_key, escape, key, long_names, name_of, unescape
+from langgraph_keel.postgres.rows import (
+    Line,
+    Request,
+    Statement,
+    content_of,
+    entry_of,
+    entry_parameters,
+    epoch_and_seq,
+    firsts_of,
+    place_of,
+    stamp_of,
+)
+from langgraph_keel.postgres.tables import Tables
+
+Reply: TypeAlias = list[list[Any]]
+PostgresPlan: TypeAlias = Plan[Request, Reply, Any]
+RACES = 1000
+"""Puts of others that one put may lose against in a row, each of which was stored."""
+
+
+def _random() -> int:
+    return randbits(62) + 1
+
+
+class PostgresStore(Store[Request, Reply]):
+    """One set of tables.
+
+    Args:
+        tables: What they are called.
+        random: Makes the random numbers that tell requests and lives of threads apart, each at least 1, below 2^63.
+    """
+
+    def __init__(self, tables: Tables, random: Callable[[], int] = _random) -> None:
+        self._tables = tables
+        self._random = random
+
+    def _request(self, parameters: Mapping[str, Any], *texts: str, writes: bool = False) -> Request:
+        return Request(tuple(Statement(self._tables.named(text), parameters) for text in texts), writes)
+
+    def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
+        """See `Store.write_entry`. One statement, sent again for each put of another that came in between."""
+        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random()}
+        texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
+        request = self._request(parameters, *texts, writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((answer, head, epoch, seq, los),) = reply[0]
+            if answer == "gone":
+                return BaseGone()
+            if answer == "moved":
+                return Moved(self._head(head, new))
+            if seq is not None:
+                return Stored(stamp_of(epoch, seq), firsts_of(new, los))
+        raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
+
+    def _head(self, head: str | None, new: NewEntry) -> str | None:
+        return head and name_of(head, by_key(long_names([new.parent])))
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
+        """See `Store.write_batch`."""
+        parameters = {
+            **place_of(address),
+            "token": self._random(),
+            "task": escape(batch.task_id),
+            "path": escape(batch.task_path),
+            "body": batch.body,
+        }
+        yield self._request(parameters, sql.WRITE_BATCH, writes=True)
+
+    def read_entry(self, address: Address) -> Plan[Request, Reply, Found | None]:
+        """See `Store.read_entry`."""
+        text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
+        reply = yield self._request(place_of(address), text)
+        content = content_of(reply[0])
+        return content.found(content.entries[0]) if content.entries else None
+
+    def scan(self, query: Query) -> Plan[Request, Reply, Sequence[Entry]]:
+        """See `Store.scan`. Entries of all threads come by an index of their ids."""
+        text, parameters = _scanned(query)
+        reply = yield self._request(parameters, text)
+        return [entry_of(Line._make(line), name) for *line, name in reply[0]]
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Reply, Sequence[Found]]:
+        """See `Store.read_values`."""
+        stamps = [epoch_and_seq(entry.stamp) for entry in entries]
+        parameters = {
+            "threads": [key(entry.address.thread_id) for entry in entries],
+            "nss": [key(entry.address.checkpoint_ns) for entry in entries],
+            "epochs": [epoch for epoch, _ in stamps],
+            "seqs": [seq for _, seq in stamps],
+        }
+        reply = yield self._request(parameters, sql.READ_LISTED)
+        content = content_of(reply[0])
+        found = {stamp_of(line.epoch, line.seq): content.found(line) for line in content.entries}
+        return [found[entry.stamp] for entry in entries if entry.stamp in found]  # type: ignore[index]
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
+        """See `Store.read_history`."""
+        text = sql.WALK_LATEST if address.checkpoint_id is None else sql.WALK_NAMED
+        parameters = {**place_of(address), "channels": [key(name) for name in channels]}
+        reply = yield self._request(parameters, text)
+        content = content_of(reply[0])
+        lines = {line.id: line for line in content.entries}
+        # Nearest first: each is the parent of the one before it, and the first is nobody's.
+        parents = {line.parent for line in content.entries}
+        line = next((line for line in content.entries if line.id not in parents), None)
+        found = []
+        while line is not None:
+            found.append(content.found(line))
+            line = lines.get(line.parent or "")
+        return found
+
+    def read_graph(self, thread_id: str) -> Plan[Request, Reply, Graph]:
+        """See `Store.read_graph`."""
+        reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
+        return graph_of([Line._make(line) for line in reply[0]])
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Reply, None]:
+        """See `Store.remove_entries`."""
+        stamps = [epoch_and_seq(stamp) for stamp in (*gone, *ghosts)]
+        pairs = [(epoch_and_seq(stamp)[1], name) for stamp, names in ghosts.items() for name in (None, *names)]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": stamps[0][0] if stamps else 0,
+            "gone": [seq for _, seq in stamps[: len(gone)]],
+            "seqs": [seq for seq, _ in pairs],
+            "channels": [name if name is None else key(name) for _, name in pairs],
+        }
+        texts = (sql.HOLD, sql.REMOVE_ENTRIES, *([sql.MAKE_GHOSTS] if ghosts else []), sql.REDATE)
+        yield self._request(parameters, *texts, writes=True)
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Request, Reply, int]:
+        """See `Store.remove_rows`."""
+        parameters = removal_parameters(thread_id, live, graph)
+        reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
+        return int(reply[-1][0][0])
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Reply, None]:
+        """See `Store.delete_thread`."""
+        yield self._request({"thread": key(thread_id)}, sql.DELETE_THREAD, sql.DELETE_CONTENT, writes=True)
+
+    def copy_thread(self, source: str, target: str) -> Plan[Request, Reply, bool]:
+        """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
+        parameters = {
+            "thread": key(source),
+            "target": key(target),
+            "name": next(iter(long_names([target]) or ()), None),
+            "epoch": self._random(),
+        }
+        reply = yield self._request(parameters, sql.CLEAR_TARGET, sql.COPY_THREAD, writes=True)
+        ((begun, is_ours, occupied, _),) = reply[-1]
+        return bool(begun or is_ours or not occupied)
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Reply, Sequence[str]]:
+        """See `Store.find_runs`."""
+        reply = yield self._request({"runs": [key(run_id) for run_id in run_ids]}, sql.FIND_RUNS)
+        return [unescape(name or thread) for thread, name in reply[0]]
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. Reads the short row of every thread."""
+        parameters: dict[str, Any] = {"limit": limit}
+        text = sql.THREADS
+        if after is not None:
+            parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
+        bound = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)" if after is not None else ""
+        reply = yield self._request(parameters, text.replace("{after}", bound))
+        return [_info(*line) for line in reply[0]]
+
+
+def _info(
+    thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
+) -> tuple[ThreadInfo, bytes]:
+    latest = head and name_of(head, by_key(names))
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), header or b""
+
+
+def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
+    """Return the statement and the parameters of a scan."""
+    conditions, parameters = [], {"limit": query.limit}
+    for column, value in (
+        ("thread_id", query.thread_id),
+        ("ns", query.checkpoint_ns),
+        ("id", query.checkpoint_id),
+    ):
+        if value is not None:
+            conditions.append(f" AND e.{column} = %({column})s")
+            parameters[column] = key(value)
+    if query.before is not None:
+        conditions.append(sql.PRECEDES)
+        parameters["before"] = key(query.before)
+    if query.after is not None:
+        conditions.append(_following(query.after, query.thread_id is None))
+        parameters |= _following_parameters(query.after)
+    order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
+    return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
+
+
+def _following(last: Entry, everywhere: bool) -> str:
+    if everywhere:
+        return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
+    return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
+
+
+def _following_parameters(last: Entry) -> dict[str, Any]:
+    epoch, seq = epoch_and_seq(last.stamp)
+    place = place_of(last.address)
+    return {
+        "last_id": place["id"],
+        "last_thread": place["thread"],
+        "last_ns": place["ns"],
+        "last_epoch": epoch,
+        "last_seq": seq,
+    }

@@ -1,0 +1,69 @@
+"""What the tables are called, and how they are made."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.resources import files
+
+from langgraph_keel.errors import InvalidInput
+
+TABLES = ("threads", "entries", "items", "floors", "batches", "format")
+INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run")
+PARTED = ("entries", "items", "floors", "batches")
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL reads it, whatever it holds.
+
+    Raises:
+        InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
+    """
+    if not name or len(name.encode()) > 63 or "\0" in name:
+        raise InvalidInput(f"{name!r} cannot be the name of a schema: use 1 to 63 bytes without NUL")
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Tables:
+    """The names of the tables, in a schema or wherever the search path leads.
+
+    Args:
+        schema: The schema; `None` is the first of the connection's search path.
+        partitions: Into how many hash partitions `ddl` divides the tables that grow; 0 is none.
+    """
+
+    def __init__(self, schema: str | None = None, partitions: int = 0) -> None:
+        if not 0 <= partitions <= 1024:
+            raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
+        self.schema = schema
+        self.partitions = partitions
+        self._prefix = f"{quoted(schema)}." if schema is not None else ""
+        self._named: dict[str, str] = {}
+
+    def named(self, text: str) -> str:
+        """Return a statement with the names of the tables in it."""
+        if text not in self._named:
+            # In a statement with parameters a percent sign begins one.
+            self._named[text] = self._replaced(text, self._prefix.replace("%", "%%"))
+        return self._named[text]
+
+    def _replaced(self, text: str, prefix: str) -> str:
+        for name in TABLES:
+            text = text.replace(f"{{{name}}}", f"{prefix}keel_{name}")
+        for name in INDEXES:
+            text = text.replace(f"{{{name}}}", f"keel_{name}")
+        return text
+
+    @cached_property
+    def ddl(self) -> str:
+        """All statements that make the tables."""
+        text = files(__package__).joinpath("schema.sql").read_text("utf-8")
+        divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
+        parts = [
+            f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
+            f"FOR VALUES WITH (MODULUS {self.partitions}, REMAINDER {n});"
+            for table in PARTED
+            for n in range(self.partitions)
+        ]
+        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
+        whole = "\n".join([*schema, text.replace("{partitioned}", divided), *parts])
+        return self._replaced(whole, self._prefix)

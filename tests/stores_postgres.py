@@ -1,0 +1,40 @@
+"""PostgreSQL under test: a schema of its own on a real server, opened twice as by two processes."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import Any
+
+import psycopg
+
+from langgraph_keel import PostgresSaver
+from langgraph_keel.saver import KeelSaver
+
+TABLES = ("threads", "entries", "items", "floors", "batches")
+
+
+class PostgresUnderTest:
+    """One schema, and two savers' connections that take turns."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._savers = [PostgresSaver(url, pool_size=4, **options) for _ in range(2)]
+        self._savers[0].setup()
+        self._turns = cycle(self._savers)
+        self._behind = psycopg.connect(url, autocommit=True)
+        self._tables = [self._savers[0]._postgres.tables.named(f"{{{name}}}") for name in TABLES]
+
+    def open(self, **options: Any) -> KeelSaver:
+        backend = next(self._turns)._backend
+        return KeelSaver(backend.checkpoints.store, backend.driver, backend.async_driver, **options)
+
+    def wipe(self) -> None:
+        self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables))
+
+    def raw(self) -> bytes:
+        rows = [row for table in self._tables for row in self._behind.execute(f"SELECT * FROM {table}").fetchall()]
+        return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for row in rows for part in row)
+
+    def close(self) -> None:
+        for saver in self._savers:
+            saver.close()
+        self._behind.close()
