@@ -91,6 +91,11 @@ class KeelSaver(BaseCheckpointSaver[Any]):
     def setup(self) -> None:
         """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
 
+    @property
+    def ddl(self) -> str:
+        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        return ""
+
     def close(self) -> None:
         """Give back what is open. Safe to call again."""
 

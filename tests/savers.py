@@ -1,17 +1,45 @@
 """The savers that a test can be run with: a new backend is one more line."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
+import psycopg
+import pytest
+import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from langgraph_keel import MemorySaver, SqliteSaver
+from langgraph_keel import MemorySaver, PostgresSaver, SqliteSaver
+
+# The fixture that starts the server which a saver needs, and tells child processes its URL.
+SERVERS = {"postgres": "postgres_server"}
+
+
+def needing(name: str, request: pytest.FixtureRequest) -> None:
+    """Have the server that a saver needs; skip (or fail, see `servers.required`) where there is none."""
+    if name in SERVERS:
+        request.getfixturevalue(SERVERS[name])
+
+
+@contextmanager
+def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
+    """Open a saver on a schema of its own, in a server that some pytest above has started."""
+    url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"  # LangGraph's tests replace uuid4
+    try:
+        with PostgresSaver(url, schema=schema, **options) as saver:
+            yield saver
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
 
 # Each opens a saver on a store of its own, in a directory of its own.
 SAVERS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[Any]]]] = {
     "memory": lambda _: MemorySaver(),
     "sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "sqlite-memory": lambda _: SqliteSaver.from_conn_string(":memory:"),
+    "postgres": lambda _: postgres_saver(),
 }

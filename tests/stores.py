@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+
+from servers import SHARED
+from stores_postgres import postgres_store
 
 from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
 from langgraph_keel.memory.store import MemoryStore, State, Thread
@@ -92,10 +97,13 @@ def _dump(execute: Any) -> bytes:
     return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for row in rows for part in row)
 
 
-def stores(directory: Path) -> dict[str, Any]:
-    """Return how each store is made, in a directory of its own."""
-    return {
-        "memory": MemoryUnderTest,
-        "sqlite": lambda: SqliteUnderTest(str(directory / "keel.db")),
-        "sqlite-memory": lambda: SqliteUnderTest(":memory:"),
-    }
+@contextmanager
+def each_store(directory: Path) -> Iterator[dict[str, Any]]:
+    """Open one store of each kind, in a directory of its own and on the servers that run (`savers.SERVERS`)."""
+    with ExitStack() as stack:
+        yield {
+            "memory": MemoryUnderTest(),
+            "sqlite": stack.enter_context(closing(SqliteUnderTest(str(directory / "keel.db")))),
+            "sqlite-memory": stack.enter_context(closing(SqliteUnderTest(":memory:"))),
+            "postgres": stack.enter_context(postgres_store(os.environ[SHARED["PostgreSQL"]])),
+        }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any
 
@@ -17,6 +20,7 @@ class PostgresUnderTest:
     """One schema, and two savers' connections that take turns."""
 
     def __init__(self, url: str, **options: Any) -> None:
+        self.schema = options.get("schema")
         self._savers = [PostgresSaver(url, pool_size=4, **options) for _ in range(2)]
         self._savers[0].setup()
         self._turns = cycle(self._savers)
@@ -28,13 +32,31 @@ class PostgresUnderTest:
         return KeelSaver(backend.checkpoints.store, backend.driver, backend.async_driver, **options)
 
     def wipe(self) -> None:
-        self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables))
+        self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables).encode())
 
     def raw(self) -> bytes:
-        rows = [row for table in self._tables for row in self._behind.execute(f"SELECT * FROM {table}").fetchall()]
+        rows = [row for table in self._tables for row in self._all(table)]
         return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for row in rows for part in row)
+
+    def _all(self, table: str) -> list[Any]:
+        return self._behind.execute(f"SELECT * FROM {table}".encode()).fetchall()
+
+    def drop(self) -> None:
+        self._behind.execute("SET lock_timeout = '10s'")
+        self._behind.execute(f"DROP SCHEMA {self.schema} CASCADE".encode())
 
     def close(self) -> None:
         for saver in self._savers:
             saver.close()
         self._behind.close()
+
+
+@contextmanager
+def postgres_store(url: str) -> Iterator[PostgresUnderTest]:
+    """Open a store in a schema of its own, and drop that in the end."""
+    store = PostgresUnderTest(url, schema=f"keel_{uuid.uuid4().hex[:12]}")
+    try:
+        yield store
+        store.drop()
+    finally:
+        store.close()

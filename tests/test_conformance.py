@@ -11,7 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.conformance import validate
 from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.conformance.initializer import RegisteredCheckpointer
-from savers import SAVERS
+from savers import SAVERS, needing
 
 Saver = BaseCheckpointSaver[Any]
 Call = Callable[..., Coroutine[Any, Any, Any]]
@@ -70,7 +70,8 @@ def registered(name: str, face: str, directory: Path) -> RegisteredCheckpointer:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("name", SAVERS)
-async def test_conforms(name: str, face: str, tmp_path: Path) -> None:
+async def test_conforms(name: str, face: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    needing(name, request)
     report = await validate(registered(name, face, tmp_path))
     failures = [failure for result in report.results.values() for failure in result.failures]
     assert not failures, "\n".join(failures)
@@ -79,8 +80,11 @@ async def test_conforms(name: str, face: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("capability", sorted(CAPABILITIES))
 @pytest.mark.parametrize("name", SAVERS)
-def test_each_face_has_each_capability(name: str, capability: str, tmp_path: Path) -> None:
+def test_each_face_has_each_capability(
+    name: str, capability: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """The suite looks only for async methods, and takes the ones that a base class offers for missing."""
+    needing(name, request)
     with SAVERS[name](tmp_path) as saver:
         for method in (capability, f"a{capability}"):
             assert getattr(type(saver), method) is not getattr(BaseCheckpointSaver, method)

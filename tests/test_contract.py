@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from servers import PostgresServer
 from stores import MemoryUnderTest, SqliteUnderTest
+from stores_postgres import PostgresUnderTest, postgres_store
 
 from langgraph_keel.testing import SaverContract
 
@@ -29,6 +31,20 @@ class TestSqliteInMemory(SaverContract):
         store = SqliteUnderTest(":memory:")
         yield store
         store.close()
+
+
+@pytest.fixture(scope="module")
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
+    """One store for all tests, which empty it: to make the tables takes longer than most of them."""
+    with postgres_store(postgres_server.url) as store:
+        yield store
+
+
+class TestPostgres(SaverContract):
+    @pytest.fixture
+    def backend(self, postgres: PostgresUnderTest) -> PostgresUnderTest:
+        postgres.wipe()
+        return postgres
 
 
 def test_no_part_of_the_contract_hides_a_test_of_another() -> None:

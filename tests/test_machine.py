@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from stores import MemoryUnderTest, SqliteUnderTest
+from stores_postgres import PostgresUnderTest
 
 from langgraph_keel.testing import SaverMachine
 
@@ -28,6 +29,16 @@ class SqliteMachine(SaverMachine):
         self._directory.cleanup()
 
 
+class PostgresMachine(SaverMachine):
+    """On one store for all histories, emptied before each."""
+
+    shared: PostgresUnderTest
+
+    def make_backend(self) -> PostgresUnderTest:
+        self.shared.wipe()
+        return self.shared
+
+
 SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -39,3 +50,10 @@ def test_memory_keeps_what_the_oracle_keeps() -> None:
 @pytest.mark.slow
 def test_sqlite_keeps_what_the_oracle_keeps() -> None:
     run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=25))
+
+
+@pytest.mark.slow
+def test_postgres_keeps_what_the_oracle_keeps(postgres_url: str) -> None:
+    PostgresMachine.shared = PostgresUnderTest(postgres_url)
+    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=15))
+    PostgresMachine.shared.close()

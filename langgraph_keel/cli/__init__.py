@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from langgraph_keel.cli import app as commands
 from langgraph_keel.cli.demo import demo
 from langgraph_keel.cli.options import wants_json
+from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
 from langgraph_keel.errors import KeelError
 
@@ -69,6 +70,7 @@ app.command()(demo)
 app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
+app.command()(schema)
 
 
 def main() -> None:

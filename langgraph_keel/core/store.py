@@ -74,6 +74,8 @@ class Store(ABC, Generic[Q, R]):
     def scan(self, query: Query) -> Plan[Q, R, Sequence[Entry]]:
         """Read a page of entries without items, newest first: by sequence within a thread, by id across threads.
 
+        Equal ids in different threads or namespaces come in any order that stays the same from page to page.
+
         Fewer than `query.limit` entries means that there are no more; ghosts are left out. With `query.before`, an
         entry precedes if its sequence is lower than that of the entry with this id in the same namespace; where that
         namespace has no such entry (LangGraph passes the id of a parent graph's checkpoint when it replays a
@@ -124,8 +126,10 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def copy_thread(self, source: str, target: str) -> Plan[Q, R, bool]:
-        """Copy everything of a thread verbatim: entries, order, trunk, rows, writes. One trip, atomic.
+        """Copy everything of a thread verbatim: entries, order, trunk, rows, writes.
 
+        At most two trips, where source and target may be on different servers; the target is there as a whole or not at
+        all, and as the source was at one moment.
         Returns whether it was copied: `False` if the target holds anything already. An unknown source copies nothing
         and answers `True`.
         """

@@ -1,9 +1,9 @@
 """Connections: how they are made and kept, when they are given up, and what their errors mean.
 
 A connection is checked before it is used without a round trip: a server that closed it while it was idle (restart,
-failover, SSL, a timeout between) has left something to read on a socket where nothing is due. psycopg's own pools check by
-asking the server, connect in background threads that hide why they cannot, and belong to one loop; a pool of the
-user's own is accepted all the same.
+failover, SSL, a timeout between) has left something to read on a socket where nothing is due. The pools of psycopg_pool
+check by asking the server, connect in background threads that cannot say why they fail, and belong to one loop; a pool
+of the user's own is accepted all the same.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ import select
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg import errors as pg
@@ -34,8 +40,13 @@ from langgraph_keel.errors import (
     StoreUnavailable,
 )
 
+if TYPE_CHECKING:
+    from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
 Connection: TypeAlias = psycopg.Connection[Any]
 AsyncConnection: TypeAlias = psycopg.AsyncConnection[Any]
+Given: TypeAlias = "str | Connection | AsyncConnection | ConnectionPool[Any] | AsyncConnectionPool[Any]"
+"""What a user may give: a connection string, or a connection or pool that stays theirs."""
 
 # In this order: the first that fits.
 NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
@@ -156,7 +167,9 @@ class Pool:
 class AsyncPool:
     """As `Pool`, for one loop."""
 
-    def __init__(self, connect: Callable[[], Any], size: int, timeout: float, where: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[AsyncConnection]], size: int, timeout: float, where: str
+    ) -> None:
         self._connect = connect
         self._timeout = timeout
         self._where = where
@@ -213,6 +226,52 @@ class AsyncPool:
         for connection in (*self._idle, *(self._lent if is_dead else ())):
             drop(connection)
         self._idle.clear()
+
+
+class Own:
+    """Connections that Keel makes itself: a pool for all threads, and one for each loop.
+
+    Args:
+        conninfo: Where to.
+        options: More arguments of psycopg's `connect`.
+        size: Most connections of each pool.
+        timeout: Seconds to wait for one that is in use.
+        where: How errors name the database.
+    """
+
+    blocks = False
+
+    def __init__(self, conninfo: str, options: Mapping[str, Any], size: int, timeout: float, where: str) -> None:
+        self._conninfo = conninfo
+        self._options = options
+        self._limits = size, timeout, where
+        self._pool = Pool(self._connect, *self._limits)
+        self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
+
+    def _connect(self) -> Connection:
+        return psycopg.connect(self._conninfo, **self._options)
+
+    async def _aconnect(self) -> AsyncConnection:
+        return await psycopg.AsyncConnection.connect(self._conninfo, **self._options)
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """Lend a connection to this thread."""
+        return self._pool.connection()
+
+    def aconnection(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Lend a connection to a task of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._pools:
+            for dead in [other for other in list(self._pools) if other.is_closed()]:
+                self._pools.pop(dead).close(is_dead=True)
+            self._pools[loop] = AsyncPool(self._aconnect, *self._limits)
+        return self._pools[loop].connection()
+
+    def close(self) -> None:
+        """Close all pools."""
+        self._pool.close()
+        for loop, pool in list(self._pools.items()):
+            pool.close(is_dead=loop.is_closed())
 
 
 class Watched:

@@ -2,13 +2,13 @@
 
 What it needs of a server is small, so that it also runs on what speaks PostgreSQL's protocol:
 
-* A request of one statement is sent alone, on a connection in autocommit. One of several is a transaction, sent in one go
-  (libpq's pipeline mode): one trip all the same.
+* A request of one statement is sent alone, on a connection in autocommit. Several are sent in one go (libpq's pipeline
+  mode), which makes them one transaction up to its end, and one trip all the same.
 * No advisory locks, LISTEN/NOTIFY, sequences, stored functions, temporary tables, cursors or session state, so it works
   behind PgBouncer in transaction pooling. Before PgBouncer 1.21 prepared statements do not: `prepare_threshold=None`.
-* Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is in
-  every condition (Citus, hash partitions), and 40001 and 40P01 are tried again (CockroachDB and YugabyteDB ask for it).
-  These three have not been run here; what they refuse is taken from their documentation.
+* Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is
+  in every condition (Citus, hash partitions), and 40001 and 40P01 are tried again (CockroachDB and YugabyteDB ask for
+  it). These three have not been run here; what they refuse is taken from their documentation.
 
 A request may be sent again after its connection broke, since every request is harmless the second time: a put carries a
 token that the store knows again, and what removes or appends removes or is read only once.
@@ -23,9 +23,8 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -34,17 +33,10 @@ from psycopg.rows import tuple_row
 
 from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreBusy, StoreClosed
-from langgraph_keel.postgres.connection import AsyncConnection, AsyncPool, Connection, Pool, Watch, Watched, named
+from langgraph_keel.postgres.connection import AsyncConnection, Connection, Given, Own, Watch, Watched, named
 from langgraph_keel.postgres.opening import Rows, opened
 from langgraph_keel.postgres.rows import Request, Statement
 from langgraph_keel.postgres.tables import Tables
-
-if TYPE_CHECKING:
-    from psycopg_pool import AsyncConnectionPool, ConnectionPool
-
-    Given: TypeAlias = (
-        str | Connection | AsyncConnection | ConnectionPool[Connection] | AsyncConnectionPool[AsyncConnection]
-    )
 
 T = TypeVar("T")
 _drivers: WeakSet[PostgresDriver] = WeakSet()
@@ -92,7 +84,11 @@ class PostgresDriver:
         self.timeout = timeout
         self.read_only = read_only
         self.auto_setup = auto_setup
-        self._options: dict[str, Any] = {"autocommit": True, "prepare_threshold": prepare_threshold}
+        self.options: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": prepare_threshold,
+            "connect_timeout": max(2, int(timeout)),
+        }
         self._closed = False
         self._start()
         _drivers.add(self)
@@ -101,13 +97,15 @@ class PostgresDriver:
         self._ready = False
         self._starting = threading.RLock()
         self._watch = Watch(self.timeout)
-        self._pool = Pool(self._connect, self.size, self.timeout, self.where)
-        self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
-        self._one_at_a_time = threading.RLock()
+        self._source: Own | Theirs
+        if isinstance(self.given, str):
+            self._source = Own(self.given, self.options, self.size, self.timeout, self.where)
+        else:
+            self._source = Theirs(self.given, self.timeout)
 
     def forget(self) -> None:
         """Start anew, as a forked child must."""
-        _inherited.append((self._pool, self._pools))
+        _inherited.append(self._source)
         self._start()
 
     # -- sending -----------------------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ class PostgresDriver:
 
     async def asend(self, request: Request) -> list[Rows]:
         """As `send`, without blocking the running loop."""
-        if self.gives_sync:
+        if self._source.blocks:
             return await asyncio.to_thread(self.send, request)
         self._check(request)
         if not self._ready:
@@ -143,80 +141,35 @@ class PostgresDriver:
         patience = Patience(self.where, self.timeout)
         while True:
             try:
-                with self._lend() as connection, self._watch.over(connection) as watched, patience.over(watched):
-                    return act(connection)
+                return self._once(act, patience)
             except Again as again:
                 time.sleep(again.delay)
             except (psycopg.Error, OSError) as error:
                 raise named(error, self.where) from error
+
+    def _once(self, act: Callable[[Connection], T], patience: Patience) -> T:
+        with (
+            self._source.connection() as connection,
+            self._watch.over(connection) as watched,
+            patience.over(watched),
+        ):
+            return act(connection)
 
     async def ainsist(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """As `insist`, without blocking the running loop."""
         patience = Patience(self.where, self.timeout)
         while True:
             try:
-                async with self._alend() as connection:
-                    with self._watch.over(connection) as watched, patience.over(watched):
-                        return await act(connection)
+                return await self._aonce(act, patience)
             except Again as again:
                 await asyncio.sleep(again.delay)
             except (psycopg.Error, OSError) as error:
                 raise named(error, self.where) from error
 
-    # -- connections -------------------------------------------------------------------------------------------
-
-    @property
-    def gives_sync(self) -> bool:
-        """Whether all there is is a connection or pool of the user's that blocks: then a thread waits for it."""
-        return not isinstance(self.given, str) and not _is_async(self.given)
-
-    def _lend(self) -> AbstractContextManager[Connection]:
-        if isinstance(self.given, str):
-            return self._pool.connection()
-        if _is_async(self.given):
-            raise InvalidInput(
-                "this saver was given an async connection or pool: use its async methods, or pass a URL, which has both"
-            )
-        return self._alone() if isinstance(self.given, psycopg.Connection) else self.given.connection(self.timeout)
-
-    @contextmanager
-    def _alone(self) -> Iterator[Connection]:
-        # Statements of two threads on one connection would be parts of one transaction.
-        with self._one_at_a_time:
-            yield self.given
-
-    def _alend(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        if isinstance(self.given, str):
-            return self._pool_here().connection()
-        if isinstance(self.given, psycopg.AsyncConnection):
-            return self._aalone()
-        lent: AbstractAsyncContextManager[AsyncConnection] = self.given.connection(self.timeout)
-        return lent
-
-    @asynccontextmanager
-    async def _aalone(self) -> AsyncIterator[AsyncConnection]:
-        async with self._async_lock:
-            yield self.given
-
-    @cached_property
-    def _async_lock(self) -> asyncio.Lock:
-        return asyncio.Lock()
-
-    def _pool_here(self) -> AsyncPool:
-        """Return the pool of the running loop."""
-        loop = asyncio.get_running_loop()
-        pool = self._pools.get(loop)
-        if pool is None:
-            for other in [other for other in list(self._pools) if other.is_closed()]:
-                self._pools.pop(other).close(is_dead=True)
-            pool = self._pools[loop] = AsyncPool(self._aconnect, self.size, self.timeout, self.where)
-        return pool
-
-    def _connect(self) -> Connection:
-        return psycopg.connect(self.given, **self._options)
-
-    async def _aconnect(self) -> AsyncConnection:
-        return await psycopg.AsyncConnection.connect(self.given, **self._options)
+    async def _aonce(self, act: Callable[[AsyncConnection], Awaitable[T]], patience: Patience) -> T:
+        async with self._source.aconnection() as connection:
+            with self._watch.over(connection) as watched, patience.over(watched):
+                return await act(connection)
 
     # -- opening and closing -----------------------------------------------------------------------------------
 
@@ -236,7 +189,7 @@ class PostgresDriver:
 
     async def aopen(self, create: bool) -> None:
         """As `open`, without blocking the running loop."""
-        if self.gives_sync:
+        if self._source.blocks:
             await asyncio.to_thread(self.open, create)
         elif not self._ready:
             await self._aopen(create)
@@ -244,10 +197,43 @@ class PostgresDriver:
     def close(self) -> None:
         """Close the pools of our own; connections and pools of the user's stay as they are."""
         self._closed = True
-        self._pool.close()
-        while self._pools:
-            loop, pool = self._pools.popitem()
-            pool.close(loop.is_closed())
+        self._source.close()
+
+
+class Theirs:
+    """A connection or a pool of the user's own, of one face; it stays open, and forks are the user's to mind."""
+
+    def __init__(self, given: Any, timeout: float) -> None:
+        self._given = given
+        self._timeout = timeout
+        # A pool's block commits, if its connections are not in autocommit.
+        self._is_pool = not isinstance(given, psycopg.Connection | psycopg.AsyncConnection)
+        self._turn = threading.RLock()
+        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self.blocks = not inspect.iscoroutinefunction(given.close)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend it, or one of it, to this thread."""
+        if not self.blocks:
+            raise InvalidInput(
+                "this saver was given an async connection or pool: use its async methods, or give it a URL"
+            )
+        # Statements of two threads on one connection would be parts of one transaction.
+        lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
+        with lending as lent:
+            yield lent if self._is_pool else self._given
+
+    @asynccontextmanager
+    async def aconnection(self) -> AsyncIterator[AsyncConnection]:
+        """Lend it, or one of it, to this task."""
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        lending: Any = self._given.connection(self._timeout) if self._is_pool else turn
+        async with lending as lent:
+            yield lent if self._is_pool else self._given
+
+    def close(self) -> None:
+        """Leave it open."""
 
 
 class Again(Exception):
@@ -289,6 +275,7 @@ class Patience:
             raise Again(random.uniform(0, 0.02)) from error
 
 
+# What CockroachDB and YugabyteDB ask to be tried again.
 RACES = psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected
 
 
@@ -298,20 +285,17 @@ def _where(given: Given) -> str:
         return "PostgreSQL"
     try:
         parts = conninfo_to_dict(given)
-    except psycopg.ProgrammingError as error:
-        raise InvalidInput(f"this is no connection string of PostgreSQL: {str(error).strip()}") from None
+    except psycopg.ProgrammingError:
+        # What libpq says repeats parts of it, maybe the password.
+        raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
     place = f"{parts.get('host', 'local socket')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
     return f"PostgreSQL at {place}"
-
-
-def _is_async(given: Any) -> bool:
-    return inspect.iscoroutinefunction(given.close)
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetched(_execute(connection, request.statements[0]))]
-    with connection.pipeline(), connection.transaction():
+    with connection.pipeline(), nullcontext() if connection.autocommit else connection.transaction():
         cursors = [_execute(connection, statement) for statement in request.statements]
     return [_fetched(cursor) for cursor in cursors]
 
@@ -322,20 +306,20 @@ def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
 
 def _execute(connection: Connection, statement: Statement) -> psycopg.Cursor[Any]:
     cursor = connection.cursor(binary=True, row_factory=tuple_row)
-    return cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]  # wants a literal
+    return cursor.execute(statement.sql, statement.parameters)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
         return [await _rows(await _aexecute(connection, request.statements[0]))]
-    async with connection.pipeline(), connection.transaction():
+    async with connection.pipeline(), nullcontext() if connection.autocommit else connection.transaction():
         cursors = [await _aexecute(connection, statement) for statement in request.statements]
     return [await _rows(cursor) for cursor in cursors]
 
 
 async def _aexecute(connection: AsyncConnection, statement: Statement) -> psycopg.AsyncCursor[Any]:
     cursor = connection.cursor(binary=True, row_factory=tuple_row)
-    return await cursor.execute(statement.sql, statement.parameters)  # type: ignore[arg-type]
+    return await cursor.execute(statement.sql, statement.parameters)
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
@@ -349,7 +333,11 @@ class _Texts:
         self._driver = driver
 
     def send(self, text: str) -> Rows:
-        return self._driver.insist(lambda connection: _fetched(connection.execute(text)))  # type: ignore[call-overload]
+        def act(connection: Connection) -> Rows:
+            with connection.transaction():
+                return _fetched(connection.execute(text.encode(), prepare=False))
+
+        return self._driver.insist(act)
 
 
 class _AsyncTexts:
@@ -360,7 +348,8 @@ class _AsyncTexts:
 
     async def send(self, text: str) -> Rows:
         async def act(connection: AsyncConnection) -> Rows:
-            return await _rows(await connection.execute(text))  # type: ignore[call-overload]
+            async with connection.transaction():
+                return await _rows(await connection.execute(text.encode(), prepare=False))
 
         return await self._driver.ainsist(act)
 

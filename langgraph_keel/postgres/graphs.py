@@ -23,7 +23,7 @@ def graph_of(lines: Sequence[Line]) -> Graph:
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
-    """Return the sequence numbers of the heads: per namespace the newest on the trunk, or of all if no trunk is left."""
+    """Return where the heads are: per namespace the newest on the trunk, or of all if no trunk is left."""
     heads: dict[str, Line] = {}
     for line in entries:
         best = heads.get(line.ns)

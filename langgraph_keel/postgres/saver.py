@@ -12,7 +12,7 @@ from langgraph_keel.postgres.tables import Tables
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
-    from langgraph_keel.postgres.driver import Given
+    from langgraph_keel.postgres.connection import Given
 
 
 class PostgresSaver(KeelSaver):
@@ -23,8 +23,8 @@ class PostgresSaver(KeelSaver):
 
     Args:
         connection: A URL (`postgresql://user@host/database`, also with `?schema=name`) or any connection string of
-            libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. One that blocks is
-            waited for in a thread by the async methods; one that is async has no sync methods.
+            libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. For one that
+            blocks, the async methods wait in a thread; one that is async has no blocking methods.
         schema: Where the tables are; by default the first schema of the connection's search path.
         partitions: Into how many hash partitions by thread the tables are divided when they are created.
         pool_size: Most connections at once, for each face and loop.

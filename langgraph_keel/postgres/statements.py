@@ -1,9 +1,9 @@
 """The statements. Each is complete: it sees one moment, and stores all or nothing.
 
-A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number only if
-that is still the one it read. If it is not, another put came in between: nothing is inserted, since everything inserted
-selects from the claim, and the store sends the statement again. So what was read is current whenever it is used, at
-every isolation level, without a lock that outlives the statement.
+A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number only
+if that is still the one it read. If it is not, another put came in between: nothing is inserted, since everything
+inserted selects from the claim, and the store sends the statement again. So what was read is current whenever it is
+used, at every isolation level, without a lock that outlives the statement.
 
 Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition (a
 distributed table is asked on one node), and nothing uses advisory locks, NOTIFY, sequences or functions of our own.
@@ -75,8 +75,9 @@ PACKED = """
 UNION ALL
 SELECT %(thread)s, %(ns)s, p.channel, p.lo, p.count, p.body
 FROM won
-CROSS JOIN unnest(%(pack_channels)s::text[], %(pack_los)s::integer[], %(pack_counts)s::integer[], %(pack_bodies)s::bytea[])
-    AS p(channel, lo, count, body)
+CROSS JOIN unnest(
+    %(pack_channels)s::text[], %(pack_los)s::integer[], %(pack_counts)s::integer[], %(pack_bodies)s::bytea[]
+) AS p(channel, lo, count, body)
 WHERE (
     SELECT sum(i.count) = p.count AND max(i.lo + i.count) = p.lo + p.count AND count(*) > 1
     FROM {items} i
@@ -98,8 +99,8 @@ STORED = """
         WITH ORDINALITY AS r(owner, lo, hi, channel, n)
     LEFT JOIN firsts f ON f.channel = r.channel
 ), kept AS (
-    INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his,
-        names, header)
+    INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los,
+        his, names, header)
     SELECT %(thread)s, %(ns)s, %(id)s, won.seq, %(token)s, won.state, %(parent)s, %(run)s, %(put_at)s, %(channels)s,
         %(kinds)s, runs.owners, runs.los, runs.his, %(names)s, %(header)s
     FROM won, runs
@@ -139,8 +140,8 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 # One result of several kinds of rows, told apart by the first column (`rows.Line`).
-ENTRY_LINE = """0, e.thread_id, e.ns, e.id, e.seq, e.state::integer, e.header, {parent}, e.run_id, t.epoch, e.channels, e.kinds,
-    e.owners, e.los, e.his, e.kept, e.names"""
+ENTRY_LINE = """0, e.thread_id, e.ns, e.id, e.seq, e.state::integer, e.header, {parent}, e.run_id, t.epoch, e.channels,
+    e.kinds, e.owners, e.los, e.his, e.kept, e.names"""
 # As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
 SHOWN_PARENT = (
     "(SELECT p.id FROM {entries} p WHERE p.thread_id = e.thread_id AND p.ns = e.ns AND p.id = e.parent AND p.state < 2)"
@@ -161,7 +162,8 @@ CHOSEN = "WITH chosen AS (SELECT e.* FROM {entries} e WHERE {where})"
 LISTED = """
 WITH chosen AS (
     SELECT e.*
-    FROM unnest(%(threads)s::text[], %(nss)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[]) AS a(thread_id, ns, epoch, seq)
+    FROM unnest(%(threads)s::text[], %(nss)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[])
+        AS a(thread_id, ns, epoch, seq)
     JOIN {threads} t ON t.thread_id = a.thread_id AND t.epoch = a.epoch
     JOIN {entries} e ON e.thread_id = a.thread_id AND e.ns = a.ns AND e.seq = a.seq
 )"""
@@ -234,7 +236,8 @@ FROM (
 ) AS o
 GROUP BY o.ns, o.channel
 UNION ALL
-SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{SEVEN} FROM {{threads}} t WHERE t.thread_id = %(thread)s
+SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{SEVEN}
+FROM {{threads}} t WHERE t.thread_id = %(thread)s
 """
 
 FIND_RUNS = """
@@ -260,7 +263,7 @@ LEFT JOIN {entries} e ON e.thread_id = p.thread_id AND e.ns = '' AND e.seq = coa
 ORDER BY p.put_at DESC, p.thread_id DESC
 """
 
-# -- removing and copying: first the thread's row, so that the statements after it see what everybody else has done ---------
+# -- removing and copying: first the thread's row, so that the statements after it see what everybody else has done ----
 
 HOLD = "UPDATE {threads} SET seq = seq + 1 WHERE thread_id = %(thread)s AND epoch = %(epoch)s"
 HELD = "EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s)"
@@ -283,7 +286,8 @@ FROM (
 ) AS g
 JOIN {{entries}} o ON o.thread_id = %(thread)s AND o.seq = g.seq
 CROSS JOIN LATERAL (
-    SELECT coalesce(array_agg(u.owner ORDER BY u.n), '{{}}') AS owners, coalesce(array_agg(u.lo ORDER BY u.n), '{{}}') AS los,
+    SELECT coalesce(array_agg(u.owner ORDER BY u.n), '{{}}') AS owners,
+        coalesce(array_agg(u.lo ORDER BY u.n), '{{}}') AS los,
         coalesce(array_agg(u.hi ORDER BY u.n), '{{}}') AS his
     FROM unnest(o.owners, o.los, o.his) WITH ORDINALITY AS u(owner, lo, hi, n)
     WHERE o.channels[u.owner] = ANY (g.kept)
@@ -345,9 +349,10 @@ WITH occupied AS (
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING 1
 ), e AS (
-    INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his,
-        kept, names, header)
-    SELECT %(target)s, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his, kept, names, header
+    INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los,
+        his, kept, names, header)
+    SELECT %(target)s, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his, kept,
+        names, header
     FROM {entries}, begun WHERE thread_id = %(thread)s
 ), i AS (
     INSERT INTO {items} (thread_id, ns, channel, lo, count, body)

@@ -1,7 +1,7 @@
 """The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
 
-The tables are explained in `schema.sql`, the statements in `statements.py`. The head of a namespace is its trunk entry with
-the highest sequence number.
+The tables are explained in `schema.sql`, the statements in `statements.py`. The head of a namespace is its trunk entry
+with the highest sequence number.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, sql.READ_LISTED)
         content = content_of(reply[0])
         found = {stamp_of(line.epoch, line.seq): content.found(line) for line in content.entries}
-        return [found[entry.stamp] for entry in entries if entry.stamp in found]  # type: ignore[index]
+        return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
         """See `Store.read_history`."""
@@ -216,7 +216,8 @@ def _info(
 
 def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
     """Return the statement and the parameters of a scan."""
-    conditions, parameters = [], {"limit": query.limit}
+    conditions: list[str] = []
+    parameters: dict[str, Any] = {"limit": query.limit}
     for column, value in (
         ("thread_id", query.thread_id),
         ("ns", query.checkpoint_ns),

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.saver import KeelSaver
+from langgraph_keel.sqlite.connection import schema
 from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.sqlite.store import SqliteStore
 
@@ -46,6 +47,11 @@ class SqliteSaver(KeelSaver):
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that makes an empty database a store."""
+        return schema()
 
     def setup(self) -> None:
         """Create the tables if they are not there. Safe to call again, and from many processes at once."""

@@ -14,7 +14,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as LangGraphAsyncSqliteSaver
+from savers import postgres_saver
 
 from langgraph_keel import MemorySaver, SqliteSaver
 
@@ -37,9 +38,18 @@ EXCLUDED: dict[str, str] = {}
 
 Saver = BaseCheckpointSaver[Any]
 
+
+@asynccontextmanager
+async def as_async(opening: AbstractContextManager[Saver]) -> AsyncIterator[Saver]:
+    """A saver of ours has both faces; what keeps its store apart from others need not be async."""
+    with opening as saver:
+        yield saver
+
+
 SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
+    "keel_postgres": lambda _: postgres_saver(),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphSqliteSaver.from_conn_string(":memory:"),
 }
@@ -47,6 +57,7 @@ SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
 ASYNC: dict[str, Callable[[Path], AbstractAsyncContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
+    "keel_postgres": lambda _: as_async(postgres_saver()),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphAsyncSqliteSaver.from_conn_string(":memory:"),
 }

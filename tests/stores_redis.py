@@ -1,0 +1,67 @@
+"""Redis for the contract: one prefix of a server or cluster, many savers that share two drivers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import redis
+from redis.cluster import RedisCluster
+
+from langgraph_keel.redis.bodies import restored
+from langgraph_keel.redis.saver import RedisSaver
+from langgraph_keel.saver import KeelSaver
+
+
+class RedisUnderTest:
+    """Two savers are opened, as by two processes; every further one shares the driver of one of them in turn."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._prefix = prefix
+        self._savers = [RedisSaver(url, prefix=prefix, durability="any") for _ in range(2)]
+        self._turns = cycle(self._savers)
+        self._client: Any = client_of(url)
+
+    def open(self, **options: Any) -> KeelSaver:
+        shared = next(self._turns)
+        return KeelSaver(shared._store, shared._redis, shared._async_redis, **options)
+
+    def wipe(self) -> None:
+        for key in self._keys():
+            self._client.unlink(key)
+
+    def raw(self) -> bytes:
+        return b"\n".join(part for key in sorted(self._keys()) for part in (key, *self._parts(key)))
+
+    def _keys(self) -> list[bytes]:
+        found = self._client.scan_iter(match=f"{self._prefix}:*", count=1000)
+        return [key for key in found if not key.endswith(b":keel")]
+
+    def _parts(self, key: bytes) -> Iterator[bytes]:
+        if self._client.type(key) == b"hash":
+            for name, value in sorted(self._client.hgetall(key).items()):
+                yield from (name, *legible(name, value))
+        else:
+            yield from self._client.zrange(key, 0, -1)
+
+    def close(self) -> None:
+        for saver in self._savers:
+            saver.close()
+        self._client.close()
+
+
+def legible(name: bytes, value: bytes) -> tuple[bytes, bytes]:
+    """What stands before the body of a field's value, and the frame that the body stands for."""
+    before = {b"entry": rb"[^\n]*\n", b"item": rb"\d+ ", b"write": rb"[^ ]* [^ ]* "}
+    line = re.match(before.get(name.partition(b":")[0], rb"(?s:.*)"), value)
+    assert line
+    return line[0], restored(value[line.end() :])
+
+
+def client_of(url: str) -> Any:
+    """A client of the test's own."""
+    if "+cluster" in url:
+        return RedisCluster.from_url(url.replace("+cluster", ""))
+    return redis.Redis.from_url(url)

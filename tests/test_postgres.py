@@ -1,0 +1,331 @@
+"""What is PostgreSQL's own: making the tables, whose connections are used, what a name may hold, and one trip each."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import psycopg
+import psycopg_pool
+import pytest
+import servers
+from test_encoding import checkpoint_of, config_for
+
+from langgraph_keel import (
+    CheckpointConflict,
+    InvalidConfig,
+    InvalidInput,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    NotSetUp,
+    PostgresSaver,
+    ReadOnlyStore,
+    StoreClosed,
+    open_saver,
+)
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
+TABLES = {"keel_threads", "keel_entries", "keel_items", "keel_floors", "keel_batches", "keel_format"}
+
+
+def put(saver: Any, thread: str, value: Any = 1, checkpoint_id: str = "00000001") -> Any:
+    return saver.put(config_for(thread), checkpoint_of(checkpoint_id, {"v": value}), METADATA, {})
+
+
+def value_of(saver: Any, thread: str) -> Any:
+    found = saver.get_tuple(config_for(thread))
+    return found and found.checkpoint["channel_values"]["v"]
+
+
+async def arounded(saver: PostgresSaver, thread: str) -> Any:
+    await saver.aput(config_for(thread), checkpoint_of("00000001", {"v": [thread]}), METADATA, {})
+    found = await saver.aget_tuple(config_for(thread))
+    assert found
+    return found.checkpoint["channel_values"]["v"]
+
+
+def rows(url: str, statement: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(statement.encode()).fetchall()
+
+
+def run(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture
+def schema(postgres_server: servers.PostgresServer) -> Iterator[str]:
+    """The name of a schema that nobody has made yet."""
+    name = f'Odd % "schema" {uuid.uuid4().hex[:8]}'
+    yield name
+    quoted = name.replace('"', '""')
+    run(postgres_server.url, f'DROP SCHEMA IF EXISTS "{quoted}" CASCADE')
+
+
+# -- the tables --------------------------------------------------------------------------------------------------------
+
+
+def test_the_schema_may_have_any_name(postgres_server: servers.PostgresServer, schema: str) -> None:
+    with PostgresSaver(postgres_server.url, schema=schema) as saver:
+        put(saver, "t")
+        assert [info.thread_id for info in saver.threads()] == ["t"]
+        saver.prune(["t"])
+        saver.copy_thread("t", "copy")
+        saver.delete_thread("t")
+        assert value_of(saver, "copy") == 1
+    found = rows(postgres_server.url, "SELECT schemaname, tablename FROM pg_tables WHERE tablename LIKE 'keel%'")
+    assert {table for where, table in found if where == schema} == TABLES
+
+
+def test_the_schema_may_stand_in_the_url(postgres_server: servers.PostgresServer) -> None:
+    name = f"in_url_{uuid.uuid4().hex[:8]}"
+    sign = "&" if urlsplit(postgres_server.url).query else "?"
+    with open_saver(f"{postgres_server.url}{sign}schema={name}&application_name=keel%20test") as saver:
+        put(saver, "t")
+        assert rows(postgres_server.url, f"SELECT thread_id FROM {name}.keel_threads") == [("t",)]
+        assert rows(postgres_server.url, "SELECT 1 FROM pg_stat_activity WHERE application_name = 'keel test'")
+    run(postgres_server.url, f"DROP SCHEMA {name} CASCADE")
+    with pytest.raises(InvalidInput, match="twice"):
+        PostgresSaver(f"{postgres_server.url}{sign}schema=a", schema="b")
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 64, "a\0b"])
+def test_a_schema_that_cannot_be_is_refused(bad: str) -> None:
+    with pytest.raises(InvalidInput):
+        PostgresSaver("postgresql://localhost/nowhere", schema=bad)
+
+
+def test_what_is_no_connection_string_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no connection string"):
+        PostgresSaver("agents.db")
+
+
+@pytest.mark.parametrize("partitions", [0, 4])
+def test_the_printed_sql_makes_the_tables(postgres_url: str, partitions: int) -> None:
+    run(postgres_url, PostgresSaver(postgres_url, partitions=partitions).ddl)
+    with PostgresSaver(postgres_url, auto_setup=False) as saver:
+        for n in range(40):
+            put(saver, f"thread {n}", ["x" * n])
+        saver.copy_thread("thread 1", "copy")
+        saver.prune([f"thread {n}" for n in range(40)])
+        assert len(list(saver.list(None))) == 41
+    parts = rows(postgres_url, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'keel_entries'::regclass")
+    assert parts == [(partitions,)]
+
+
+def test_setting_up_again_changes_nothing(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        put(saver, "t")
+        saver.setup()
+        asyncio.run(saver.asetup())
+    with PostgresSaver(postgres_url) as again:
+        again.setup()
+        assert value_of(again, "t") == 1
+
+
+def test_without_setup_the_first_put_says_what_to_do(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url, auto_setup=False) as saver:
+        with pytest.raises(NotSetUp, match=r"setup\(\).*keel schema.*CREATE TABLE"):
+            put(saver, "t")
+        saver.setup()
+        put(saver, "t")
+    with PostgresSaver(postgres_url, schema="nowhere", read_only=True) as saver, pytest.raises(NotFound):
+        saver.get_tuple(config_for("t"))
+
+
+def test_a_user_who_may_not_create_is_told_before_the_first_put(
+    postgres_server: servers.PostgresServer, postgres_url: str
+) -> None:
+    role, schema = f"role_{uuid.uuid4().hex[:8]}", rows(postgres_url, "SELECT current_schema()")[0][0]
+    run(postgres_url, f"CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA {schema} TO {role}")
+    parts = urlsplit(postgres_url)
+    url = postgres_url.replace(parts.netloc, f"{role}:secret@{parts.netloc.rpartition('@')[2]}")
+    try:
+        with PostgresSaver(url) as saver:
+            with pytest.raises(NotSetUp, match=r"may not create them.*keel schema") as told:
+                put(saver, "t")
+            assert "secret" not in str(told.value)
+            run(postgres_url, f"{saver.ddl}; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
+            put(saver, "t")
+            assert value_of(saver, "t") == 1
+    finally:
+        run(postgres_url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
+    run(postgres_url, "CREATE TABLE keel_entries (mine int)")
+    with PostgresSaver(postgres_url) as saver, pytest.raises(NotAKeelStore, match="keel_entries"):
+        put(saver, "t")
+    assert rows(postgres_url, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()") == [
+        ("keel_entries",)
+    ]
+    run(postgres_url, "CREATE TABLE keel_format (mine int)")
+    with PostgresSaver(postgres_url) as saver, pytest.raises(NotAKeelStore, match="keel_format"):
+        put(saver, "t")
+
+
+def test_a_newer_format_is_refused(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        put(saver, "t")
+    run(postgres_url, "UPDATE keel_format SET format = 99")
+    acts: list[Callable[[PostgresSaver], Any]] = [lambda s: put(s, "t"), lambda s: s.get_tuple(config_for("t"))]
+    for act in acts:
+        with PostgresSaver(postgres_url) as saver, pytest.raises(NewerFormat, match="99"):
+            act(saver)
+
+
+# -- connections -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_pool_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
+    with psycopg_pool.ConnectionPool(postgres_url, kwargs={"autocommit": autocommit}, open=True) as pool:
+        with PostgresSaver(pool) as saver, ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: put(saver, f"thread {n}", [n] * 40), range(30)))
+            assert asyncio.run(arounded(saver, "async")) == ["async"]
+            saver.prune(["thread 7"])
+        assert not pool.closed
+        with PostgresSaver(postgres_url) as other:
+            assert [value_of(other, f"thread {n}") for n in range(30)] == [[n] * 40 for n in range(30)]
+
+
+async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
+    async with psycopg_pool.AsyncConnectionPool(postgres_url, open=False) as pool:
+        saver = PostgresSaver(pool)
+        found = await asyncio.gather(*(arounded(saver, f"thread {n}") for n in range(30)))
+        assert found == [[f"thread {n}"] for n in range(30)]
+        with pytest.raises(InvalidInput, match="async methods"):
+            saver.get_tuple(config_for("t"))
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+def test_a_connection_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
+    with psycopg.connect(postgres_url, autocommit=autocommit) as connection:
+        saver = PostgresSaver(connection)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: put(saver, f"thread {n}"), range(20)))
+        saver.delete_thread("thread 0")
+        assert asyncio.run(arounded(saver, "async")) == ["async"]
+        with PostgresSaver(postgres_url) as other:
+            assert len(list(other.threads())) == 20
+        saver.close()
+        assert not connection.closed
+
+
+async def test_an_async_connection_of_the_users_own(postgres_url: str) -> None:
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        saver = PostgresSaver(connection)
+        assert await asyncio.gather(*(arounded(saver, f"{n}") for n in range(9))) == [[f"{n}"] for n in range(9)]
+
+
+def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: str) -> None:
+    name = f"keel {uuid.uuid4().hex[:8]}"
+
+    def count() -> Any:
+        return rows(postgres_url, f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'")[0][0]
+
+    saver = PostgresSaver(f"{postgres_url}&application_name={name.replace(' ', '%20')}", pool_size=3)
+    assert count() == 0
+    put(saver, "t")
+    assert count() == 1
+
+    async def many() -> None:
+        await asyncio.gather(*(arounded(saver, f"thread {n}") for n in range(20)))
+        assert 1 < count() <= 1 + 3
+
+    asyncio.run(many())
+    asyncio.run(many())
+    assert count() <= 1 + 3
+    saver.close()
+    with pytest.raises(StoreClosed):
+        put(saver, "t")
+    assert any(count() == 0 for _ in range(1000)), "connections stay open"
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_every_isolation_level_loses_nothing(postgres_url: str, level: str) -> None:
+    url = with_options(postgres_url, f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")
+    assert rows(url, "SHOW transaction_isolation") == [(level,)]
+    with PostgresSaver(url) as saver:
+        put(saver, "shared", [])
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(lambda n: append(saver, n), range(40)))
+        assert sorted(value_of(saver, "shared")) == list(range(40))
+        assert len(list(saver.list(config_for("shared")))) == 41
+
+
+def append(saver: PostgresSaver, mark: int) -> None:
+    """Append a mark to what the head has; whoever is told that the head moved tries again."""
+    for attempt in range(1000):
+        head = saver.get_tuple(config_for("shared"))
+        assert head
+        marks = [*head.checkpoint["channel_values"]["v"], mark]
+        with suppress(CheckpointConflict):
+            saver.put(head.config, checkpoint_of(f"{mark}-{attempt}", {"v": marks}), METADATA, {})
+            return
+    raise AssertionError("never won")
+
+
+def with_options(url: str, *options: str) -> str:
+    """A URL from `postgres_url`, whose options are its end, with more of them."""
+    return url + "".join(quote(f" {option}", safe="") for option in options)
+
+
+def test_reading_only(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        put(saver, "t")
+    with PostgresSaver(postgres_url, read_only=True) as saver:
+        assert value_of(saver, "t") == 1
+        with pytest.raises(ReadOnlyStore):
+            put(saver, "t")
+    replica = with_options(postgres_url, "-cdefault_transaction_read_only=on")
+    with PostgresSaver(replica) as saver, pytest.raises(ReadOnlyStore, match="takes no writes"):
+        put(saver, "t")
+
+
+# -- names and text ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\1", "\0011", "\0010", "\1\0" * 3, "😀\0", "x\0" * 400, "é" * 200, "~" + "x" * 400]
+)
+def test_any_text_comes_back(postgres_url: str, text: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        config = put(saver, text, {"key": text, text: 1}, text)
+        saver.put_writes(config, [(text, text)], text, text)
+        for found in [saver.get_tuple(config_for(text)), *saver.list(None), *saver.list(config_for(text))]:
+            assert found
+            assert found.config["configurable"]["thread_id"] == text
+            assert found.checkpoint["id"] == text
+            assert found.checkpoint["channel_values"]["v"] == {"key": text, text: 1}
+            assert found.pending_writes == [(text, text, text)]
+        assert [info.thread_id for info in saver.threads()] == [text]
+
+
+def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
+    names = ["x" * 300, "x" * 301, "x" * 300 + "~", "x" * 255]
+    with PostgresSaver(postgres_url) as saver:
+        for name in names:
+            put(saver, name, name)
+        # What the database holds in place of a long name is itself a name like any other.
+        keys = [key for (key,) in rows(postgres_url, "SELECT thread_id FROM keel_threads")]
+        for key in keys:
+            if key not in names:
+                put(saver, key, "another")
+        assert [value_of(saver, name) for name in names] == names
+        assert {info.thread_id for info in saver.threads()} == {*names, *keys}
+
+
+def test_a_lone_surrogate_is_refused_by_name(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        with pytest.raises(InvalidConfig, match="surrogate"):
+            put(saver, "lone \ud800")
+        put(saver, "t", "lone \ud800")
+        assert value_of(saver, "t") == "lone \ud800"

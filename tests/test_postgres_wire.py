@@ -1,0 +1,237 @@
+"""PostgreSQL behind things that stand in between: round trips counted on the wire, replies lost, PgBouncer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import servers
+from test_encoding import checkpoint_of, config_for
+
+from langgraph_keel import CheckpointConflict, PostgresSaver, StoreBusy, StoreUnavailable
+from langgraph_keel.testing.histories import chat
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
+
+
+def values(n: int) -> dict[str, Any]:
+    return {"list": chat(n), "tree": {f"key {i}": i + (i == n) for i in range(20)}, "n": n}
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[servers.Proxy]:
+    parts = urlsplit(postgres_url)
+    assert parts.hostname
+    assert parts.port
+    with servers.proxy(parts.hostname, parts.port) as between:
+        yield between
+
+
+@pytest.fixture
+def saver(proxy: servers.Proxy, postgres_url: str) -> Iterator[PostgresSaver]:
+    with PostgresSaver(proxy.url_for(postgres_url), timeout=20) as saver:
+        saver.put(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})
+        yield saver
+
+
+def steps(saver: PostgresSaver) -> list[Callable[[], Any]]:
+    """Puts in sequence, some of which pack rows, with writes and reads between."""
+    todo: list[Callable[[], Any]] = []
+    for n in range(1, 40):
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": f"{n - 1:03}"}}
+        here: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": f"{n:03}"}}
+        todo += [
+            lambda n=n, config=config: saver.put(config, checkpoint_of(f"{n:03}", values(n)), METADATA, {}),
+            lambda here=here, n=n: saver.put_writes(here, [("n", n)], "task"),
+            lambda: saver.get_tuple(config_for("t")),
+            lambda here=here: saver.get_tuple(here),
+        ]
+    return todo
+
+
+def warm_up(saver: PostgresSaver) -> None:
+    for call in steps(saver):
+        call()
+    saver.delete_thread("t")
+
+
+def test_one_round_trip_each_on_the_wire(saver: PostgresSaver, proxy: servers.Proxy, postgres_url: str) -> None:
+    # psycopg prepares a statement at its sixth use, which takes a trip more, once a connection.
+    warm_up(saver)
+    before = proxy.round_trips
+    calls = steps(saver)
+    for count, call in enumerate(calls, 1):
+        call()
+        assert proxy.round_trips - before == count
+    for call in (lambda: saver.copy_thread("t", "copy"), lambda: saver.delete_thread("t")):
+        now = proxy.round_trips
+        call()
+        assert proxy.round_trips - now == 1
+    with psycopg.connect(postgres_url) as behind:
+        packed = behind.execute("SELECT max(count) FROM keel_items WHERE channel = 'list'").fetchone()
+    assert packed == (32,)
+
+
+def test_one_round_trip_each_on_the_wire_async(saver: PostgresSaver, proxy: servers.Proxy) -> None:
+    async def count() -> list[int]:
+        for n in range(1, 40):
+            await saver.aput(config_for("t"), checkpoint_of(f"{n:03}", values(n)), METADATA, {})
+            await saver.aget_tuple(config_for("t"))
+        seen = [proxy.round_trips]
+        for n in range(1, 40):
+            await saver.aput(config_for("t"), checkpoint_of(f"{n:03}", values(n)), METADATA, {})
+            seen.append(proxy.round_trips)
+            await saver.aget_tuple(config_for("t"))
+            seen.append(proxy.round_trips)
+        return [after - before for before, after in pairwise(seen)]
+
+    assert set(asyncio.run(count())) == {1}
+
+
+def head_run(saver: PostgresSaver) -> Any:
+    found = saver.get_tuple(config_for("t"))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("cut", ["cut_before_reply", "cut_before_request"])
+def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, proxy: servers.Proxy, cut: str) -> None:
+    """Even with another put on top of it, it is no conflict, and its memo is right."""
+    head = head_run(saver)
+    getattr(proxy, cut)()
+    config = saver.put(head.config, checkpoint_of("one", values(1)), METADATA, {})
+    assert saver.put(config, checkpoint_of("two", values(2)), METADATA, {})["configurable"]["checkpoint_id"] == "two"
+    listed = [(found.checkpoint["id"], found.checkpoint["channel_values"]) for found in saver.list(config_for("t"))]
+    assert listed == [("two", values(2)), ("one", values(1)), ("000", values(0))]
+
+
+def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: PostgresSaver, postgres_url: str) -> None:
+    head = head_run(saver)
+    requests: list[Any] = []
+    send = saver._postgres.send
+
+    def twice(request: Any) -> Any:
+        first = send(request)
+        if not requests:
+            requests.append(request)
+            with PostgresSaver(postgres_url) as other:
+                found = other.get_tuple(config_for("t"))
+                assert found
+                other.put(found.config, checkpoint_of("theirs", values(2)), METADATA, {})
+            again = send(request)
+            assert [line[2:] for line in again[0]] == [line[2:] for line in first[0]]
+        return first
+
+    saver._postgres.send = twice  # type: ignore[method-assign]
+    saver.put(head.config, checkpoint_of("ours", values(1)), METADATA, {})
+    assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["theirs", "ours", "000"]
+    with pytest.raises(CheckpointConflict):
+        saver.put(head.config, checkpoint_of("late", values(1)), METADATA, {})
+
+
+def test_a_copy_whose_reply_was_lost_is_no_rival(saver: PostgresSaver, proxy: servers.Proxy) -> None:
+    proxy.cut_before_reply()
+    saver.copy_thread("t", "copy")
+    assert [found.checkpoint["id"] for found in saver.list(config_for("copy"))] == ["000"]
+
+
+def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) -> None:
+    """It read the thread before the deletion and writes after it: what it builds on is gone, and so it begins anew."""
+    with PostgresSaver(postgres_url) as saver, psycopg.connect(postgres_url) as deleting:
+        saver.put(config_for("t"), checkpoint_of("000", values(30)), METADATA, {})
+        head = head_run(saver)
+        for table in ("threads", "entries", "items", "batches"):
+            deleting.execute(f"DELETE FROM keel_{table}".encode())
+        errors: list[BaseException] = []
+
+        def put() -> None:
+            try:
+                saver.put(head.config, checkpoint_of("001", values(31)), METADATA, {})
+            except BaseException as error:
+                errors.append(error)
+
+        writing = threading.Thread(target=put)
+        writing.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%keel_threads%'"
+        with psycopg.connect(postgres_url, autocommit=True) as watching:
+            while watching.execute(waiting.encode()).fetchone() == (0,):
+                assert writing.is_alive()
+        deleting.commit()
+        writing.join(20)
+        assert [type(error) for error in errors] == [CheckpointConflict]
+        assert list(saver.threads()) == list(saver.list(None)) == []
+        saver.put(config_for("t"), checkpoint_of("again", values(3)), METADATA, {})
+        assert head_run(saver).checkpoint["channel_values"] == values(3)
+        saver.delete_thread("t")
+        saver.put(config_for("other"), checkpoint_of("x", values(2)), METADATA, {})
+        saver.copy_thread("other", "t")
+        assert head_run(saver).checkpoint["channel_values"] == values(2)
+
+
+def test_a_network_that_swallows_the_answer_is_given_up(proxy: servers.Proxy, postgres_url: str) -> None:
+    with PostgresSaver(proxy.url_for(postgres_url), timeout=2) as saver:
+        saver.put(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})
+        proxy.freeze()
+        with pytest.raises(StoreBusy, match="within 2 s"):
+            saver.get_tuple(config_for("t"))
+        with pytest.raises(StoreUnavailable, match="timeout"):
+            saver.get_tuple(config_for("t"))  # which needs a new connection
+        proxy.thaw()
+        assert head_run(saver).checkpoint["channel_values"] == values(0)
+
+
+async def test_a_network_that_swallows_the_answer_is_given_up_async(proxy: servers.Proxy, postgres_url: str) -> None:
+    async with PostgresSaver(proxy.url_for(postgres_url), timeout=2) as saver:
+        await saver.aput(config_for("t"), checkpoint_of("000", values(0)), METADATA, {})
+        proxy.freeze()
+        with pytest.raises(StoreBusy, match="within 2 s"):
+            await asyncio.wait_for(saver.aget_tuple(config_for("t")), 20)
+        proxy.thaw()
+        assert await saver.aget_tuple(config_for("t"))
+
+
+# -- PgBouncer ---------------------------------------------------------------------------------------------------------
+
+
+def test_behind_pgbouncer(pgbouncer_url: str) -> None:
+    """Transaction pooling: statements of one client run on any connection of the server."""
+    schema = "behind_pgbouncer"
+    options: dict[str, Any] = {"schema": schema, "prepare_threshold": None}
+    try:
+        with PostgresSaver(pgbouncer_url, **options) as saver, ThreadPoolExecutor(12) as pool:
+            list(pool.map(lambda n: converse(saver, f"thread {n}"), range(24)))
+            found = asyncio.run(aconverse(saver))
+            assert found == [values(2)] * 24
+            saver.prune(["thread 1"])
+            saver.copy_thread("thread 2", "copy")
+            saver.delete_thread("thread 2")
+            assert len(list(saver.threads())) == 48
+    finally:
+        with psycopg.connect(pgbouncer_url, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+
+
+def converse(saver: PostgresSaver, thread: str) -> None:
+    config: Any = config_for(thread)
+    for n in range(40):
+        config = saver.put(config, checkpoint_of(f"{n:03}", values(n)), METADATA, {})
+        found = saver.get_tuple(config_for(thread))
+        assert found
+        assert found.checkpoint["channel_values"] == values(n)
+
+
+async def aconverse(saver: PostgresSaver) -> list[Any]:
+    async def one(thread: str) -> Any:
+        for n in range(3):
+            await saver.aput(config_for(thread), checkpoint_of(f"{n:03}", values(n)), METADATA, {})
+        found = await saver.aget_tuple(config_for(thread))
+        return found and found.checkpoint["channel_values"]
+
+    return await asyncio.gather(*(one(f"async {n}") for n in range(24)))
