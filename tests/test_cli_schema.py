@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -27,9 +28,8 @@ def test_what_is_printed_makes_a_store(postgres_url: str, tmp_path: Path) -> Non
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
         assert list(saver.threads()) == []
     path = tmp_path / "keel.db"
-    connection = sqlite3.connect(path)
-    connection.executescript(keel("schema", "--url", f"sqlite:///{path}", "--print").stdout)
-    connection.close()
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(keel("schema", "--url", f"sqlite:///{path}", "--print").stdout)
     with SqliteSaver(path, auto_setup=False) as other:
         assert list(other.threads()) == []
 

@@ -43,17 +43,18 @@ def saver(proxy: servers.Proxy, postgres_url: str) -> Iterator[PostgresSaver]:
 
 def steps(saver: PostgresSaver) -> list[Callable[[], Any]]:
     """Puts in sequence, some of which pack rows, with writes and reads between."""
-    todo: list[Callable[[], Any]] = []
-    for n in range(1, 40):
-        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": f"{n - 1:03}"}}
-        here: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": f"{n:03}"}}
-        todo += [
-            lambda n=n, config=config: saver.put(config, checkpoint_of(f"{n:03}", values(n)), METADATA, {}),
-            lambda here=here, n=n: saver.put_writes(here, [("n", n)], "task"),
-            lambda: saver.get_tuple(config_for("t")),
-            lambda here=here: saver.get_tuple(here),
-        ]
-    return todo
+    return [call for n in range(1, 40) for call in step(saver, n)]
+
+
+def step(saver: PostgresSaver, n: int) -> list[Callable[[], Any]]:
+    config = config_for("t", f"{n - 1:03}")
+    here = config_for("t", f"{n:03}")
+    return [
+        lambda: saver.put(config, checkpoint_of(f"{n:03}", values(n)), METADATA, {}),
+        lambda: saver.put_writes(here, [("n", n)], "task"),
+        lambda: saver.get_tuple(config_for("t")),
+        lambda: saver.get_tuple(here),
+    ]
 
 
 def warm_up(saver: PostgresSaver) -> None:
@@ -166,7 +167,7 @@ def test_a_put_that_meets_a_deletion_leaves_no_half_thread(postgres_url: str) ->
         deleting.commit()
         writing.join(20)
         assert [type(error) for error in errors] == [CheckpointConflict]
-        assert list(saver.threads()) == list(saver.list(None)) == []
+        assert [*saver.threads(), *saver.list(None)] == []
         saver.put(config_for("t"), checkpoint_of("again", values(3)), METADATA, {})
         assert head_run(saver).checkpoint["channel_values"] == values(3)
         saver.delete_thread("t")

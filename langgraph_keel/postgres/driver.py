@@ -305,8 +305,8 @@ def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
 
 
 def _execute(connection: Connection, statement: Statement) -> psycopg.Cursor[Any]:
-    cursor = connection.cursor(binary=True, row_factory=tuple_row)
-    return cursor.execute(statement.sql, statement.parameters)
+    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
+    return cursor.execute(statement.sql, statement.parameters, binary=True)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
@@ -318,8 +318,8 @@ async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
 
 
 async def _aexecute(connection: AsyncConnection, statement: Statement) -> psycopg.AsyncCursor[Any]:
-    cursor = connection.cursor(binary=True, row_factory=tuple_row)
-    return await cursor.execute(statement.sql, statement.parameters)
+    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+    return await cursor.execute(statement.sql, statement.parameters, binary=True)
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:

@@ -45,7 +45,7 @@ def opened(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan
 
 def _is_there(tables: Tables, where: str) -> Plan[str, Rows, bool]:
     try:
-        rows = yield tables.named("SELECT format FROM {format}").replace("%%", "%")
+        rows = yield tables.named("SELECT format FROM {format}")
     except StoreError as error:
         state = _sqlstate(error)
         if state in MISSING:

@@ -10,14 +10,12 @@ from langgraph_keel.core.records import NEW, Address, Batch, Entry, Found, Kind,
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.postgres.keys import Names, by_key, escape, key, long_names, name_of, unescape
 
-Parameters: TypeAlias = Mapping[str, Any]
-
 
 class Statement(NamedTuple):
-    """One statement with its parameters, bound and never pasted."""
+    """One statement with its parameters in their order, bound and never pasted."""
 
-    sql: str
-    parameters: Parameters
+    sql: bytes
+    parameters: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)

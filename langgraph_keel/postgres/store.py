@@ -69,11 +69,15 @@ class PostgresStore(Store[Request, Reply]):
         self._random = random
 
     def _request(self, parameters: Mapping[str, Any], *texts: str, writes: bool = False) -> Request:
-        return Request(tuple(Statement(self._tables.named(text), parameters) for text in texts), writes)
+        return Request(tuple(self._statement(text, parameters) for text in texts), writes)
+
+    def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
+        prepared = self._tables.prepared(text)
+        return Statement(prepared.text, [parameters[name] for name in prepared.names])
 
     def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
         """See `Store.write_entry`. One statement, sent again for each put of another that came in between."""
-        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random()}
+        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True)
         for _ in range(RACES):

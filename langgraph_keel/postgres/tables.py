@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from importlib.resources import files
+from typing import NamedTuple
 
 from langgraph_keel.errors import InvalidInput
 
 TABLES = ("threads", "entries", "items", "floors", "batches", "format")
 INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run")
+PARAMETER = re.compile(r"%\((\w+)\)s")
 PARTED = ("entries", "items", "floors", "batches")
 
 
@@ -21,6 +24,20 @@ def quoted(name: str) -> str:
     if not name or len(name.encode()) > 63 or "\0" in name:
         raise InvalidInput(f"{name!r} cannot be the name of a schema: use 1 to 63 bytes without NUL")
     return '"' + name.replace('"', '""') + '"'
+
+
+class Prepared(NamedTuple):
+    """A statement as the server reads it (`$1`, `$2`, ...), and the names of its parameters in that order."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+
+def _numbered(text: str) -> Prepared:
+    # psycopg would look for the names in the text at every use: it keeps only short statements in mind.
+    names = tuple(dict.fromkeys(PARAMETER.findall(text)))
+    numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    return Prepared(numbered.encode(), names)
 
 
 class Tables:
@@ -37,18 +54,18 @@ class Tables:
         self.schema = schema
         self.partitions = partitions
         self._prefix = f"{quoted(schema)}." if schema is not None else ""
-        self._named: dict[str, str] = {}
+        self._prepared: dict[str, Prepared] = {}
+
+    def prepared(self, text: str) -> Prepared:
+        """Return a statement with the names of the tables in it, and its parameters by number."""
+        if text not in self._prepared:
+            self._prepared[text] = _numbered(self.named(text))
+        return self._prepared[text]
 
     def named(self, text: str) -> str:
-        """Return a statement with the names of the tables in it."""
-        if text not in self._named:
-            # In a statement with parameters a percent sign begins one.
-            self._named[text] = self._replaced(text, self._prefix.replace("%", "%%"))
-        return self._named[text]
-
-    def _replaced(self, text: str, prefix: str) -> str:
+        """Return SQL with the names of the tables in it."""
         for name in TABLES:
-            text = text.replace(f"{{{name}}}", f"{prefix}keel_{name}")
+            text = text.replace(f"{{{name}}}", f"{self._prefix}keel_{name}")
         for name in INDEXES:
             text = text.replace(f"{{{name}}}", f"keel_{name}")
         return text
@@ -66,4 +83,4 @@ class Tables:
         ]
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
         whole = "\n".join([*schema, text.replace("{partitioned}", divided), *parts])
-        return self._replaced(whole, self._prefix)
+        return self.named(whole)
