@@ -2,11 +2,134 @@
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
 import pytest
+import servers
 from cli_threads import made_store
+from places import KINDS, Place, file_place, postgres_place, redis_place
+from redis import Redis
+from servers.server import Server
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a store with a waiting thread of an evil name, and a thread that was resumed and then forked."""
     return made_store(tmp_path_factory.mktemp("cli"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[servers.PostgresServer]:
+    """The PostgreSQL server that all tests share; whoever kills one asks for `servers.postgres(own=True)`."""
+    with servers.or_skip(servers.postgres()) as server, handed_on("PostgreSQL", server.url):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[servers.RedisServer]:
+    """The Redis server that all tests share; whoever kills one asks for `servers.redis(own=True)`."""
+    with servers.or_skip(servers.redis()) as server, handed_on("Redis", server.url):
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_url() -> Iterator[str]:
+    """The URL of a Redis Cluster of three masters, that all tests share."""
+    with servers.or_skip(servers.redis_cluster()) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_url(postgres_server: servers.PostgresServer) -> Iterator[str]:
+    """The URL of a PgBouncer (transaction pooling) in front of `postgres_server`. It ignores search paths in URLs."""
+    with servers.or_skip(servers.pgbouncer(postgres_server.url)) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: servers.PostgresServer) -> Iterator[str]:
+    """The URL of `postgres_server` with an empty schema as its search path, for any process; dropped afterwards."""
+    schema = f"test_{uuid.uuid4().hex[:12]}"
+    execute(postgres_server.url, f"CREATE SCHEMA {schema}")
+    option = quote(f"-csearch_path={schema}", safe="")
+    yield f"{postgres_server.url}{'&' if '?' in postgres_server.url else '?'}options={option}"
+    # A test that left a transaction open must not make this wait for ever.
+    execute(postgres_server.url, "SET lock_timeout = '10s'", f"DROP SCHEMA {schema} CASCADE")
+
+
+def execute(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture
+def redis_url(redis_server: servers.RedisServer) -> str:
+    """The URL of `redis_server`, whose keys all tests share: keep to `redis_prefix`."""
+    return redis_server.url
+
+
+@pytest.fixture
+def redis_prefix(redis_server: servers.RedisServer) -> Iterator[str]:
+    """What the names of a test's keys begin with (or hold, in a hash tag); such keys are deleted afterwards."""
+    prefix = f"test-{uuid.uuid4().hex[:12]}"
+    yield prefix
+    with Redis.from_url(redis_server.url) as client:
+        for key in client.scan_iter(match=f"*{prefix}*", count=1000):
+            client.unlink(key)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """An empty store that processes can share, on each backend that has one."""
+    if request.param == "sqlite":
+        return file_place(tmp_path)
+    if request.param == "postgres":
+        return postgres_place(request.getfixturevalue("postgres_url"))
+    return redis_place(request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix"))
+
+
+@pytest.fixture(params=["postgres", "redis"])
+def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Place]]:
+    """A server of the test's own to be killed and restarted, and a store on it.
+
+    What a killed process has written is in the system's hands, so PostgreSQL need not wait for the disk here.
+    """
+    with servers.or_skip(servers.postgres(own=True) if request.param == "postgres" else servers.redis(own=True)) as own:
+        yield own, Place(request.param, own.url)
+
+
+@contextmanager
+def handed_on(name: str, url: str) -> Iterator[None]:
+    """Child processes use the server that runs, instead of starting another."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(servers.SHARED[name], url)
+        yield
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Start the servers before the workers of `pytest -n`, which then share them."""
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    openings: tuple[AbstractContextManager[Server], ...] = (servers.postgres(), servers.redis())
+    for name, opening in zip(("PostgreSQL", "Redis"), openings, strict=True):
+        with suppress(servers.NoServer):  # the tests that need it say so
+            stack.enter_context(handed_on(name, stack.enter_context(opening).url))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say loudly which servers were missing, and how many tests were skipped for that."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", ())]
+    missing = Counter(reason.partition(servers.NOT_TESTED)[2] for reason in reasons if servers.NOT_TESTED in reason)
+    for what, count in missing.items():
+        terminalreporter.section(
+            f"{servers.NOT_TESTED}{count} test{'s' if count > 1 else ''}", sep="!", red=True, bold=True
+        )
+        terminalreporter.line(what)
