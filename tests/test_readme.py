@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from langgraph_keel import open_saver
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def test_the_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,6 +24,31 @@ def test_the_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "SqliteSaver" in program
     exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
     assert (tmp_path / "agent.db").exists()
+
+
+OPENING = re.compile(r"^\| ([^|]+?) \|[^|]*\| `(with \w+\.from_conn_string\(.*\) as saver:)` \|$", re.MULTILINE)
+LINES = dict(OPENING.findall(TEXT))
+HEADINGS = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ ([\w ]+)$", TEXT, re.MULTILINE)}
+QUICK_START = TEXT[TEXT.index("## Quick start") : TEXT.index("## Two requests")]
+
+
+@pytest.mark.parametrize("backend", ["PostgreSQL", "Redis, Valkey", "Redis Cluster"])
+def test_the_quick_start_runs_on_another_backend_by_one_line(
+    backend: str, postgres_url: str, redis_url: str, redis_cluster_url: str, redis_prefix: str
+) -> None:
+    urls = {"PostgreSQL": postgres_url, "Redis, Valkey": redis_url, "Redis Cluster": redis_cluster_url}
+    line = re.sub(r'"[^"]*"', repr(urls[backend]), LINES[backend])
+    name = line.split()[1].partition(".")[0]
+    program = "\n".join(blocks("python", QUICK_START)).replace(LINES["SQLite"], line).replace("SqliteSaver", name)
+    assert program.count(line) == 2
+    # A thread of its own on the shared server, and gone afterwards.
+    program = program.replace('"ada"', repr(redis_prefix))
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile(program, "README.md", "exec"), names)
+    names["saver"].close()
+    with open_saver(urls[backend]) as saver:
+        assert saver.get_tuple(names["config"])
+        saver.delete_thread(redis_prefix)
 
 
 def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
@@ -33,4 +61,4 @@ def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
 def test_the_files_it_links_to_are_there() -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if "://" not in link]
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for link in links if not (link in HEADINGS or (ROOT / link).exists())] == []
