@@ -57,11 +57,19 @@ _LAZY = {
 }
 
 
+_CLIENTS = {"psycopg": "postgres", "redis": "redis"}
+
+
 def __getattr__(name: str) -> Any:
     """Import a backend when it is first named."""
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LAZY[name]), name)
+    try:
+        return getattr(import_module(_LAZY[name]), name)
+    except ModuleNotFoundError as error:
+        if extra := _CLIENTS.get(error.name or ""):
+            error.msg = f"{name} needs {error.name}: pip install 'langgraph-keel[{extra}]'"
+        raise
 
 
 def __dir__() -> list[str]:
@@ -83,30 +91,31 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         A saver, to be closed by `with`, `async with` or `close()`.
 
     Raises:
-        InvalidInput: The URL names no backend of Keel.
+        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed.
         NotFound: `read_only`, and there is nothing there.
     """
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
-        from langgraph_keel.memory import MemorySaver
-
-        return MemorySaver(**options)
+        return _opened("MemorySaver", **options)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        from langgraph_keel.sqlite import SqliteSaver
-
-        return SqliteSaver(rest[3:], read_only=read_only, **options)
+        return _opened("SqliteSaver", rest[3:], read_only=read_only, **options)
     if scheme in ("postgresql", "postgres"):
-        from langgraph_keel.postgres import PostgresSaver
-
-        return PostgresSaver(url, read_only=read_only, **options)
+        return _opened("PostgresSaver", url, read_only=read_only, **options)
     if scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"):
-        from langgraph_keel.redis import RedisSaver
-
-        return RedisSaver(url, read_only=read_only, **options)
+        return _opened("RedisSaver", url, read_only=read_only, **options)
+    shown = f"{scheme}:..." if "@" in url else url  # never a password
     raise InvalidInput(
-        f"{scheme!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
+        f"{shown!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
         "redis://... or memory:"
     )
+
+
+def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
+    try:
+        kind: type[KeelSaver] = __getattr__(name)
+    except ModuleNotFoundError as error:
+        raise InvalidInput(str(error)) from error
+    return kind(*args, **options)
 
 
 __all__ = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 import langgraph_keel
-from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver, UnstorableValue
+from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver, UnstorableValue, open_saver
 
 
 @dataclass
@@ -40,6 +42,32 @@ def test_is_refused_with_the_right_words(misuse: str) -> None:
 
 def test_the_package_lists_its_public_names() -> None:
     assert {"SqliteSaver", "MemorySaver", "open_saver"} <= set(dir(langgraph_keel))
+
+
+@pytest.mark.parametrize(
+    ("client", "extra", "url"), [("psycopg", "postgres", "postgresql://host/db"), ("redis", "redis", "redis://host")]
+)
+def test_without_its_client_a_backend_says_what_to_install(client: str, extra: str, url: str) -> None:
+    """In a process of its own, where the client cannot be imported."""
+    program = (
+        f"import sys; sys.modules[{client!r}] = None\n"
+        "import langgraph_keel\n"
+        f"try: langgraph_keel.open_saver({url!r})\n"
+        "except langgraph_keel.InvalidInput as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert (
+        f"needs {client}: pip install 'langgraph-keel[{url.partition(':')[0].replace('postgresql', 'postgres')}]'"
+        in said
+    )
+
+
+def test_an_unknown_url_is_shown_without_its_password() -> None:
+    with pytest.raises(InvalidInput, match="names no store") as told:
+        open_saver("mysql://ada:secret@localhost/db")
+    assert "secret" not in str(told.value)
+    with pytest.raises(InvalidInput, match=r"sqlite:agent\.db"):
+        open_saver("sqlite:agent.db")
 
 
 def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
