@@ -14,6 +14,7 @@ import psycopg
 import psycopg_pool
 import pytest
 import servers
+from psycopg.rows import dict_row
 from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import (
@@ -26,7 +27,9 @@ from langgraph_keel import (
     NotSetUp,
     PostgresSaver,
     ReadOnlyStore,
+    StoreBusy,
     StoreClosed,
+    ThreadExists,
     open_saver,
 )
 
@@ -207,7 +210,9 @@ async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
 
 @pytest.mark.parametrize("autocommit", [True, False])
 def test_a_connection_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
-    with psycopg.connect(postgres_url, autocommit=autocommit) as connection:
+    """With rows as dicts and without prepared statements, as LangGraph's saver wants it."""
+    kept: Any = {"row_factory": dict_row, "prepare_threshold": 0}
+    with psycopg.connect(postgres_url, autocommit=autocommit, **kept) as connection:
         saver = PostgresSaver(connection)
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda n: put(saver, f"thread {n}"), range(20)))
@@ -288,6 +293,60 @@ def test_reading_only(postgres_url: str) -> None:
     replica = with_options(postgres_url, "-cdefault_transaction_read_only=on")
     with PostgresSaver(replica) as saver, pytest.raises(ReadOnlyStore, match="takes no writes"):
         put(saver, "t")
+
+
+# -- copies in a race --------------------------------------------------------------------------------------------------
+
+
+def held(url: str, thread: str) -> psycopg.Connection[Any]:
+    """Begin a thread's row in a transaction that stays open: what meets it waits."""
+    connection = psycopg.connect(url)
+    connection.execute("INSERT INTO keel_threads VALUES (%s, 1, 1, 0, '', NULL)", (thread,))
+    return connection
+
+
+@pytest.mark.parametrize("outcome", ["commit", "rollback"])
+def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outcome: str) -> None:
+    """The other one is first: told so. It gives up: copied. Never "copied" with nothing there."""
+    with PostgresSaver(postgres_url) as saver, ThreadPoolExecutor(1) as thread:
+        put(saver, "source")
+        other = held(postgres_url, "target")
+        copying = thread.submit(saver.copy_thread, "source", "target")
+        while not rows(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+            assert not copying.done()
+        getattr(other, outcome)()
+        other.close()
+        if outcome == "commit":
+            with pytest.raises(ThreadExists):
+                copying.result()
+        else:
+            copying.result()
+        assert value_of(saver, "target") == (None if outcome == "commit" else 1)
+
+
+def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
+    """Item numbers that were used must not come back, nor those of another thread come in."""
+    with PostgresSaver(postgres_url) as saver:
+        for name in ("source", "target"):
+            for n in range(3):
+                metadata: Any = {**METADATA, "run_id": name}
+                saver.put(config_for(name), checkpoint_of(f"{n}", {"v": ["x" * n]}), metadata, {})
+        saver.prune(["source"])
+        saver.delete_for_runs(["target"])
+        with pytest.raises(ThreadExists):
+            saver.copy_thread("source", "target")
+        saver.delete_thread("target")
+        saver.copy_thread("source", "target")
+        assert value_of(saver, "target") == ["xx"]
+
+
+def test_errors_have_their_cause(postgres_url: str) -> None:
+    """Not themselves: errors of Keel are also the built-in ones that fit, which the driver catches."""
+    with PostgresSaver(postgres_url, pool_size=1, timeout=0.2) as saver:
+        put(saver, "t")
+        with saver._postgres._source.connection(), pytest.raises(StoreBusy, match="in use") as told:
+            saver.get_tuple(config_for("t"))
+        assert told.value.__cause__ is None
 
 
 # -- names and text ----------------------------------------------------------------------------------------------------

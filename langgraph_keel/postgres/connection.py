@@ -50,17 +50,25 @@ Given: TypeAlias = "str | Connection | AsyncConnection | ConnectionPool[Any] | A
 
 # In this order: the first that fits.
 NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
-    ((pg.InvalidPassword, pg.InvalidAuthorizationSpecification), AccessDenied, "the server refuses this user"),
     ((pg.InsufficientPrivilege,), AccessDenied, "this user lacks a right"),
-    ((pg.InvalidCatalogName,), StoreUnavailable, "there is no such database: create it first"),
     ((pg.UndefinedTable, pg.InvalidSchemaName), NotSetUp, "the tables are gone"),
     ((pg.ReadOnlySqlTransaction,), ReadOnlyStore, "the server takes no writes (a replica, or set read-only)"),
     ((pg.DiskFull, pg.OutOfMemory, pg.ConfigurationLimitExceeded), StoreFull, "the server has no room left"),
-    ((pg.TooManyConnections,), StoreBusy, "the server takes no more connections"),
     ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
     ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
     ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
     ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: copy the thread to go on"),
+)
+# Errors of connecting have no code in psycopg, only the server's words (in its language: the rest of them stay plain).
+WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("password", AccessDenied, "the server refuses this user"),
+    ("authentication", AccessDenied, "the server refuses this user"),
+    ('role "', AccessDenied, "the server refuses this user"),
+    ("pg_hba.conf", AccessDenied, "the server refuses this user"),
+    ("too many clients", StoreBusy, "the server takes no more connections"),
+    ("too many connections", StoreBusy, "the server takes no more connections"),
+    ("remaining connection slots", StoreBusy, "the server takes no more connections"),
+    ("does not exist", StoreUnavailable, "create it first"),
 )
 
 
@@ -72,8 +80,9 @@ def named(error: BaseException, where: str) -> BaseException:
     for kinds, kind, what in NAMED:
         if isinstance(error, kinds):
             return kind(f"{where}: {what}: {text}")
-    if "password" in text or "authentication" in text:
-        return AccessDenied(f"{where}: the server refuses this user: {text}")
+    for words, kind, what in WORDED if getattr(error, "sqlstate", None) is None else ():
+        if words in text:
+            return kind(f"{where}: {what}: {text}")
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, OSError)):
         return StoreUnavailable(f"{where}: {text}")
     return StoreError(f"{where}: {type(error).__name__}: {text}")

@@ -32,7 +32,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from langgraph_keel.core.plan import Plan, arun, run
-from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreBusy, StoreClosed
+from langgraph_keel.errors import InvalidInput, KeelError, ReadOnlyStore, StoreBusy, StoreClosed
 from langgraph_keel.postgres.connection import AsyncConnection, Connection, Given, Own, Watch, Watched, named
 from langgraph_keel.postgres.opening import Rows, opened
 from langgraph_keel.postgres.rows import Request, Statement
@@ -144,6 +144,8 @@ class PostgresDriver:
                 return self._once(act, patience)
             except Again as again:
                 time.sleep(again.delay)
+            except KeelError:
+                raise
             except (psycopg.Error, OSError) as error:
                 raise named(error, self.where) from error
 
@@ -163,6 +165,8 @@ class PostgresDriver:
                 return await self._aonce(act, patience)
             except Again as again:
                 await asyncio.sleep(again.delay)
+            except KeelError:
+                raise
             except (psycopg.Error, OSError) as error:
                 raise named(error, self.where) from error
 
@@ -304,9 +308,13 @@ def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
     return cursor.fetchall() if cursor.description else []
 
 
+def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
+    # Not the connection's own kind, which is the user's choice: LangGraph's savers ask for one that makes dicts.
+    return psycopg.RawCursor(connection, row_factory=tuple_row)
+
+
 def _execute(connection: Connection, statement: Statement) -> psycopg.Cursor[Any]:
-    cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-    return cursor.execute(statement.sql, statement.parameters, binary=True)
+    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
@@ -317,9 +325,12 @@ async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     return [await _rows(cursor) for cursor in cursors]
 
 
+def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
+    return psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+
+
 async def _aexecute(connection: AsyncConnection, statement: Statement) -> psycopg.AsyncCursor[Any]:
-    cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    return await cursor.execute(statement.sql, statement.parameters, binary=True)
+    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True)
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
@@ -335,7 +346,7 @@ class _Texts:
     def send(self, text: str) -> Rows:
         def act(connection: Connection) -> Rows:
             with connection.transaction():
-                return _fetched(connection.execute(text.encode(), prepare=False))
+                return _fetched(_cursor(connection).execute(text.encode(), prepare=False))
 
         return self._driver.insist(act)
 
@@ -349,7 +360,7 @@ class _AsyncTexts:
     async def send(self, text: str) -> Rows:
         async def act(connection: AsyncConnection) -> Rows:
             async with connection.transaction():
-                return await _rows(await connection.execute(text.encode(), prepare=False))
+                return await _rows(await _acursor(connection).execute(text.encode(), prepare=False))
 
         return await self._driver.ainsist(act)
 

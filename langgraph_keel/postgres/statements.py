@@ -340,11 +340,6 @@ f AS (DELETE FROM {floors} WHERE thread_id = %(thread)s)
 DELETE FROM {batches} WHERE thread_id = %(thread)s
 """
 
-# A row of keel_threads alone is what a put left that met a deletion: no thread.
-CLEAR_TARGET = """
-DELETE FROM {threads} t WHERE t.thread_id = %(target)s AND t.epoch <> %(epoch)s
-AND NOT EXISTS (SELECT 1 FROM {entries} e WHERE e.thread_id = %(target)s)
-"""
 COPY_THREAD = """
 WITH occupied AS (
     SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s

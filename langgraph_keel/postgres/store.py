@@ -189,9 +189,13 @@ class PostgresStore(Store[Request, Reply]):
             "name": next(iter(long_names([target]) or ()), None),
             "epoch": self._random(),
         }
-        reply = yield self._request(parameters, sql.CLEAR_TARGET, sql.COPY_THREAD, writes=True)
-        ((begun, is_ours, occupied, _),) = reply[-1]
-        return bool(begun or is_ours or not occupied)
+        request = self._request(parameters, sql.COPY_THREAD, writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((begun, is_ours, occupied, exists),) = reply[0]
+            if begun or is_ours or occupied or not exists:
+                return bool(begun or is_ours or not occupied)
+        raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Reply, Sequence[str]]:
         """See `Store.find_runs`."""

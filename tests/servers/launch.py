@@ -155,7 +155,7 @@ class Launched:
         command: Callable[[int], Sequence[str | Path]],
         ready: Callable[[int], str],
         stop: signal.Signals,
-        says: str = "ready to accept connections",
+        says: str = "ready to accept",
     ) -> None:
         self.directory = directory
         self.port = free_port()
