@@ -19,7 +19,6 @@ from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import (
     CheckpointConflict,
-    InvalidConfig,
     InvalidInput,
     NewerFormat,
     NotAKeelStore,
@@ -27,9 +26,7 @@ from langgraph_keel import (
     NotSetUp,
     PostgresSaver,
     ReadOnlyStore,
-    StoreBusy,
     StoreClosed,
-    ThreadExists,
     open_saver,
 )
 
@@ -105,9 +102,18 @@ def test_a_schema_that_cannot_be_is_refused(bad: str) -> None:
         PostgresSaver("postgresql://localhost/nowhere", schema=bad)
 
 
-def test_what_is_no_connection_string_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="no connection string"):
-        PostgresSaver("agents.db")
+@pytest.mark.parametrize("given", ["agents.db", "postgresql://u:secret@[h/db", None, 5], ids=range(4))
+def test_what_is_no_connection_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"no connection string|give a URL") as told:
+        PostgresSaver(given)
+    assert "secret" not in str(told.value)
+
+
+def test_a_url_is_taken_as_it_is_written() -> None:
+    saver = PostgresSaver("postgresql://u@h/db?password=a+b%2Bc&schema=x%20y&connect_timeout=3")
+    assert saver._postgres.given == "postgresql://u@h/db?password=a+b%2Bc&connect_timeout=3"
+    assert saver._postgres.tables.schema == "x y"
+    assert "connect_timeout" not in saver._postgres.options
 
 
 @pytest.mark.parametrize("partitions", [0, 4])
@@ -293,98 +299,3 @@ def test_reading_only(postgres_url: str) -> None:
     replica = with_options(postgres_url, "-cdefault_transaction_read_only=on")
     with PostgresSaver(replica) as saver, pytest.raises(ReadOnlyStore, match="takes no writes"):
         put(saver, "t")
-
-
-# -- copies in a race --------------------------------------------------------------------------------------------------
-
-
-def held(url: str, thread: str) -> psycopg.Connection[Any]:
-    """Begin a thread's row in a transaction that stays open: what meets it waits."""
-    connection = psycopg.connect(url)
-    connection.execute("INSERT INTO keel_threads VALUES (%s, 1, 1, 0, '', NULL)", (thread,))
-    return connection
-
-
-@pytest.mark.parametrize("outcome", ["commit", "rollback"])
-def test_a_copy_that_meets_another_writer_of_its_target(postgres_url: str, outcome: str) -> None:
-    """The other one is first: told so. It gives up: copied. Never "copied" with nothing there."""
-    with PostgresSaver(postgres_url) as saver, ThreadPoolExecutor(1) as thread:
-        put(saver, "source")
-        other = held(postgres_url, "target")
-        copying = thread.submit(saver.copy_thread, "source", "target")
-        while not rows(postgres_url, "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
-            assert not copying.done()
-        getattr(other, outcome)()
-        other.close()
-        if outcome == "commit":
-            with pytest.raises(ThreadExists):
-                copying.result()
-        else:
-            copying.result()
-        assert value_of(saver, "target") == (None if outcome == "commit" else 1)
-
-
-def test_what_a_removal_emptied_is_no_target(postgres_url: str) -> None:
-    """Item numbers that were used must not come back, nor those of another thread come in."""
-    with PostgresSaver(postgres_url) as saver:
-        for name in ("source", "target"):
-            for n in range(3):
-                metadata: Any = {**METADATA, "run_id": name}
-                saver.put(config_for(name), checkpoint_of(f"{n}", {"v": ["x" * n]}), metadata, {})
-        saver.prune(["source"])
-        saver.delete_for_runs(["target"])
-        with pytest.raises(ThreadExists):
-            saver.copy_thread("source", "target")
-        saver.delete_thread("target")
-        saver.copy_thread("source", "target")
-        assert value_of(saver, "target") == ["xx"]
-
-
-def test_errors_have_their_cause(postgres_url: str) -> None:
-    """Not themselves: errors of Keel are also the built-in ones that fit, which the driver catches."""
-    with PostgresSaver(postgres_url, pool_size=1, timeout=0.2) as saver:
-        put(saver, "t")
-        with saver._postgres._source.connection(), pytest.raises(StoreBusy, match="in use") as told:
-            saver.get_tuple(config_for("t"))
-        assert told.value.__cause__ is None
-
-
-# -- names and text ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text", ["a\0b", "\1", "\0011", "\0010", "\1\0" * 3, "😀\0", "x\0" * 400, "é" * 200, "~" + "x" * 400]
-)
-def test_any_text_comes_back(postgres_url: str, text: str) -> None:
-    with PostgresSaver(postgres_url) as saver:
-        config = put(saver, text, {"key": text, text: 1}, text)
-        saver.put_writes(config, [(text, text)], text, text)
-        for found in [saver.get_tuple(config_for(text)), *saver.list(None), *saver.list(config_for(text))]:
-            assert found
-            assert found.config["configurable"]["thread_id"] == text
-            assert found.checkpoint["id"] == text
-            assert found.checkpoint["channel_values"]["v"] == {"key": text, text: 1}
-            assert found.pending_writes == [(text, text, text)]
-        assert [info.thread_id for info in saver.threads()] == [text]
-
-
-def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
-    names = ["x" * 300, "x" * 301, "x" * 300 + "~", "x" * 255]
-    with PostgresSaver(postgres_url) as saver:
-        for name in names:
-            put(saver, name, name)
-        # What the database holds in place of a long name is itself a name like any other.
-        keys = [key for (key,) in rows(postgres_url, "SELECT thread_id FROM keel_threads")]
-        for key in keys:
-            if key not in names:
-                put(saver, key, "another")
-        assert [value_of(saver, name) for name in names] == names
-        assert {info.thread_id for info in saver.threads()} == {*names, *keys}
-
-
-def test_a_lone_surrogate_is_refused_by_name(postgres_url: str) -> None:
-    with PostgresSaver(postgres_url) as saver:
-        with pytest.raises(InvalidConfig, match="surrogate"):
-            put(saver, "lone \ud800")
-        put(saver, "t", "lone \ud800")
-        assert value_of(saver, "t") == "lone \ud800"

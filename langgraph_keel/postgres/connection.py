@@ -57,7 +57,7 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
     ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
     ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
     ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
-    ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: copy the thread to go on"),
+    ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: go on in a new thread"),
 )
 # Errors of connecting have no code in psycopg, only the server's words (in its language: the rest of them stay plain).
 WORDED: tuple[tuple[str, type[StoreError], str], ...] = (

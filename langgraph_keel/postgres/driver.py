@@ -87,8 +87,9 @@ class PostgresDriver:
         self.options: dict[str, Any] = {
             "autocommit": True,
             "prepare_threshold": prepare_threshold,
-            "connect_timeout": max(2, int(timeout)),
         }
+        if "connect_timeout" not in _parts(given) and "PGCONNECT_TIMEOUT" not in os.environ:
+            self.options["connect_timeout"] = max(2, int(timeout))
         self._closed = False
         self._start()
         _drivers.add(self)
@@ -285,15 +286,24 @@ RACES = psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected
 
 def _where(given: Given) -> str:
     """Return how errors name the database: never with its password."""
+    parts = _parts(given)
     if not isinstance(given, str):
         return "PostgreSQL"
-    try:
-        parts = conninfo_to_dict(given)
-    except psycopg.ProgrammingError:
-        # What libpq says repeats parts of it, maybe the password.
-        raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
     place = f"{parts.get('host', 'local socket')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
     return f"PostgreSQL at {place}"
+
+
+def _parts(given: Given) -> dict[str, Any]:
+    """Return what a connection string says; nothing for a connection or pool."""
+    if not isinstance(given, str):
+        if not callable(getattr(given, "close", None)):
+            raise InvalidInput(f"give a URL, or a connection or pool of psycopg, not {type(given).__name__}")
+        return {}
+    try:
+        return conninfo_to_dict(given)
+    except (psycopg.Error, ValueError):
+        # What libpq says repeats parts of it, maybe the password.
+        raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:

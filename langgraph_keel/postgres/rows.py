@@ -46,6 +46,7 @@ class Line(NamedTuple):
     his: list[int]
     kept: list[str] | None
     names: list[str] | None
+    name: str | None
 
 
 def stamp_of(epoch: int, seq: int) -> int:
@@ -76,7 +77,7 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
     """Return the parameters of a put, except what is random."""
     address = new.address
     base_epoch, base_seq = (None, None) if new.base is None else epoch_and_seq(new.base)
-    names = [address.thread_id, address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
+    names = [address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
     return {
         **place_of(address),
         "name": next(iter(long_names([address.thread_id]) or ()), None),
@@ -128,10 +129,10 @@ def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def entry_of(line: Line, name: str | None = None) -> Entry:
-    """Return the entry of a line; `name` is the thread id itself, where `line` may only have a key of it."""
+def entry_of(line: Line) -> Entry:
+    """Return the entry of a line."""
     names = by_key(line.names)
-    thread_id = unescape(name) if name else name_of(line.thread_id, names)
+    thread_id = unescape(line.name or line.thread_id)
     address = Address(thread_id, name_of(line.ns, names), name_of(line.id, names))
     try:
         refs = _refs_of(line, names)

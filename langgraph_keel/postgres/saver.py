@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.postgres.driver import AsyncPostgresDriver, PostgresDriver
@@ -93,16 +93,13 @@ class PostgresSaver(KeelSaver):
 
 
 def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
-    """Take `schema=` out of a URL, which libpq does not know."""
-    if "://" not in url:
+    """Take `schema=` out of a URL, which libpq does not know; the rest stays as it was written."""
+    place, mark, query = url.partition("?")
+    pairs = query.split("&") if mark and "://" in place else []
+    found = [pair for pair in pairs if pair.startswith("schema=")]
+    if not found:
         return url, schema
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
-    named = [value for name, value in query if name == "schema"]
-    if not named:
-        return url, schema
-    if schema is not None or len(named) > 1:
+    if schema is not None or len(found) > 1:
         raise InvalidInput("the schema is named twice: in the URL and by schema=, or twice in the URL")
-    # libpq reads %20 as a space and a plus as a plus.
-    rest = urlencode([pair for pair in query if pair[0] != "schema"]).replace("+", "%20")
-    return urlunsplit(parts._replace(query=rest)), named[0]
+    rest = "&".join(pair for pair in pairs if pair not in found)
+    return f"{place}?{rest}" if rest else place, unquote(found[0].removeprefix("schema="))

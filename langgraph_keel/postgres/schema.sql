@@ -23,7 +23,7 @@ CREATE TABLE {entries} (
     put_at text COLLATE "C" NOT NULL,       -- ISO time
     channels text[] NOT NULL,               -- names, in the order of the checkpoint
     kinds text NOT NULL,                    -- records.Kind of each, a digit
-    owners smallint[] NOT NULL,             -- of each run: the position of its channel
+    owners integer[] NOT NULL,              -- of each run: the position of its channel
     los integer[] NOT NULL,                 -- of each run: its first item
     his integer[] NOT NULL,                 -- of each run: the item after its last
     kept text[],                            -- of a ghost: the channels it is needed for

@@ -100,7 +100,7 @@ STORED = """
     {appended}
     RETURNING 1
 ), runs AS (
-    SELECT coalesce(array_agg(r.owner::smallint ORDER BY r.n), '{}') AS owners,
+    SELECT coalesce(array_agg(r.owner ORDER BY r.n), '{}') AS owners,
         coalesce(array_agg(r.lo + coalesce(f.first, 0) ORDER BY r.n), '{}') AS los,
         coalesce(array_agg(r.hi + coalesce(f.first, 0) ORDER BY r.n), '{}') AS his
     FROM unnest(%(owners)s::integer[], %(los)s::integer[], %(his)s::integer[], %(news)s::text[])
@@ -149,14 +149,14 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
 
 # One result of several kinds of rows, told apart by the first column (`rows.Line`).
 ENTRY_LINE = """0, e.thread_id, e.ns, e.id, e.seq, e.state::integer, e.header, {parent}, e.run_id, t.epoch, e.channels,
-    e.kinds, e.owners, e.los, e.his, e.kept, e.names"""
+    e.kinds, e.owners, e.los, e.his, e.kept, e.names, t.name"""
 # As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
 SHOWN_PARENT = (
     "(SELECT p.id FROM {entries} p WHERE p.thread_id = e.thread_id AND p.ns = e.ns AND p.id = e.parent AND p.state < 2)"
 )
 SHOWN = ENTRY_LINE.replace("{parent}", SHOWN_PARENT)
 PLAIN = ENTRY_LINE.replace("{parent}", "e.parent")
-SEVEN = ", NULL" * 7
+EIGHT = ", NULL" * 8
 
 NAMED = "e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = %(id)s AND e.state < 2"
 LATEST = """e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.seq = coalesce(
@@ -191,27 +191,30 @@ WITH RECURSIVE walk AS (
 )"""
 
 CONTENT = f"""
-, spans AS (
-    SELECT DISTINCT c.thread_id, c.ns, c.channels[r.owner] AS channel, i.lo
-    FROM chosen c
-    CROSS JOIN LATERAL unnest(c.owners, c.los, c.his) AS r(owner, lo, hi)
-    CROSS JOIN LATERAL (
+, runs AS (
+    -- Versions of a list mostly begin alike: one walk for all of them.
+    SELECT c.thread_id, c.ns, c.channels[r.owner] AS channel, r.lo, max(r.hi) AS hi
+    FROM chosen c CROSS JOIN LATERAL unnest(c.owners, c.los, c.his) AS r(owner, lo, hi)
+    {{only}}
+    GROUP BY c.thread_id, c.ns, c.channels[r.owner], r.lo
+), spans AS (
+    SELECT DISTINCT r.thread_id, r.ns, r.channel, i.lo
+    FROM runs r CROSS JOIN LATERAL (
         SELECT i.lo FROM {{items}} i
-        WHERE i.thread_id = c.thread_id AND i.ns = c.ns AND i.channel = c.channels[r.owner] AND i.lo < r.hi
+        WHERE i.thread_id = r.thread_id AND i.ns = r.ns AND i.channel = r.channel AND i.lo < r.hi
         AND i.lo >= coalesce((
             SELECT max(j.lo) FROM {{items}} j
-            WHERE j.thread_id = c.thread_id AND j.ns = c.ns AND j.channel = c.channels[r.owner] AND j.lo <= r.lo
+            WHERE j.thread_id = r.thread_id AND j.ns = r.ns AND j.channel = r.channel AND j.lo <= r.lo
         ), r.lo)
     ) AS i
-    {{only}}
 )
 SELECT {{line}} FROM chosen e JOIN {{threads}} t ON t.thread_id = e.thread_id
 UNION ALL
-SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{SEVEN}
+SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{EIGHT}
 FROM spans s
 JOIN {{items}} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo
 UNION ALL
-SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{SEVEN}
+SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{EIGHT}
 FROM chosen c
 JOIN {{batches}} b ON b.thread_id = c.thread_id AND b.ns = c.ns AND b.checkpoint_id = c.id
 """
@@ -228,7 +231,7 @@ READ_LISTED = _content(LISTED)
 WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)
 WALK_LATEST = _content(WALKED, LATEST, PLAIN, ONLY)
 
-SCAN = f"SELECT {SHOWN}, t.name FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.state < 2"
+SCAN = f"SELECT {SHOWN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.state < 2"
 PRECEDES = """ AND coalesce(e.seq < (
     SELECT b.seq FROM {entries} b WHERE b.thread_id = e.thread_id AND b.ns = e.ns AND b.id = %(before)s
 ), e.id < %(before)s)"""
@@ -236,7 +239,7 @@ PRECEDES = """ AND coalesce(e.seq < (
 GRAPH = f"""
 SELECT {PLAIN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
 UNION ALL
-SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{SEVEN}
+SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{EIGHT}
 FROM (
     SELECT ns, channel, lo + count AS until FROM {{items}} WHERE thread_id = %(thread)s
     UNION ALL
@@ -244,7 +247,7 @@ FROM (
 ) AS o
 GROUP BY o.ns, o.channel
 UNION ALL
-SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{SEVEN}
+SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{EIGHT}
 FROM {{threads}} t WHERE t.thread_id = %(thread)s
 """
 
@@ -333,11 +336,13 @@ SELECT count(*) FROM dead
 """
 
 DELETE_THREAD = "DELETE FROM {threads} WHERE thread_id = %(thread)s"
-DELETE_CONTENT = """
-WITH e AS (DELETE FROM {entries} WHERE thread_id = %(thread)s),
-i AS (DELETE FROM {items} WHERE thread_id = %(thread)s),
-f AS (DELETE FROM {floors} WHERE thread_id = %(thread)s)
-DELETE FROM {batches} WHERE thread_id = %(thread)s
+# Where there was no row to lock, a first put may have come in between: what it stored is not what was to be deleted.
+GONE = "thread_id = %(thread)s AND NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
+DELETE_CONTENT = f"""
+WITH e AS (DELETE FROM {{entries}} WHERE {GONE}),
+i AS (DELETE FROM {{items}} WHERE {GONE}),
+f AS (DELETE FROM {{floors}} WHERE {GONE})
+DELETE FROM {{batches}} WHERE {GONE}
 """
 
 COPY_THREAD = """
@@ -345,10 +350,18 @@ WITH occupied AS (
     SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s
     UNION ALL
     SELECT 1 FROM {batches} b WHERE b.thread_id = %(target)s
+), source AS (
+    SELECT max(seq) AS seq, max(put_at) AS put_at
+    FROM (
+        SELECT s.seq, s.put_at FROM {threads} s WHERE s.thread_id = %(thread)s
+        UNION ALL
+        SELECT 0, '' FROM {batches} b WHERE b.thread_id = %(thread)s
+    ) AS s
+    HAVING count(*) > 0
 ), begun AS (
     INSERT INTO {threads} (thread_id, epoch, seq, basis, put_at, name)
-    SELECT %(target)s, %(epoch)s, s.seq, 0, s.put_at, %(name)s FROM {threads} s
-    WHERE s.thread_id = %(thread)s AND NOT EXISTS (SELECT 1 FROM occupied)
+    SELECT %(target)s, %(epoch)s, s.seq, 0, s.put_at, %(name)s FROM source s
+    WHERE NOT EXISTS (SELECT 1 FROM occupied)
     ON CONFLICT (thread_id) DO NOTHING
     RETURNING 1
 ), e AS (
@@ -365,12 +378,11 @@ WITH occupied AS (
     SELECT %(target)s, ns, channel, floor FROM {floors}, begun WHERE thread_id = %(thread)s
 ), b AS (
     INSERT INTO {batches} (thread_id, ns, checkpoint_id, n, token, task_id, task_path, body)
-    SELECT %(target)s, ns, checkpoint_id, n, token, task_id, task_path, body FROM {batches}
-    WHERE thread_id = %(thread)s AND NOT EXISTS (SELECT 1 FROM occupied)
-    AND (EXISTS (SELECT 1 FROM begun) OR NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s))
+    SELECT %(target)s, ns, checkpoint_id, n, token, task_id, task_path, body
+    FROM {batches}, begun WHERE thread_id = %(thread)s
 )
 SELECT EXISTS (SELECT 1 FROM begun),
     EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s AND t.epoch = %(epoch)s),
     EXISTS (SELECT 1 FROM occupied),
-    EXISTS (SELECT 1 FROM {threads} s WHERE s.thread_id = %(thread)s)
+    EXISTS (SELECT 1 FROM source)
 """

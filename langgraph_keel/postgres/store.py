@@ -116,7 +116,7 @@ class PostgresStore(Store[Request, Reply]):
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
         text, parameters = _scanned(query)
         reply = yield self._request(parameters, text)
-        return [entry_of(Line._make(line), name) for *line, name in reply[0]]
+        return [entry_of(Line._make(line)) for line in reply[0]]
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Reply, Sequence[Found]]:
         """See `Store.read_values`."""

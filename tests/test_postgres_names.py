@@ -1,0 +1,73 @@
+"""What a name or a text may hold in PostgreSQL: anything, of any length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_encoding import checkpoint_of, config_for
+from test_postgres import put, rows, value_of
+
+from langgraph_keel import InvalidConfig, PostgresSaver
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
+
+
+@pytest.mark.parametrize(
+    "text", ["a\0b", "\1", "\0011", "\0010", "\1\0" * 3, "😀\0", "x\0" * 400, "é" * 200, "~" + "x" * 400]
+)
+def test_any_text_comes_back(postgres_url: str, text: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        config = put(saver, text, {"key": text, text: 1}, text)
+        saver.put_writes(config, [(text, text)], text, text)
+        for found in [saver.get_tuple(config_for(text)), *saver.list(None), *saver.list(config_for(text))]:
+            assert found
+            assert found.config["configurable"]["thread_id"] == text
+            assert found.checkpoint["id"] == text
+            assert found.checkpoint["channel_values"]["v"] == {"key": text, text: 1}
+            assert found.pending_writes == [(text, text, text)]
+        assert [info.thread_id for info in saver.threads()] == [text]
+
+
+def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
+    names = ["x" * 300, "x" * 301, "x" * 300 + "~", "x" * 255]
+    with PostgresSaver(postgres_url) as saver:
+        for name in names:
+            put(saver, name, name)
+        # What the database holds in place of a long name is itself a name like any other.
+        keys = [key for (key,) in rows(postgres_url, "SELECT thread_id FROM keel_threads")]
+        for key in keys:
+            if key not in names:
+                put(saver, key, "another")
+        assert [value_of(saver, name) for name in names] == names
+        assert {info.thread_id for info in saver.threads()} == {*names, *keys}
+
+
+@pytest.mark.parametrize("name", ["L" * 300, "n|" * 200], ids=["thread", "namespace"])
+def test_long_names_go_through_everything(postgres_url: str, name: str) -> None:
+    """A copy to a long id, and a namespace of many subgraphs: read, gone on with, pruned and deleted by its name."""
+    with PostgresSaver(postgres_url) as saver:
+        for n in range(3):
+            saver.put(under(name), checkpoint_of(f"{n}", {"v": ["x" * n]}), METADATA, {})
+        saver.copy_thread("source", name)
+        found = saver.get_tuple(under(name, name))
+        assert found
+        assert [one.config["configurable"]["thread_id"] for one in saver.list(under(name, name))] == [name] * 3
+        saver.put(found.config, checkpoint_of("3", {"v": []}), METADATA, {})
+        assert {info.thread_id for info in saver.threads()} == {"source", name}
+        saver.prune([name])
+        assert rows(postgres_url, "SELECT count(*) FROM keel_items WHERE thread_id <> 'source'") == [(0,)]
+        saver.delete_thread(name)
+        assert rows(postgres_url, "SELECT count(*) FROM keel_floors WHERE thread_id <> 'source'") == [(0,)]
+
+
+def under(ns: str, thread: str = "source") -> Any:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns}}
+
+
+def test_a_lone_surrogate_is_refused_by_name(postgres_url: str) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        with pytest.raises(InvalidConfig, match="surrogate"):
+            put(saver, "lone \ud800")
+        put(saver, "t", "lone \ud800")
+        assert value_of(saver, "t") == "lone \ud800"
