@@ -190,7 +190,7 @@ class CorruptStore(StoreError):
 
 
 class StoreBusy(StoreError, TimeoutError):
-    """Another process held the store for longer than the timeout; nothing was written."""
+    """Somebody else held the store, or all connections, for longer than the timeout; nothing was written."""
 
     code = "store_busy"
 

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -26,6 +26,7 @@ from langgraph_keel import (
     NotSetUp,
     PostgresSaver,
     ReadOnlyStore,
+    StoreBusy,
     StoreClosed,
     open_saver,
 )
@@ -201,6 +202,11 @@ def test_a_pool_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
             assert asyncio.run(arounded(saver, "async")) == ["async"]
             saver.prune(["thread 7"])
         assert not pool.closed
+        with PostgresSaver(pool, timeout=0.1) as saver, ExitStack() as stack:
+            for _ in range(pool.max_size):
+                stack.enter_context(pool.connection())
+            with pytest.raises(StoreBusy, match="in use"):
+                saver.get_tuple(config_for("t"))
         with PostgresSaver(postgres_url) as other:
             assert [value_of(other, f"thread {n}") for n in range(30)] == [[n] * 40 for n in range(30)]
 

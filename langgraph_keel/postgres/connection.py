@@ -61,14 +61,14 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
 )
 # Errors of connecting have no code in psycopg, only the server's words (in its language: the rest of them stay plain).
 WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
+    ('role "', AccessDenied, "the server refuses this user"),
+    ("does not exist", StoreUnavailable, "create it first"),
     ("password", AccessDenied, "the server refuses this user"),
     ("authentication", AccessDenied, "the server refuses this user"),
-    ('role "', AccessDenied, "the server refuses this user"),
     ("pg_hba.conf", AccessDenied, "the server refuses this user"),
     ("too many clients", StoreBusy, "the server takes no more connections"),
     ("too many connections", StoreBusy, "the server takes no more connections"),
     ("remaining connection slots", StoreBusy, "the server takes no more connections"),
-    ("does not exist", StoreUnavailable, "create it first"),
 )
 
 
@@ -83,6 +83,11 @@ def named(error: BaseException, where: str) -> BaseException:
     for words, kind, what in WORDED if getattr(error, "sqlstate", None) is None else ():
         if words in text:
             return kind(f"{where}: {what}: {text}")
+    # Of a pool of the user's own; psycopg_pool need not be installed.
+    if type(error).__name__ == "PoolTimeout":
+        return StoreBusy(f"{where}: all connections of the pool were in use: {text}")
+    if type(error).__name__ == "PoolClosed":
+        return StoreClosed(f"{where}: {text}")
     if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, OSError)):
         return StoreUnavailable(f"{where}: {text}")
     return StoreError(f"{where}: {type(error).__name__}: {text}")

@@ -32,7 +32,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from langgraph_keel.core.plan import Plan, arun, run
-from langgraph_keel.errors import InvalidInput, KeelError, ReadOnlyStore, StoreBusy, StoreClosed
+from langgraph_keel.errors import InvalidInput, KeelError, ReadOnlyStore, StoreClosed, StoreUnavailable
 from langgraph_keel.postgres.connection import AsyncConnection, Connection, Given, Own, Watch, Watched, named
 from langgraph_keel.postgres.opening import Rows, opened
 from langgraph_keel.postgres.rows import Request, Statement
@@ -115,7 +115,7 @@ class PostgresDriver:
         """Send `request` as one transaction; return the rows of each of its statements.
 
         Raises:
-            StoreError: As `connection.NAMED` tells them apart; `StoreBusy` after `timeout` seconds.
+            StoreError: As `connection.NAMED` tells them apart; `StoreUnavailable` after `timeout` seconds.
         """
         self._check(request)
         if not self._ready:
@@ -272,7 +272,8 @@ class Patience:
 
     def _judge(self, error: Exception, watched: Watched) -> None:
         if watched.was_cut:
-            raise StoreBusy(f"{self._where}: no answer within {self._timeout} s") from error
+            text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
+            raise StoreUnavailable(text) from error
         if watched.connection.closed and not self._resent:
             self._resent = True
             raise Again(0) from error

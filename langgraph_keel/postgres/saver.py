@@ -24,11 +24,13 @@ class PostgresSaver(KeelSaver):
     Args:
         connection: A URL (`postgresql://user@host/database`, also with `?schema=name`) or any connection string of
             libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. For one that
-            blocks, the async methods wait in a thread; one that is async has no blocking methods.
+            blocks, the async methods wait in a thread; one that is async has no blocking methods. On a connection that
+            is in a transaction of yours a put lasts when you commit. Its type loaders must be psycopg's own.
         schema: Where the tables are; by default the first schema of the connection's search path.
         partitions: Into how many hash partitions by thread the tables are divided when they are created.
         pool_size: Most connections at once, for each face and loop.
-        timeout: Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy`.
+        timeout: Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or
+            `StoreUnavailable`.
         prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
