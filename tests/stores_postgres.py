@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 
 from langgraph_keel import PostgresSaver
+from langgraph_keel.core.bodies import restored
 from langgraph_keel.saver import KeelSaver
 
 TABLES = ("threads", "entries", "items", "floors", "batches")
@@ -36,7 +37,9 @@ class PostgresUnderTest:
 
     def raw(self) -> bytes:
         rows = [row for table in self._tables for row in self._all(table)]
-        return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for row in rows for part in row)
+        return b"\n".join(
+            restored(part) if isinstance(part, bytes) else str(part).encode() for row in rows for part in row
+        )
 
     def _all(self, table: str) -> list[Any]:
         return self._behind.execute(f"SELECT * FROM {table}".encode()).fetchall()

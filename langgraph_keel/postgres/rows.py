@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
+from langgraph_keel.core.bodies import restored, shrunk
 from langgraph_keel.core.records import NEW, Address, Batch, Entry, Found, Kind, NewEntry, Ref, Row, resolve
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.postgres.keys import Names, by_key, escape, key, long_names, name_of, unescape
@@ -89,7 +90,7 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "parent": new.parent and key(new.parent),
         "run": new.run_id if new.run_id is None else key(new.run_id),
         "put_at": escape(new.updated_at),
-        "header": new.header,
+        "header": shrunk(new.header),
         "channels": [key(name) for name in new.refs],
         "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
         "growing": [key(name) for name in new.appends],
@@ -116,7 +117,7 @@ def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -
         f"{kind}_channels": [channel for channel, _ in rows],
         f"{kind}_los": [row.lo - origin for _, row in rows],
         f"{kind}_counts": [row.count for _, row in rows],
-        f"{kind}_bodies": [row.body for _, row in rows],
+        f"{kind}_bodies": [shrunk(row.body) for _, row in rows],
     }
 
 
@@ -141,7 +142,7 @@ def entry_of(line: Line) -> Entry:
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
-    return Entry(address, parent, stamp_of(line.epoch, line.seq), line.body, refs, run)
+    return Entry(address, parent, stamp_of(line.epoch, line.seq), restored(line.body), refs, run)
 
 
 def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
@@ -174,7 +175,11 @@ class Content:
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
         # In the order of arrival; the token only makes the order the same every time.
         batches = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda b: (b.n, b.seq))
-        return Found(entry, rows, [Batch(unescape(b.run or ""), unescape(b.parent or ""), b.body) for b in batches])
+        return Found(entry, rows, [_batch(line) for line in batches])
+
+
+def _batch(line: Line) -> Batch:
+    return Batch(unescape(line.run or ""), unescape(line.parent or ""), restored(line.body))
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:
@@ -185,7 +190,7 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
             content.entries.append(line)
         elif line.what == 1:
             log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
-            log.append(Row(line.seq, line.n, line.body))
+            log.append(Row(line.seq, line.n, restored(line.body)))
         else:
             content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
     for logs in content.rows.values():

@@ -283,8 +283,10 @@ REMOVE_ENTRIES = f"""
 WITH gone AS (
     DELETE FROM {{entries}} e WHERE e.thread_id = %(thread)s AND e.seq = ANY (%(gone)s) AND {HELD} RETURNING e.ns, e.id
 ), unwritten AS (
-    DELETE FROM {{batches}} b USING gone g
-    WHERE b.thread_id = %(thread)s AND b.ns = g.ns AND b.checkpoint_id = g.id RETURNING 1
+    -- IS TRUE: a hash, whatever the planner thinks. As a join it becomes a nested loop: 120 ms instead of 5.
+    DELETE FROM {{batches}} b
+    WHERE b.thread_id = %(thread)s AND ((b.ns, b.checkpoint_id) IN (SELECT g.ns, g.id FROM gone g)) IS TRUE
+    RETURNING 1
 )
 SELECT count(*) FROM gone
 """

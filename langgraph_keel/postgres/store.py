@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from secrets import randbits
 from typing import Any, TypeAlias
 
+from langgraph_keel.core.bodies import restored, shrunk
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     Address,
@@ -101,7 +102,7 @@ class PostgresStore(Store[Request, Reply]):
             "token": self._random(),
             "task": escape(batch.task_id),
             "path": escape(batch.task_path),
-            "body": batch.body,
+            "body": shrunk(batch.body),
         }
         yield self._request(parameters, sql.WRITE_BATCH, writes=True)
 
@@ -219,7 +220,7 @@ def _info(
     thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
 ) -> tuple[ThreadInfo, bytes]:
     latest = head and name_of(head, by_key(names))
-    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), header or b""
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restored(header or b"")
 
 
 def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
