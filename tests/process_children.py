@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import ormsgpack
@@ -19,8 +18,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
+from places import Place
 
-from langgraph_keel import CheckpointConflict, SqliteSaver
+from langgraph_keel import CheckpointConflict, KeelSaver
 
 ROUNDS = 10_000
 
@@ -47,7 +47,7 @@ def act(state: Growing) -> dict[str, Any]:
     }
 
 
-def growing_graph(saver: SqliteSaver) -> Any:
+def growing_graph(saver: KeelSaver) -> Any:
     graph = StateGraph(Growing)
     graph.add_node("think", think)
     graph.add_node("act", act)
@@ -79,11 +79,11 @@ def writes_digest(writes: Iterable[Sequence[Any]]) -> str:
     return digest_of(sorted(digest_of(list(write)) for write in writes))
 
 
-class Reporting(SqliteSaver):
-    """Says on a pipe what was acknowledged, after it was."""
+class Reporting(KeelSaver):
+    """Another saver, which says on a pipe what was acknowledged, after it was."""
 
-    def report_to(self, pipe: int) -> None:
-        self._pipe = pipe
+    def __init__(self, saver: KeelSaver, pipe: int) -> None:
+        self.serde, self._backend, self._pipe = saver.serde, saver._backend, pipe
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> RunnableConfig:
         digest = digest_of(sorted(checkpoint["channel_values"].items()))
@@ -100,10 +100,9 @@ class Reporting(SqliteSaver):
         os.write(self._pipe, f"writes {checkpoint} {task_id} {digest}\n".encode())
 
 
-def grow_and_report(path: Path, pipe: Connection) -> None:
+def grow_and_report(place: Place, pipe: Connection) -> None:
     """Run the graph for ever: begin the thread, or resume it."""
-    saver = Reporting(path)
-    saver.report_to(pipe.fileno())
+    saver = Reporting(place.open(), pipe.fileno())
     config = run_config("growing")
     known = saver.get_tuple(config)
     growing_graph(saver).invoke(None if known else first_input(), config)
@@ -135,22 +134,22 @@ class Appending(TypedDict):
     marks: Annotated[list[str], operator.add]
 
 
-def appending_graph(saver: SqliteSaver) -> Any:
+def appending_graph(saver: KeelSaver) -> Any:
     graph = StateGraph(Appending)
     graph.add_node("node", lambda state: {"marks": []})
     graph.add_edge(START, "node")
     return graph.compile(checkpointer=saver)
 
 
-def by_invoke(saver: SqliteSaver, mark: str) -> None:
+def by_invoke(saver: KeelSaver, mark: str) -> None:
     appending_graph(saver).invoke({"marks": [mark]}, {"configurable": {"thread_id": "shared"}})
 
 
-def by_update(saver: SqliteSaver, mark: str) -> None:
+def by_update(saver: KeelSaver, mark: str) -> None:
     appending_graph(saver).update_state({"configurable": {"thread_id": "shared"}}, {"marks": [mark]}, as_node="node")
 
 
-def by_put(saver: SqliteSaver, mark: str) -> None:
+def by_put(saver: KeelSaver, mark: str) -> None:
     found = saver.get_tuple({"configurable": {"thread_id": "shared"}})
     assert found
     again = next_checkpoint(found)
@@ -165,9 +164,9 @@ def next_checkpoint(found: CheckpointTuple) -> Any:
 WAYS = (by_invoke, by_update, by_put)
 
 
-def race(path: Path, on_conflict: str, who: int, rounds: int, gate: Any, told: Any) -> None:
+def race(place: Place, on_conflict: str, who: int, rounds: int, gate: Any, told: Any) -> None:
     """Append one mark a round, all rivals at once; say which were acknowledged."""
-    saver = SqliteSaver(path, on_conflict=on_conflict)
+    saver = place.open(on_conflict=on_conflict)
     for number in range(rounds):
         mark = f"{who}.{number}"
         gate.wait(60)

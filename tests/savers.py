@@ -11,11 +11,12 @@ import psycopg
 import pytest
 import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from redis import Redis
 
-from langgraph_keel import MemorySaver, PostgresSaver, SqliteSaver
+from langgraph_keel import MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 
 # The fixture that starts the server which a saver needs, and tells child processes its URL.
-SERVERS = {"postgres": "postgres_server"}
+SERVERS = {"postgres": "postgres_server", "redis": "redis_server"}
 
 
 def needing(name: str, request: pytest.FixtureRequest) -> None:
@@ -36,10 +37,24 @@ def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 
+@contextmanager
+def redis_saver(**options: Any) -> Iterator[RedisSaver]:
+    """Open a saver on a prefix of its own, in a server that some pytest above has started."""
+    url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"
+    try:
+        with RedisSaver(url, prefix=prefix, durability="any", **options) as saver:
+            yield saver
+    finally:
+        with Redis.from_url(url) as client:
+            for key in client.scan_iter(match=f"{prefix}:*", count=1000):
+                client.unlink(key)
+
+
 # Each opens a saver on a store of its own, in a directory of its own.
 SAVERS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[Any]]]] = {
     "memory": lambda _: MemorySaver(),
     "sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "sqlite-memory": lambda _: SqliteSaver.from_conn_string(":memory:"),
     "postgres": lambda _: postgres_saver(),
+    "redis": lambda _: redis_saver(),
 }

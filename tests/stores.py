@@ -11,6 +11,7 @@ from typing import Any
 
 from servers import SHARED
 from stores_postgres import postgres_store
+from stores_redis import redis_store
 
 from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
 from langgraph_keel.memory.store import MemoryStore, State, Thread
@@ -106,4 +107,5 @@ def each_store(directory: Path) -> Iterator[dict[str, Any]]:
             "sqlite": stack.enter_context(closing(SqliteUnderTest(str(directory / "keel.db")))),
             "sqlite-memory": stack.enter_context(closing(SqliteUnderTest(":memory:"))),
             "postgres": stack.enter_context(postgres_store(os.environ[SHARED["PostgreSQL"]])),
+            "redis": stack.enter_context(redis_store(os.environ[SHARED["Redis"]])),
         }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
+from secrets import token_hex
 from typing import Any
 
 import redis
@@ -32,6 +34,10 @@ class RedisUnderTest:
         for key in self._keys():
             self._client.unlink(key)
 
+    def remove(self) -> None:
+        self.wipe()
+        self._client.unlink(f"{self._prefix}:keel")
+
     def raw(self) -> bytes:
         return b"\n".join(part for key in sorted(self._keys()) for part in (key, *self._parts(key)))
 
@@ -50,6 +56,17 @@ class RedisUnderTest:
         for saver in self._savers:
             saver.close()
         self._client.close()
+
+
+@contextmanager
+def redis_store(url: str) -> Iterator[RedisUnderTest]:
+    """Open a store under a prefix of its own, and delete its keys in the end."""
+    store = RedisUnderTest(url, f"keel-{token_hex(6)}")
+    try:
+        yield store
+    finally:
+        store.remove()
+        store.close()
 
 
 def legible(name: bytes, value: bytes) -> tuple[bytes, bytes]:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import PostgresServer
+from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_postgres import PostgresUnderTest, postgres_store
+from stores_redis import RedisUnderTest, redis_store
 
 from langgraph_keel.testing import SaverContract
 
@@ -45,6 +46,32 @@ class TestPostgres(SaverContract):
     def backend(self, postgres: PostgresUnderTest) -> PostgresUnderTest:
         postgres.wipe()
         return postgres
+
+
+@pytest.fixture(scope="module")
+def redis(redis_server: RedisServer) -> Iterator[RedisUnderTest]:
+    with redis_store(redis_server.url) as store:
+        yield store
+
+
+class TestRedis(SaverContract):
+    @pytest.fixture
+    def backend(self, redis: RedisUnderTest) -> RedisUnderTest:
+        redis.wipe()
+        return redis
+
+
+@pytest.fixture(scope="module")
+def redis_cluster(redis_cluster_url: str) -> Iterator[RedisUnderTest]:
+    with redis_store(redis_cluster_url) as store:
+        yield store
+
+
+class TestRedisCluster(SaverContract):
+    @pytest.fixture
+    def backend(self, redis_cluster: RedisUnderTest) -> RedisUnderTest:
+        redis_cluster.wipe()
+        return redis_cluster
 
 
 def test_no_part_of_the_contract_hides_a_test_of_another() -> None:

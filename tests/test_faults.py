@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage
+from places import integrity
 from test_encoding import checkpoint_of, config_for
-from test_processes_race import context, integrity
+from test_processes_race import context
 
 from langgraph_keel import KeelError, SqliteSaver, StoreError, StoreFull
 

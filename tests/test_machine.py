@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from stores import MemoryUnderTest, SqliteUnderTest
 from stores_postgres import PostgresUnderTest
+from stores_redis import RedisUnderTest, redis_store
 
 from langgraph_keel.testing import SaverMachine
 
@@ -39,6 +40,16 @@ class PostgresMachine(SaverMachine):
         return self.shared
 
 
+class RedisMachine(SaverMachine):
+    """On one prefix for all histories, emptied before each."""
+
+    shared: RedisUnderTest
+
+    def make_backend(self) -> RedisUnderTest:
+        self.shared.wipe()
+        return self.shared
+
+
 SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -57,3 +68,9 @@ def test_postgres_keeps_what_the_oracle_keeps(postgres_url: str) -> None:
     PostgresMachine.shared = PostgresUnderTest(postgres_url)
     run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=15))
     PostgresMachine.shared.close()
+
+
+@pytest.mark.slow
+def test_redis_keeps_what_the_oracle_keeps(redis_url: str) -> None:
+    with redis_store(redis_url) as RedisMachine.shared:
+        run_state_machine_as_test(RedisMachine, settings=settings(SETTINGS, max_examples=15))

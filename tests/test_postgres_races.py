@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from secrets import token_hex
 from typing import Any
 
 import psycopg
@@ -82,3 +83,57 @@ def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> Non
         assert value_of(saver, "t") == ["x"] * 40
         saver.delete_thread("t")
         assert rows(postgres_url, "SELECT count(*) FROM keel_items") == [(0,)]
+
+
+def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str) -> None:
+    """Several statements in one go, of which the first fails: what psycopg had prepared must still be there."""
+    with PostgresSaver(postgres_url, pool_size=1) as saver:
+        for n in range(9):
+            put(saver, f"thread {n}")
+            saver.delete_thread(f"thread {n}")
+        put(saver, "t")
+        with psycopg.connect(postgres_url) as other:
+            other.execute("SELECT 1 FROM keel_threads WHERE thread_id = 't' FOR UPDATE")
+            with saver._postgres._source.connection() as connection:
+                connection.execute("SET lock_timeout = '100ms'")
+            with pytest.raises(StoreBusy, match="lock"):
+                saver.delete_thread("t")
+        assert value_of(saver, "t") == 1
+        saver.delete_thread("t")
+        assert value_of(saver, "t") is None
+
+
+def test_numbers_that_a_server_gave_out_again_are_known(postgres_url: str) -> None:
+    """A failover to a replica that lagged: the entry that this process builds on is another one by now."""
+    with PostgresSaver(postgres_url) as saver, PostgresSaver(postgres_url) as other:
+        put(saver, "t", ["kept"])
+        saver.put(config_for("t"), checkpoint_of("2", {"v": ["alice"]}), METADATA, {})
+        with psycopg.connect(postgres_url) as behind:
+            behind.execute("DELETE FROM keel_entries WHERE id = '2'")
+            behind.execute("DELETE FROM keel_items WHERE lo > 0")
+            behind.execute("UPDATE keel_threads SET seq = seq - 1")
+        other.put(config_for("t"), checkpoint_of("3", {"v": ["bob"]}), METADATA, {})
+        saver.put(config_for("t", "2"), checkpoint_of("4", {"v": ["alice"]}), METADATA, {})
+        assert value_of(other, "t") == ["alice"]
+
+
+def test_a_user_who_owns_a_schema_needs_no_right_to_create_one(postgres_url: str) -> None:
+    schema, role = rows(postgres_url, "SELECT current_schema()")[0][0], f"owner_{token_hex(4)}"
+    with psycopg.connect(postgres_url, autocommit=True) as behind:
+        behind.execute(f"CREATE ROLE {role} LOGIN; ALTER SCHEMA {schema} OWNER TO {role}".encode())
+        try:
+            with PostgresSaver(postgres_url.replace("postgres@", f"{role}@"), schema=schema) as saver:
+                put(saver, "t")
+        finally:
+            behind.execute(f"REASSIGN OWNED BY {role} TO postgres; DROP ROLE {role}".encode())
+
+
+def test_what_other_servers_refuse_is_left_out() -> None:
+    tables = PostgresSaver("postgresql://host/db", schema="x")._postgres.tables
+    cockroach, yugabyte = (tables.ddl_for(version, True) for version in ("CockroachDB CCL v25", "15.2-YB-2025.1"))
+    assert "COLLATE" not in cockroach
+    assert "COLLATE" in yugabyte
+    for text in (cockroach, yugabyte):
+        assert "SET STORAGE" not in text
+        assert "CREATE SCHEMA" not in text
+        assert text.count("CREATE TABLE") == 6

@@ -30,6 +30,7 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 RUNS = [
     *((saver, strict) for saver in ("keel_memory", "keel_sqlite", "keel_sqlite_aes") for strict in (False, True)),
     ("keel_postgres", False),
+    ("keel_redis", False),
 ]
 
 

@@ -79,7 +79,7 @@ class Store(ABC, Generic[Q, R]):
         Fewer than `query.limit` entries means that there are no more; ghosts are left out. With `query.before`, an
         entry precedes if its sequence is lower than that of the entry with this id in the same namespace; where that
         namespace has no such entry (LangGraph passes the id of a parent graph's checkpoint when it replays a
-        subgraph), if its id is lower. One trip.
+        subgraph), if its id is lower. One trip; for all threads, at most two.
         """
 
     @abstractmethod
@@ -136,7 +136,7 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def find_runs(self, run_ids: Collection[str]) -> Plan[Q, R, Sequence[str]]:
-        """Name the threads that hold an entry of one of these runs. One trip."""
+        """Name the threads that hold an entry of one of these runs. At most two trips."""
 
     @abstractmethod
     def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:

@@ -61,14 +61,14 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
 )
 # Errors of connecting have no code in psycopg, only the server's words (in its language: the rest of them stay plain).
 WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("too many clients", StoreBusy, "the server takes no more connections"),
+    ("too many connections", StoreBusy, "the server takes no more connections"),
+    ("remaining connection slots", StoreBusy, "the server takes no more connections"),
     ('role "', AccessDenied, "the server refuses this user"),
     ("does not exist", StoreUnavailable, "create it first"),
     ("password", AccessDenied, "the server refuses this user"),
     ("authentication", AccessDenied, "the server refuses this user"),
     ("pg_hba.conf", AccessDenied, "the server refuses this user"),
-    ("too many clients", StoreBusy, "the server takes no more connections"),
-    ("too many connections", StoreBusy, "the server takes no more connections"),
-    ("remaining connection slots", StoreBusy, "the server takes no more connections"),
 )
 
 
@@ -297,6 +297,11 @@ class Watched:
         self.connection = connection
         self.due = due
         self.was_cut = False
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection is of no use any more."""
+        return self.connection.closed
 
 
 class Watch:

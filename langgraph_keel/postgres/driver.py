@@ -7,8 +7,10 @@ What it needs of a server is small, so that it also runs on what speaks PostgreS
 * No advisory locks, LISTEN/NOTIFY, sequences, stored functions, temporary tables, cursors or session state, so it works
   behind PgBouncer in transaction pooling. Before PgBouncer 1.21 prepared statements do not: `prepare_threshold=None`.
 * Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is
-  in every condition (Citus, hash partitions), and 40001 and 40P01 are tried again (CockroachDB and YugabyteDB ask for
-  it). These three have not been run here; what they refuse is taken from their documentation.
+  in every condition (hash partitions, distributed tables), and 40001 and 40P01 are tried again (CockroachDB and
+  YugabyteDB ask for it). Neither has been run here; what they refuse is taken from their documentation and issues:
+  columns with a collation (CockroachDB, which orders by bytes anyway) and SET STORAGE are left out there. Citus does
+  not take INSERT in a WITH yet (its issue 3948), so the tables can stand on it but not be distributed.
 
 A request may be sent again after its connection broke, since every request is harmless the second time: a put carries a
 token that the store knows again, and what removes or appends removes or is read only once.
@@ -19,11 +21,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import random
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -32,9 +33,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from langgraph_keel.core.plan import Plan, arun, run
-from langgraph_keel.errors import InvalidInput, KeelError, ReadOnlyStore, StoreClosed, StoreUnavailable
-from langgraph_keel.postgres.connection import AsyncConnection, Connection, Given, Own, Watch, Watched, named
+from langgraph_keel.errors import InvalidInput, KeelError, ReadOnlyStore, StoreClosed
+from langgraph_keel.postgres.connection import AsyncConnection, Connection, Given, Own, Watch, is_usable, named
 from langgraph_keel.postgres.opening import Rows, opened
+from langgraph_keel.postgres.patience import Again, Patience
 from langgraph_keel.postgres.rows import Request, Statement
 from langgraph_keel.postgres.tables import Tables
 
@@ -241,50 +243,6 @@ class Theirs:
         """Leave it open."""
 
 
-class Again(Exception):
-    """The request is to be sent once more.
-
-    Attributes:
-        delay: Seconds to wait before.
-    """
-
-    def __init__(self, delay: float) -> None:
-        self.delay = delay
-
-
-class Patience:
-    """Decides, for one request, what is tried again: a broken connection once, a lost race until time is up."""
-
-    def __init__(self, where: str, timeout: float) -> None:
-        self._where = where
-        self._timeout = timeout
-        self._end = time.monotonic() + timeout
-        self._resent = False
-
-    @contextmanager
-    def over(self, watched: Watched) -> Iterator[None]:
-        """Turn an error after which to try again into `Again`."""
-        try:
-            yield
-        except (psycopg.Error, OSError) as error:
-            self._judge(error, watched)
-            raise
-
-    def _judge(self, error: Exception, watched: Watched) -> None:
-        if watched.was_cut:
-            text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
-            raise StoreUnavailable(text) from error
-        if watched.connection.closed and not self._resent:
-            self._resent = True
-            raise Again(0) from error
-        if isinstance(error, RACES) and time.monotonic() < self._end:
-            raise Again(random.uniform(0, 0.02)) from error
-
-
-# What CockroachDB and YugabyteDB ask to be tried again.
-RACES = psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected
-
-
 def _where(given: Given) -> str:
     """Return how errors name the database: never with its password."""
     parts = _parts(given)
@@ -307,12 +265,29 @@ def _parts(given: Given) -> dict[str, Any]:
         raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
 
 
+def together(request: Request) -> list[Statement]:
+    """Return the statements of a request as one transaction, to be sent in one go and not to be prepared.
+
+    psycopg takes a statement for prepared that the server skipped, because one before it failed.
+    """
+    return [Statement(b"BEGIN", ()), *request.statements, Statement(b"COMMIT", ())]
+
+
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
         return [_fetched(_execute(connection, request.statements[0]))]
-    with connection.pipeline(), nullcontext() if connection.autocommit else connection.transaction():
-        cursors = [_execute(connection, statement) for statement in request.statements]
-    return [_fetched(cursor) for cursor in cursors]
+    if not is_usable(connection) or not connection.autocommit:
+        with connection.pipeline(), connection.transaction():
+            cursors = [_execute(connection, statement, False) for statement in request.statements]
+        return [_fetched(cursor) for cursor in cursors]
+    try:
+        with connection.pipeline():
+            cursors = [_execute(connection, statement, False) for statement in together(request)]
+    except psycopg.Error:
+        with suppress(psycopg.Error):
+            connection.rollback()
+        raise
+    return [_fetched(cursor) for cursor in cursors[1:-1]]
 
 
 def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
@@ -324,24 +299,35 @@ def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
     return psycopg.RawCursor(connection, row_factory=tuple_row)
 
 
-def _execute(connection: Connection, statement: Statement) -> psycopg.Cursor[Any]:
-    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True)
+def _execute(connection: Connection, statement: Statement, prepare: bool | None = None) -> psycopg.Cursor[Any]:
+    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
         return [await _rows(await _aexecute(connection, request.statements[0]))]
-    async with connection.pipeline(), nullcontext() if connection.autocommit else connection.transaction():
-        cursors = [await _aexecute(connection, statement) for statement in request.statements]
-    return [await _rows(cursor) for cursor in cursors]
+    if not is_usable(connection) or not connection.autocommit:
+        async with connection.pipeline(), connection.transaction():
+            cursors = [await _aexecute(connection, statement, False) for statement in request.statements]
+        return [await _rows(cursor) for cursor in cursors]
+    try:
+        async with connection.pipeline():
+            cursors = [await _aexecute(connection, statement, False) for statement in together(request)]
+    except psycopg.Error:
+        with suppress(psycopg.Error):
+            await connection.rollback()
+        raise
+    return [await _rows(cursor) for cursor in cursors[1:-1]]
 
 
 def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
     return psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
 
 
-async def _aexecute(connection: AsyncConnection, statement: Statement) -> psycopg.AsyncCursor[Any]:
-    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True)
+async def _aexecute(
+    connection: AsyncConnection, statement: Statement, prepare: bool | None = None
+) -> psycopg.AsyncCursor[Any]:
+    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
 async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:

@@ -72,7 +72,8 @@ def _check_format(rows: Rows, where: str) -> None:
 
 def _create(tables: Tables, where: str) -> Plan[str, Rows, None]:
     try:
-        yield tables.ddl
+        ((version, has_schema),) = yield tables.about
+        yield tables.ddl_for(version, has_schema)
     except StoreError as error:
         state = _sqlstate(error)
         if state in DENIED:

@@ -48,17 +48,30 @@ class Line(NamedTuple):
     kept: list[str] | None
     names: list[str] | None
     name: str | None
+    token: int
 
 
-def stamp_of(epoch: int, seq: int) -> int:
-    """Return an entry's name among all that ever were: its number in one life of a thread."""
-    return epoch << 64 | seq
+class Mark(NamedTuple):
+    """What a stamp is made of: a number in one life of a thread, and the token of the request that stored the entry.
+
+    The token is there for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
+    """
+
+    epoch: int
+    seq: int
+    token: int
+
+    @property
+    def stamp(self) -> int:
+        """The name of the entry among all that ever were."""
+        return self.epoch << 128 | self.seq << 64 | self.token
 
 
-def epoch_and_seq(stamp: object) -> tuple[int, int]:
-    """Return what `stamp_of` was given."""
+def mark_of(stamp: object) -> Mark:
+    """Return what a stamp is made of."""
     assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
-    return stamp >> 64, stamp & ((1 << 64) - 1)
+    word = (1 << 64) - 1
+    return Mark(stamp >> 128, stamp >> 64 & word, stamp & word)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -77,14 +90,15 @@ def place_of(address: Address) -> dict[str, Any]:
 def entry_parameters(new: NewEntry) -> dict[str, Any]:
     """Return the parameters of a put, except what is random."""
     address = new.address
-    base_epoch, base_seq = (None, None) if new.base is None else epoch_and_seq(new.base)
+    base = None if new.base is None else mark_of(new.base)
     names = [address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
     return {
         **place_of(address),
         "name": next(iter(long_names([address.thread_id]) or ()), None),
         "names": long_names(names),
-        "base_epoch": base_epoch,
-        "base_seq": base_seq,
+        "base_epoch": base and base.epoch,
+        "base_seq": base and base.seq,
+        "base_token": base and base.token,
         "checked": new.checked,
         "forks": new.on_conflict == "fork",
         "parent": new.parent and key(new.parent),
@@ -142,7 +156,7 @@ def entry_of(line: Line) -> Entry:
         raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
-    return Entry(address, parent, stamp_of(line.epoch, line.seq), restored(line.body), refs, run)
+    return Entry(address, parent, Mark(line.epoch, line.seq, line.token).stamp, restored(line.body), refs, run)
 
 
 def _refs_of(line: Line, names: Names) -> dict[str, Ref]:

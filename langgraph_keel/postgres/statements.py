@@ -28,7 +28,7 @@ WITH situation AS (
         ) AS head,
         %(base_seq)s::bigint IS NULL OR t.epoch = %(base_epoch)s::bigint AND EXISTS (
             SELECT 1 FROM {entries} e WHERE e.thread_id = %(thread)s AND e.ns = %(ns)s
-            AND e.seq = %(base_seq)s::bigint AND e.state < 2
+            AND e.seq = %(base_seq)s::bigint AND e.token = %(base_token)s::bigint AND e.state < 2
         ) AS has_base
     FROM (SELECT 1) AS one
     LEFT JOIN {threads} t ON t.thread_id = %(thread)s
@@ -149,14 +149,14 @@ SELECT %(thread)s, %(ns)s, %(id)s, 1 + coalesce((
 
 # One result of several kinds of rows, told apart by the first column (`rows.Line`).
 ENTRY_LINE = """0, e.thread_id, e.ns, e.id, e.seq, e.state::integer, e.header, {parent}, e.run_id, t.epoch, e.channels,
-    e.kinds, e.owners, e.los, e.his, e.kept, e.names, t.name"""
+    e.kinds, e.owners, e.los, e.his, e.kept, e.names, t.name, e.token"""
 # As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
 SHOWN_PARENT = (
     "(SELECT p.id FROM {entries} p WHERE p.thread_id = e.thread_id AND p.ns = e.ns AND p.id = e.parent AND p.state < 2)"
 )
 SHOWN = ENTRY_LINE.replace("{parent}", SHOWN_PARENT)
 PLAIN = ENTRY_LINE.replace("{parent}", "e.parent")
-EIGHT = ", NULL" * 8
+NINE = ", NULL" * 9
 
 NAMED = "e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = %(id)s AND e.state < 2"
 LATEST = """e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.seq = coalesce(
@@ -173,7 +173,10 @@ WITH chosen AS (
     FROM unnest(%(threads)s::text[], %(nss)s::text[], %(epochs)s::bigint[], %(seqs)s::bigint[])
         AS a(thread_id, ns, epoch, seq)
     JOIN {threads} t ON t.thread_id = a.thread_id AND t.epoch = a.epoch
-    JOIN {entries} e ON e.thread_id = a.thread_id AND e.ns = a.ns AND e.seq = a.seq
+    -- OFFSET 0: one look into the index for each, also of a thread that is much longer than most.
+    CROSS JOIN LATERAL (
+        SELECT l.* FROM {entries} l WHERE l.thread_id = a.thread_id AND l.ns = a.ns AND l.seq = a.seq OFFSET 0
+    ) AS e
 )"""
 # The walk along parents ends where every channel asked for was seen.
 WALKED = """
@@ -197,24 +200,28 @@ CONTENT = f"""
     FROM chosen c CROSS JOIN LATERAL unnest(c.owners, c.los, c.his) AS r(owner, lo, hi)
     {{only}}
     GROUP BY c.thread_id, c.ns, c.channels[r.owner], r.lo
+), starts AS MATERIALIZED (
+    -- Where the row begins that holds the first item of a run. Fenced, as what follows is by OFFSET 0: else the planner
+    -- may join all runs with all items of the channel, which takes seconds for a list in hundreds of runs.
+    SELECT r.thread_id, r.ns, r.channel, r.hi, coalesce((
+        SELECT j.lo FROM {{items}} j WHERE j.thread_id = r.thread_id AND j.ns = r.ns AND j.channel = r.channel
+        AND j.lo <= r.lo ORDER BY j.lo DESC LIMIT 1
+    ), r.lo) AS start
+    FROM runs r
 ), spans AS (
-    SELECT DISTINCT r.thread_id, r.ns, r.channel, i.lo
-    FROM runs r CROSS JOIN LATERAL (
-        SELECT i.lo FROM {{items}} i
-        WHERE i.thread_id = r.thread_id AND i.ns = r.ns AND i.channel = r.channel AND i.lo < r.hi
-        AND i.lo >= coalesce((
-            SELECT max(j.lo) FROM {{items}} j
-            WHERE j.thread_id = r.thread_id AND j.ns = r.ns AND j.channel = r.channel AND j.lo <= r.lo
-        ), r.lo)
+    SELECT DISTINCT s.thread_id, s.ns, s.channel, i.lo
+    FROM starts s CROSS JOIN LATERAL (
+        SELECT i.lo FROM {{items}} i WHERE i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel
+        AND i.lo >= s.start AND i.lo < s.hi OFFSET 0
     ) AS i
 )
 SELECT {{line}} FROM chosen e JOIN {{threads}} t ON t.thread_id = e.thread_id
 UNION ALL
-SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{EIGHT}
+SELECT 1, i.thread_id, i.ns, i.channel, i.lo, i.count, i.body, NULL, NULL, NULL{NINE}
 FROM spans s
 JOIN {{items}} i ON i.thread_id = s.thread_id AND i.ns = s.ns AND i.channel = s.channel AND i.lo = s.lo
 UNION ALL
-SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{EIGHT}
+SELECT 2, b.thread_id, b.ns, b.checkpoint_id, b.token, b.n, b.body, b.task_path, b.task_id, NULL{NINE}
 FROM chosen c
 JOIN {{batches}} b ON b.thread_id = c.thread_id AND b.ns = c.ns AND b.checkpoint_id = c.id
 """
@@ -239,7 +246,7 @@ PRECEDES = """ AND coalesce(e.seq < (
 GRAPH = f"""
 SELECT {PLAIN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
 UNION ALL
-SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{EIGHT}
+SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{NINE}
 FROM (
     SELECT ns, channel, lo + count AS until FROM {{items}} WHERE thread_id = %(thread)s
     UNION ALL
@@ -247,7 +254,7 @@ FROM (
 ) AS o
 GROUP BY o.ns, o.channel
 UNION ALL
-SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{EIGHT}
+SELECT 3, t.thread_id, NULL, NULL, 0, 0, NULL, NULL, NULL, t.epoch{NINE}
 FROM {{threads}} t WHERE t.thread_id = %(thread)s
 """
 

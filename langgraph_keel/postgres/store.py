@@ -35,15 +35,15 @@ from langgraph_keel.postgres.graphs import graph_of, removal_parameters
 from langgraph_keel.postgres.keys import by_key, escape, key, long_names, name_of, unescape
 from langgraph_keel.postgres.rows import (
     Line,
+    Mark,
     Request,
     Statement,
     content_of,
     entry_of,
     entry_parameters,
-    epoch_and_seq,
     firsts_of,
+    mark_of,
     place_of,
-    stamp_of,
 )
 from langgraph_keel.postgres.tables import Tables
 
@@ -89,7 +89,7 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "moved":
                 return Moved(self._head(head, new))
             if seq is not None:
-                return Stored(stamp_of(epoch, seq), firsts_of(new, los))
+                return Stored(Mark(epoch, seq, parameters["token"]).stamp, firsts_of(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
     def _head(self, head: str | None, new: NewEntry) -> str | None:
@@ -121,16 +121,16 @@ class PostgresStore(Store[Request, Reply]):
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Reply, Sequence[Found]]:
         """See `Store.read_values`."""
-        stamps = [epoch_and_seq(entry.stamp) for entry in entries]
+        marks = [mark_of(entry.stamp) for entry in entries]
         parameters = {
             "threads": [key(entry.address.thread_id) for entry in entries],
             "nss": [key(entry.address.checkpoint_ns) for entry in entries],
-            "epochs": [epoch for epoch, _ in stamps],
-            "seqs": [seq for _, seq in stamps],
+            "epochs": [mark.epoch for mark in marks],
+            "seqs": [mark.seq for mark in marks],
         }
         reply = yield self._request(parameters, sql.READ_LISTED)
         content = content_of(reply[0])
-        found = {stamp_of(line.epoch, line.seq): content.found(line) for line in content.entries}
+        found = {each.entry.stamp: each for each in map(content.found, content.entries)}
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
@@ -158,12 +158,12 @@ class PostgresStore(Store[Request, Reply]):
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[Request, Reply, None]:
         """See `Store.remove_entries`."""
-        stamps = [epoch_and_seq(stamp) for stamp in (*gone, *ghosts)]
-        pairs = [(epoch_and_seq(stamp)[1], name) for stamp, names in ghosts.items() for name in (None, *names)]
+        marks = [mark_of(stamp) for stamp in (*gone, *ghosts)]
+        pairs = [(mark_of(stamp).seq, name) for stamp, names in ghosts.items() for name in (None, *names)]
         parameters = {
             "thread": key(thread_id),
-            "epoch": stamps[0][0] if stamps else 0,
-            "gone": [seq for _, seq in stamps[: len(gone)]],
+            "epoch": marks[0].epoch if marks else 0,
+            "gone": [mark.seq for mark in marks[: len(gone)]],
             "seqs": [seq for seq, _ in pairs],
             "channels": [name if name is None else key(name) for _, name in pairs],
         }
@@ -252,12 +252,12 @@ def _following(last: Entry, everywhere: bool) -> str:
 
 
 def _following_parameters(last: Entry) -> dict[str, Any]:
-    epoch, seq = epoch_and_seq(last.stamp)
+    mark = mark_of(last.stamp)
     place = place_of(last.address)
     return {
         "last_id": place["id"],
         "last_thread": place["thread"],
         "last_ns": place["ns"],
-        "last_epoch": epoch,
-        "last_seq": seq,
+        "last_epoch": mark.epoch,
+        "last_seq": mark.seq,
     }

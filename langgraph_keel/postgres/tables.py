@@ -70,6 +70,23 @@ class Tables:
             text = text.replace(f"{{{name}}}", f"keel_{name}")
         return text
 
+    @property
+    def about(self) -> str:
+        """The query that tells what `ddl_for` wants to know."""
+        name = (self.schema or "").replace("'", "''")
+        return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
+
+    def ddl_for(self, version: str, has_schema: bool) -> str:
+        """Return the statements that make the tables on this server; see `driver` for which refuse what."""
+        lines = self.ddl.splitlines()
+        if has_schema:
+            # Who owns a schema need not have the right to create one, which the server asks for first.
+            lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
+        if "CockroachDB" in version or "-YB-" in version:
+            lines = [line for line in lines if "SET STORAGE" not in line]
+        text = "\n".join(lines)
+        return text.replace(' COLLATE "C"', "") if "CockroachDB" in version else text
+
     @cached_property
     def ddl(self) -> str:
         """All statements that make the tables."""

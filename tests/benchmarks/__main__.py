@@ -4,23 +4,28 @@ import argparse
 import json
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from . import chat, fork, latency, memory, threads, values
+from . import chat, floors, footprint, fork, latency, memory, prune, requests, threads, values
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
 from .report import Row, show
 from .savers import PAIRS
 
 MEASURES = {
+    "floors": floors.measure,
     "chat": chat.measure,
     "latency": latency.measure,
     "dict": values.measure_dict,
     "channels": values.measure_channels,
     "fork": fork.measure,
+    "prune": prune.measure,
     "threads": threads.measure,
     "memory": memory.measure,
+    "requests": requests.measure,
+    "footprint": footprint.measure,
 }
 
 
@@ -31,9 +36,8 @@ def arguments() -> argparse.Namespace:
         "--only",
         nargs="+",
         choices=MEASURES,
-        default=list(MEASURES),
         metavar="NAME",
-        help=", ".join(MEASURES),
+        help=f"{', '.join(MEASURES)}; by default all that the backend has",
     )
     parser.add_argument("--backend", choices=PAIRS, default="sqlite")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
@@ -41,12 +45,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--calibrate", action="store_true", help="LangGraph's in both places: the noise")
     parser.add_argument("--dir", metavar="DIR", help="where to put temporary databases (/var/tmp)")
     parser.add_argument("--profile", choices=SUBJECTS, metavar="NAME", help=", ".join(SUBJECTS))
-    return parser.parse_args()
+    options = parser.parse_args()
+    has = PAIRS[options.backend].measures
+    options.only = options.only or has
+    if others := set(options.only) - set(has):
+        parser.error(f"{options.backend} has no {', '.join(sorted(others))}: its measures are {', '.join(has)}")
+    return options
 
 
-def run(plan: Plan, names: list[str]) -> list[Row]:
+def run(plan: Plan, names: Sequence[str]) -> list[Row]:
     rows: list[Row] = []
-    for name in names:
+    for name in (name for name in MEASURES if name in names):
         start = perf_counter()
         try:
             rows += MEASURES[name](plan)
@@ -58,12 +67,14 @@ def run(plan: Plan, names: list[str]) -> list[Row]:
 
 def main() -> None:
     options = arguments()
-    with work_directory(options.dir) as root:
-        plan = Plan(PAIRS[options.backend], Path(root), options.messages, options.quick, options.calibrate)
+    pair = PAIRS[options.backend]
+    with work_directory(options.dir) as root, pair.serve(Path(root)) as server:
+        plan = Plan(pair, Path(root), options.messages, options.quick, options.calibrate)
         if options.profile:
             return profile(plan, options.profile)
         rows = run(plan, options.only)
-    show(rows, f"Keel beside LangGraph's savers, {options.messages} messages, {plan.theirs.name}")
+    title = f"Keel beside LangGraph's savers, {options.messages} messages, {server or options.backend}"
+    show(rows, title)
     if options.json:
         options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1))
 

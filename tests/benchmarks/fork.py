@@ -8,10 +8,10 @@ from pathlib import Path
 
 from langchain_core.runnables import RunnableConfig
 
+from .backend import Backend
 from .graphs import chat_graph, message
 from .plan import Plan
-from .report import Row, Target
-from .savers import Backend
+from .report import Row
 from .steps import Sequence
 
 FORKS = 10
@@ -46,5 +46,5 @@ def added(plan: Plan, backend: Backend) -> float:
 
 def measure(plan: Plan) -> list[Row]:
     label = f"a fork in the middle of {plan.count(1000)} steps: stored"
-    limit = Target(5000, "≤ 5 KB", "figure")
-    return [Row("fork", label, added(plan, plan.theirs), added(plan, plan.ours), "B", limit)]
+    grown = {side: added(plan, backend) for side, backend in plan.sides.items()}
+    return [Row("fork", label, grown.get("theirs"), grown["ours"], "B", plan.target("fork"))]

@@ -12,7 +12,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer, add_messages
 
-from .savers import Saver
+from .backend import Saver
 
 MESSAGE_BYTES = 870
 _SYLLABLES = ("an", "be", "co", "da", "el", "fi", "ga", "ho", "in", "ju", "ka", "lo", "me", "no", "or", "qui")

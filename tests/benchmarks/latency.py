@@ -6,24 +6,19 @@ the checkpoint before, with a new id and version. "cold" is a fresh saver's firs
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+from .backend import Backend, Saver
 from .graphs import chat_graph, history, message, seed_chat, take_turn, thread
 from .plan import Plan
-from .report import Row, Target
-from .savers import KEEL_MEMORY, LANGGRAPH_MEMORY, Backend, Saver
+from .report import Row
+from .savers import KEEL_MEMORY, LANGGRAPH_MEMORY
 from .steps import Sequence
 from .timing import Clocked, interleaved, timed
 
 STATE, TURNS = thread("state"), "turns"
-TARGETS = {
-    "put": Target(1 / 4, "≤ 1/4"),
-    "get_tuple": Target(0.6, "≤ 0.6"),
-    "list(limit=10)": Target(1 / 5, "≤ 1/5"),
-    "turn": Target(1 / 3, "≤ 1/3"),
-}
 
 
 class Subject:
@@ -83,24 +78,20 @@ def unsaved_turn(messages: int) -> Clocked:
     return lambda: timed(graph.invoke, {"messages": said})[0]
 
 
-def _calls(plan: Plan, theirs: Subject, ours: Subject) -> list[Row]:
-    return [_call(plan, name, run, theirs, ours) for name, run in CALLS.items()]
-
-
-def _call(plan: Plan, name: str, run: Callable[[Subject], float], theirs: Subject, ours: Subject) -> Row:
+def _call(plan: Plan, name: str, run: Callable[[Subject], float], subjects: dict[str, Subject]) -> Row:
     rounds = plan.rounds(9 if name.startswith("list") else 31)
-    took = interleaved(rounds, {"theirs": lambda: run(theirs), "ours": lambda: run(ours)})
+    took = interleaved(rounds, {side: partial(run, subject) for side, subject in subjects.items()})
     label = f"{name}, {plan.messages} messages"
-    return Row("latency", label, took["theirs"], took["ours"], "ms", TARGETS.get(name))
+    return Row("latency", label, took.get("theirs"), took["ours"], "ms", plan.target(name))
 
 
-def _turns(plan: Plan, subjects: dict[str, Any]) -> list[Row]:
+def _turns(plan: Plan, subjects: dict[str, Subject]) -> list[Row]:
     runs: dict[str, Clocked] = {name: subject.turn for name, subject in subjects.items()}
     took = interleaved(plan.rounds(21), {**runs, "none": unsaved_turn(plan.messages)})
     label = f"turn, {plan.messages} messages"
-    less = Target(1, "less")
+    less = plan.target("turn, beside InMemorySaver")
     return [
-        Row("latency", label, took["theirs"], took["ours"], "ms", TARGETS["turn"]),
+        Row("latency", label, took.get("theirs"), took["ours"], "ms", plan.target("turn")),
         Row("latency", f"{label}; beside InMemorySaver", took["their memory"], took["ours"], "ms", less),
         Row("latency", f"{label}; both in memory", took["their memory"], took["our memory"], "ms"),
         Row("latency", f"{label}; no checkpointer", took["none"], None, "ms"),
@@ -109,10 +100,10 @@ def _turns(plan: Plan, subjects: dict[str, Any]) -> list[Row]:
 
 def measure(plan: Plan) -> list[Row]:
     with ExitStack() as stack:
-        theirs, ours = open_subject(stack, plan.theirs, plan), open_subject(stack, plan.ours, plan)
-        rows = _calls(plan, theirs, ours)
+        subjects = {side: open_subject(stack, backend, plan) for side, backend in plan.sides.items()}
+        rows = [_call(plan, name, run, subjects) for name, run in CALLS.items()]
         memories = {
             "their memory": open_subject(stack, LANGGRAPH_MEMORY, plan),
             "our memory": open_subject(stack, plan.stand_in(KEEL_MEMORY, LANGGRAPH_MEMORY), plan),
         }
-        return rows + _turns(plan, {"theirs": theirs, "ours": ours, **memories})
+        return rows + _turns(plan, {**subjects, **memories})

@@ -8,14 +8,15 @@ messages, read. "No more" allows 64 KB, for what LangGraph's own saver, which ke
 import gc
 import tracemalloc
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
+from .backend import Backend, Saver
 from .child import in_child
 from .graphs import history, thread
 from .plan import Plan
-from .report import Row, Target
-from .savers import BACKENDS, Backend, Saver
+from .report import Row
+from .savers import BACKENDS
 from .steps import Sequence
 
 
@@ -25,9 +26,9 @@ def _serve(saver: Saver, count: int) -> None:
         saver.get_tuple(thread(f"thread-{index}"))
 
 
-def _warm_up(backend: Backend) -> None:
+def _warm_up(backend: Backend, root: Path) -> None:
     """Have everything imported and cached that any saver of the kind would."""
-    with TemporaryDirectory() as directory, backend.open(Path(directory)) as saver:
+    with backend.open(Path(mkdtemp(dir=root))) as saver:
         _serve(saver, 3)
 
 
@@ -37,7 +38,7 @@ def _traced() -> int:
 
 
 def job(backend: str, directory: str, threads: int) -> int:
-    _warm_up(BACKENDS[backend])
+    _warm_up(BACKENDS[backend], Path(directory).parent)
     tracemalloc.start()
     with BACKENDS[backend].open(Path(directory)) as saver:
         before = _traced()
@@ -52,8 +53,7 @@ def _held(plan: Plan, backend: Backend, threads: int) -> Any:
 
 def measure(plan: Plan) -> list[Row]:
     few, many = 100, plan.count(10_000)
-    held = {count: [_held(plan, each, count) for each in (plan.theirs, plan.ours)] for count in (few, many)}
+    held = {count: [_held(plan, each, count) for each in plan.sides.values()] for count in (few, many)}
     more = [after - before for before, after in zip(held[few], held[many], strict=True)]
     rows = [Row("memory", f"held after {count} threads", a, b, "B") for count, (a, b) in held.items()]
-    limit = Target(64_000, "no more", "figure")
-    return [*rows, Row("memory", f"  more after {many} than after {few}", more[0], more[1], "B", limit)]
+    return [*rows, Row("memory", f"  more after {many} than after {few}", more[0], more[1], "B", plan.target("memory"))]

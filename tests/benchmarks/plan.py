@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
-from .savers import Backend, Pair
+from .backend import Backend, Pair
+from .report import Target
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,20 @@ class Plan:
     calibrate: bool = False
 
     @property
-    def theirs(self) -> Backend:
-        return self.pair.theirs
+    def ours(self) -> Backend:
+        return self.stand_in(self.pair.ours, self.pair.theirs or self.pair.ours)
 
     @property
-    def ours(self) -> Backend:
-        return self.stand_in(self.pair.ours, self.pair.theirs)
+    def sides(self) -> dict[str, Backend]:
+        """The savers by where they stand; "theirs" is not there where LangGraph has none."""
+        theirs = {"theirs": self.pair.theirs} if self.pair.theirs else {}
+        return {**theirs, "ours": self.ours}
 
     def stand_in(self, ours: Backend, theirs: Backend) -> Backend:
         return theirs if self.calibrate else ours
+
+    def target(self, name: str) -> Target | None:
+        return self.pair.targets.get(name)
 
     def rounds(self, usual: int) -> int:
         return max(3, usual // 3) if self.quick else usual

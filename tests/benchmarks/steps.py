@@ -8,8 +8,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 from langgraph.checkpoint.base.id import uuid6
 
+from .backend import Saver
 from .graphs import thread
-from .savers import Saver
 from .timing import timed
 
 

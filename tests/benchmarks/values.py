@@ -4,16 +4,16 @@ Stored a step is what the saver's files grew by over the steps, the saver closed
 median is taken over the same steps, the two savers taking turns. A dict is copied each step, at every level.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .backend import Backend
 from .graphs import text
 from .plan import Plan
-from .report import Row, Target
-from .savers import Backend
+from .report import Row, Unit
 from .steps import Sequence
 from .timing import Clocked, interleaved
 
@@ -23,14 +23,12 @@ STEPS = 100
 
 @dataclass(frozen=True)
 class Case:
-    """Channels to begin with, what a step changes of them, and what a step may store."""
+    """Channels to begin with, and what a step changes of them."""
 
     name: str
     label: str
     first: Callable[[], Values]
     change: Callable[[Values, int], Values]
-    limit: Target
-    speed: Target | None = None
 
 
 def _groups() -> Values:
@@ -63,16 +61,9 @@ def _change_channel(_: Values, step: int) -> Values:
     return {f"channel-{step % 50}": text(f"step {step}", 2000)}
 
 
-SMALL, SLOWER = Target(2000, "≤ 2 KB", "figure"), Target(1, "no slower")
-GROUPS = Case("dict", "1 MB dict of 100 × 100, one leaf a step", _groups, _change_group, SMALL, SLOWER)
-FLAT = Case("dict", "1 MB dict of 10,000, one leaf a step", _flat, _change_flat, SMALL, SLOWER)
-CHANNELS = Case(
-    "channels",
-    "50 channels of 2 KB, one a step",
-    _channels,
-    _change_channel,
-    Target(5000, "≤ 5 KB", "figure"),
-)
+GROUPS = Case("dict", "1 MB dict of 100 × 100, one leaf a step", _groups, _change_group)
+FLAT = Case("dict", "1 MB dict of 10,000, one leaf a step", _flat, _change_flat)
+CHANNELS = Case("channels", "50 channels of 2 KB, one a step", _channels, _change_channel)
 
 
 def seeded(plan: Plan, backend: Backend, case: Case) -> Path:
@@ -92,20 +83,26 @@ def steps(backend: Backend, directory: Path, case: Case) -> Iterator[Clocked]:
 
 
 def _measure(plan: Plan, case: Case) -> list[Row]:
-    backends = (plan.theirs, plan.ours)
-    places = [seeded(plan, backend, case) for backend in backends]
-    sizes = [backend.stored(place) for backend, place in zip(backends, places, strict=True)]
+    places = {side: seeded(plan, backend, case) for side, backend in plan.sides.items()}
+    before = _sizes(plan, places)
     count = plan.rounds(STEPS)
     with ExitStack() as stack:
-        opened = [stack.enter_context(steps(*each, case)) for each in zip(backends, places, strict=True)]
-        took = interleaved(count - 1, dict(zip(("theirs", "ours"), opened, strict=True)))
-    theirs, ours = (
-        (backend.stored(place) - size) / count for backend, place, size in zip(backends, places, sizes, strict=True)
-    )
+        opened = {side: stack.enter_context(steps(plan.sides[side], place, case)) for side, place in places.items()}
+        took = interleaved(count - 1, opened)
+    grown = {side: (size - before[side]) / count for side, size in _sizes(plan, places).items()}
     return [
-        Row(case.name, f"{case.label}: stored", theirs, ours, "B", case.limit),
-        Row(case.name, f"{case.label}: put", took["theirs"], took["ours"], "ms", case.speed),
+        _row(plan, case, "stored", grown, "B"),
+        _row(plan, case, "put", took, "ms"),
     ]
+
+
+def _sizes(plan: Plan, places: dict[str, Path]) -> dict[str, int]:
+    return {side: plan.sides[side].stored(place) for side, place in places.items()}
+
+
+def _row(plan: Plan, case: Case, what: str, figures: Mapping[str, float], unit: Unit) -> Row:
+    target = plan.target(f"{case.name}: {what}")
+    return Row(case.name, f"{case.label}: {what}", figures.get("theirs"), figures["ours"], unit, target)
 
 
 def measure_dict(plan: Plan) -> list[Row]:

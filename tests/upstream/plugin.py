@@ -24,7 +24,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as LangGraphAsyncSqliteSaver
-from savers import postgres_saver
+from savers import postgres_saver, redis_saver
 
 from langgraph_keel import MemorySaver, SqliteSaver
 
@@ -50,6 +50,7 @@ SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "keel_postgres": lambda _: postgres_saver(),
+    "keel_redis": lambda _: redis_saver(),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphSqliteSaver.from_conn_string(":memory:"),
 }
@@ -58,6 +59,7 @@ ASYNC: dict[str, Callable[[Path], AbstractAsyncContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "keel_postgres": lambda _: as_async(postgres_saver()),
+    "keel_redis": lambda _: as_async(redis_saver()),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphAsyncSqliteSaver.from_conn_string(":memory:"),
 }

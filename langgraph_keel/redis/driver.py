@@ -1,0 +1,382 @@
+"""The drivers: blocking, for any thread; and for running loops, each with a client of its own.
+
+A call is one EVALSHA, or EVAL where the server does not have the script (after a restart, a failover, SCRIPT FLUSH).
+Before the first request of a saver, `opening` looks at the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeAlias, TypeVar, cast
+
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+from redis.exceptions import NoScriptError, RedisError
+
+from langgraph_keel.core.plan import arun, run
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
+from langgraph_keel.redis.connection import AsyncClient, Client, drop, named_errors
+from langgraph_keel.redis.opening import Ask, Look
+from langgraph_keel.redis.requests import Call, Request, script
+
+T = TypeVar("T")
+Loop: TypeAlias = asyncio.AbstractEventLoop
+Opened: TypeAlias = dict[Loop, tuple[AsyncClient, AsyncGenerator[None, None]]]
+PIPELINED = 256
+"""Calls to a pipeline."""
+CLOSING = 10.0
+"""Seconds that `close` waits for a loop in another thread."""
+AT_ONCE = 16
+"""Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
+
+
+def _words(call: Call) -> tuple[Any, ...]:
+    return "EVALSHA", script(call.script).sha, len(call.keys), *call.keys, *call.args
+
+
+def _words_in_full(call: Call) -> tuple[Any, ...]:
+    return "EVAL", script(call.script).source, len(call.keys), *call.keys, *call.args
+
+
+def _parts(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (calls[start : start + size] for start in range(0, len(calls), size))
+
+
+class RedisDriver:
+    """One client for all threads of a process; a forked child makes its own.
+
+    Args:
+        look: What is to be seen before the first request.
+        where: How messages name the server.
+        make: Returns the client, or is none if there is no blocking one.
+        is_ours: Whether the client is made here, and so closed here.
+    """
+
+    def __init__(self, look: Look, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
+        self.look = look
+        self.where = where
+        self._make = make
+        self._is_ours = is_ours
+        self.is_closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        # A lock that another thread held at the fork is never given back in the child.
+        self._lock = Lock()
+        self._client: Client | None = None
+        self._process = os.getpid()
+
+    def send(self, request: Request) -> list[Any]:
+        """Carry out the calls of `request`; return their replies.
+
+        Raises:
+            StoreError: As `connection.named` tells them apart.
+        """
+        with named_errors(self.where):
+            client = self.ready(request.writes)
+            if len(request.calls) == 1:
+                return [_call(client, request.calls[0])]
+            return _many(client, request.calls)
+
+    def ready(self, writes: bool) -> Client:
+        """Return the client, after what must be seen before."""
+        if writes and self.look.read_only:
+            raise ReadOnlyStore(f"{self.where}: opened to be read only")
+        client = self._client if self._process == os.getpid() else None
+        if client is None or self.is_closed or not self.look.is_enough(writes):
+            client = self._open(writes)
+        return client
+
+    def _open(self, writes: bool) -> Client:
+        if self._process != os.getpid():
+            self._forget()
+        with self._lock:
+            if self.is_closed:
+                raise StoreClosed(f"{self.where}: this saver was closed")
+            if self._make is None:
+                raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
+            client = self._client = self._client or self._make()
+            if not self.look.is_enough(writes):
+                run(self.look.prepare(writes), _Asking(client, self.where))
+            return client
+
+    def open(self, writes: bool) -> None:
+        """Look at the store now, before any request."""
+        with named_errors(self.where):
+            self.ready(writes)
+
+    def close(self) -> None:
+        """Close the client, if it is ours."""
+        with self._lock:
+            self.is_closed = True
+            client, self._client = self._client, None
+        if client is not None and self._is_ours and self._process == os.getpid():
+            client.close()
+            if not isinstance(client, RedisCluster):
+                client.connection_pool.disconnect()
+
+
+def _call(client: Any, call: Call) -> Any:
+    try:
+        return client.execute_command(*_words(call))
+    except NoScriptError:
+        return client.execute_command(*_words_in_full(call))
+
+
+def _many(client: Any, calls: Sequence[Call]) -> list[Any]:
+    """Carry out calls in pipelines, one to each node; what fails there (no script, a slot that moved) by itself."""
+    cluster = _cluster(client)
+    nodes: dict[Any, list[Call]] = {}
+    for call in calls:
+        nodes.setdefault(cluster and cluster.get_node_from_key(call.keys[0]), []).append(call)
+    replies: dict[Call, Any] = {}
+    for node, group in nodes.items():
+        one = cluster.get_redis_connection(node) if cluster else client
+        for part in _parts(group, PIPELINED):
+            replies.update(zip(part, _pipelined(one, part), strict=True))
+    return [_call(client, call) if isinstance(replies[call], RedisError) else replies[call] for call in calls]
+
+
+def _pipelined(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.execute_command(*_words(call))
+    try:
+        return cast(Sequence[Any], pipeline.execute(raise_on_error=False))
+    except RedisError as error:
+        return [error] * len(calls)
+
+
+def _cluster(client: Any) -> Any:
+    return client if isinstance(client, RedisCluster) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Carries out what `opening` asks."""
+
+    client: Any
+    where: str
+
+    def send(self, ask: Ask) -> list[Any]:
+        return [self._reply(client, ask) for client in self._clients(ask.node)] or [None]
+
+    def _clients(self, node: int | None) -> Sequence[Any]:
+        if node == -1:
+            return [self.client]
+        cluster = _cluster(self.client)
+        nodes = cluster.get_primaries() if cluster else ()
+        clients = [cluster.get_redis_connection(each) for each in nodes] or [self.client]
+        return clients if node is None else clients[node : node + 1]
+
+    def _reply(self, client: Any, ask: Ask) -> Any:
+        try:
+            with named_errors(self.where):
+                return client.execute_command(*ask.words)
+        except Exception as error:
+            return error
+
+
+class AsyncRedisDriver:
+    """A client for each running loop: a connection of asyncio belongs to the loop it was opened in.
+
+    A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client.
+    Of a loop that was just closed, the sockets are closed when this driver is used or closed next.
+
+    Args:
+        driver: The blocking one, which does the work if there is no asynchronous client.
+        make: Returns a client for the running loop; none if there is only a blocking client.
+        is_ours: Whether clients are made here, and so closed here.
+    """
+
+    def __init__(self, driver: RedisDriver, make: Callable[[], AsyncClient] | None, is_ours: bool) -> None:
+        self._driver = driver
+        self._make = make
+        self._is_ours = is_ours
+        self._forget()
+
+    def _forget(self) -> None:
+        self._open: Opened = {}
+        self._process = os.getpid()
+        # When this driver is collected, and at the latest at the end of the process.
+        weakref.finalize(self, _bury, self._open)
+
+    async def send(self, request: Request) -> list[Any]:
+        """As `RedisDriver.send`, without blocking the running loop."""
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
+        replies = await self._send(request)
+        if task and task.cancelling() > cancels:
+            # redis-py waits for its buffer with wait_for, which up to Python 3.11 swallows a cancellation (bpo-37658).
+            raise asyncio.CancelledError
+        return replies
+
+    async def _send(self, request: Request) -> list[Any]:
+        if self._make is None:
+            return await asyncio.to_thread(self._driver.send, request)
+        with named_errors(self._driver.where):
+            client = await self.ready(request.writes)
+            if len(request.calls) == 1:
+                return [await _acall(client, request.calls[0])]
+            return await _amany(client, request.calls)
+
+    async def ready(self, writes: bool) -> AsyncClient:
+        """As `RedisDriver.ready`."""
+        look, where = self._driver.look, self._driver.where
+        if writes and look.read_only:
+            raise ReadOnlyStore(f"{where}: opened to be read only")
+        client = await self._client()
+        if not look.is_enough(writes):
+            await arun(look.prepare(writes), _AsyncAsking(client, where))
+        return client
+
+    async def open(self, writes: bool) -> None:
+        """As `RedisDriver.open`."""
+        if self._make is None:
+            await asyncio.to_thread(self._driver.open, writes)
+        else:
+            with named_errors(self._driver.where):
+                await self.ready(writes)
+
+    async def _client(self) -> AsyncClient:
+        if self._driver.is_closed:
+            raise StoreClosed(f"{self._driver.where}: this saver was closed")
+        assert self._make is not None
+        if not self._is_ours:
+            return self._make()
+        if self._process != os.getpid():
+            _PARENTS.append(self._open)
+            self._forget()
+        loop = asyncio.get_running_loop()
+        if loop not in self._open:
+            _bury(self._open)
+            client = self._make()
+            keeper = self._keep(loop, client)
+            self._open[loop] = client, keeper
+            await anext(keeper)
+            if isinstance(client, AsyncRedisCluster):
+                # Or else calls that come at once each open connections before they know the nodes.
+                await client.initialize()
+        return self._open[loop][0]
+
+    async def _keep(self, loop: Loop, client: AsyncClient) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            # Otherwise it was dropped before.
+            if self._open.pop(loop, None):
+                await client.aclose()
+                if not isinstance(client, AsyncRedisCluster):
+                    await client.connection_pool.disconnect()
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop."""
+        opened = self._open.get(asyncio.get_running_loop())
+        if opened:
+            await opened[1].aclose()
+
+    def close(self) -> None:
+        """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
+        if self._process == os.getpid():
+            for loop in list(self._open):
+                _close_in(loop, self._open)
+
+
+def _bury(opened: Opened) -> None:
+    """Close what loops left that were closed without notice."""
+    for loop in list(opened):
+        if loop.is_closed():
+            _drop(loop, opened)
+
+
+def _drop(loop: Loop, opened: Opened) -> None:
+    left = opened.pop(loop, None)
+    if left is None:
+        return
+    client, keeper = left
+    drop(client, loop.is_closed())
+    # It has nothing left to await, so it can be ended without a loop.
+    with suppress(StopIteration):
+        keeper.aclose().send(None)
+
+
+def _close_in(loop: Loop, opened: Opened) -> None:
+    here = asyncio._get_running_loop()
+    if loop is here or loop.is_closed():
+        _drop(loop, opened)
+    elif loop.is_running():
+        asyncio.run_coroutine_threadsafe(_closed(opened[loop][1]), loop).result(CLOSING)
+    elif here is None:
+        with suppress(RuntimeError):
+            loop.run_until_complete(_closed(opened[loop][1]))
+
+
+async def _closed(keeper: AsyncGenerator[None, None]) -> None:
+    await keeper.aclose()
+
+
+# What a forked child inherits is its parent's: not to be used, closed or collected.
+_PARENTS: list[Any] = []
+
+
+async def _acall(client: AsyncClient, call: Call) -> Any:
+    try:
+        return await client.execute_command(*_words(call))
+    except NoScriptError:
+        return await client.execute_command(*_words_in_full(call))
+
+
+async def _amany(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
+    replies: list[Any] = []
+    if isinstance(client, AsyncRedisCluster):
+        for part in _parts(calls, AT_ONCE):
+            # All are awaited, also when one fails: none may go on when the loop has ended.
+            done = await asyncio.gather(*(_acall(client, call) for call in part), return_exceptions=True)
+            replies += map(_returned, done)
+        return replies
+    for part in _parts(calls, PIPELINED):
+        pipeline = client.pipeline(transaction=False)
+        for call in part:
+            pipeline.execute_command(*_words(call))
+        for call, reply in zip(part, await pipeline.execute(raise_on_error=False), strict=True):
+            replies.append(await _acall(client, call) if isinstance(reply, RedisError) else reply)
+    return replies
+
+
+def _returned(reply: Any) -> Any:
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncAsking:
+    """As `_Asking`, for a running loop."""
+
+    client: AsyncClient
+    where: str
+
+    async def send(self, ask: Ask) -> list[Any]:
+        return [await self._reply(node, ask) for node in await self._nodes(ask.node)] or [None]
+
+    async def _nodes(self, node: int | None) -> Sequence[Any]:
+        if node == -1:
+            return [self.client]
+        nodes: list[Any] = [self.client]
+        if isinstance(self.client, AsyncRedisCluster):
+            await self.client.initialize()
+            nodes = self.client.get_primaries()
+        return nodes if node is None else nodes[node : node + 1]
+
+    async def _reply(self, client: Any, ask: Ask) -> Any:
+        try:
+            with named_errors(self.where):
+                return await client.execute_command(*ask.words)
+        except Exception as error:
+            return error

@@ -1,0 +1,136 @@
+"""Verbs about all threads: a trip to the indexes of all buckets, and one to the threads they name.
+
+Nothing orders checkpoints or runs across threads: that would be an index as large as half of what it points to, which
+would not expire with it. So `scan` of all threads looks at every entry for every page, and `find_runs` asks every
+thread; both in calls of a few threads each, between which the server serves others. No put pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import Entry, Query, ThreadInfo
+from langgraph_keel.redis.bodies import restored
+from langgraph_keel.redis.entries import entry_of, line_of, names_damage, seq_of
+from langgraph_keel.redis.names import BUCKETS, Keys, bucket_of, member_of, name, some_name, unmember, unnamed
+from langgraph_keel.redis.requests import Argument, Call, Request
+
+Replies: TypeAlias = list[Any]
+SEARCHED = 16
+"""Threads to a call that looks at all their entries: of 1000 messages each, some 30 ms in which the server does nothing
+else."""
+ASKED = 256
+"""Threads to a call that looks at a field or two of each."""
+ALL = -1
+
+
+def selection(query: Query) -> tuple[str, ...]:
+    """Return what entries a query means, as the scripts are told."""
+    has_ns = "" if query.checkpoint_ns is None else "1"
+    return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
+
+
+def _members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
+    """Read the members of all buckets, last activity first."""
+    replies = yield Request(tuple(Call("find_threads", (keys.index(bucket),), (after, limit)) for bucket in BUCKETS))
+    return sorted((member for members in replies for member in members), reverse=True)
+
+
+def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[bytes]]]:
+    """Sort members into calls: the bucket, and as many of its members as one call takes."""
+    buckets: dict[str, list[bytes]] = {}
+    for member in members:
+        buckets.setdefault(bucket_of(unmember(member)[1]), []).append(member)
+    for bucket, inside in buckets.items():
+        for start in range(0, len(inside), size):
+            yield bucket, inside[start : start + size]
+
+
+def _calls(
+    keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
+) -> tuple[list[list[str]], tuple[Call, ...]]:
+    """Return the threads of each call, and the calls."""
+    threads = [[unmember(member)[1] for member in group] for _, group in _groups(members, size)]
+    return threads, tuple(Call(script, tuple(map(keys.thread, group)), args) for group in threads)
+
+
+def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
+    """See `Store.scan`, of all threads."""
+    members = yield from _members(keys)
+    last = query.after
+    after = (name(str(last.address.checkpoint_id)) if last else "", *seq_of(last.stamp if last else None))
+    threads, calls = _calls(keys, members, SEARCHED, "search", *selection(query), *after, query.limit)
+    replies = yield Request(calls)
+    entries = [
+        entry_of(group[number], *entry)
+        for group, reply in zip(threads, replies, strict=True)
+        for number, *entry in reply
+    ]
+    return sorted(entries, key=_place, reverse=True)[: query.limit]
+
+
+def _place(entry: Entry) -> tuple[str, str, int]:
+    epoch, seq = seq_of(entry.stamp)
+    return str(entry.address.checkpoint_id), epoch, int(seq)
+
+
+def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
+    """See `Store.find_runs`."""
+    members = yield from _members(keys)
+    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(some_name, run_ids))
+    replies = yield Request(calls)
+    return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
+
+
+def read_threads(
+    keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool
+) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+    """See `Store.read_threads`. Takes those that are no more out of the index, if it may."""
+    page: list[tuple[ThreadInfo, bytes]] = []
+    last = member_of(*after) if after else b""
+    while len(page) < limit:
+        wanted = limit - len(page)
+        members = (yield from _members(keys, last, wanted))[:wanted]
+        found = yield from _summaries(keys, members)
+        page += [_info(member, found[member]) for member in members if found[member]]
+        gone = [member for member in members if not found[member]]
+        if gone and may_forget:
+            yield _forgetting(keys, gone)
+        if len(members) < wanted:
+            break
+        last = members[-1]
+    return page
+
+
+def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
+    groups = [group for _, group in _groups(members, ASKED)]
+    _, calls = _calls(keys, members, ASKED, "read_threads")
+    replies = yield Request(calls)
+    return {
+        member: info
+        for group, reply in zip(groups, replies, strict=True)
+        for member, info in zip(group, reply, strict=True)
+    }
+
+
+@names_damage
+def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
+    # As the index has it: what was put meanwhile must not bring the page out of its order.
+    updated_at, thread_id = unmember(member)
+    checkpoints, latest, entry = found
+    info = ThreadInfo(thread_id, checkpoints, updated_at, unnamed(latest.decode()) or None, None)
+    return info, restored(line_of(entry)[1]) if entry else b""
+
+
+def _forgetting(keys: Keys, members: Iterable[bytes]) -> Request:
+    calls = [
+        Call(
+            "forget_threads",
+            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(unmember(member)[1]) for member in group)),
+            tuple(group),
+        )
+        for bucket, group in _groups(members, ASKED)
+    ]
+    return Request(tuple(calls), writes=True)

@@ -1,0 +1,135 @@
+"""Names: ids percent-encoded, keys with their hash tags, and the members of the index of threads.
+
+A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits from a checksum of the id, is the hash
+tag: on a Cluster all keys of a bucket are on one node, so the index of its threads changes in the script that changes a
+thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote
+from zlib import crc32
+
+from langgraph_keel.core.records import Ref, Run
+from langgraph_keel.errors import InvalidInput
+
+BUCKETS = [f"{number:02x}" for number in range(256)]
+
+# What separates in keys and fields (':', in an entry's line ' '), what a hash tag is made of, '#' that marks a parent
+# by its sequence number, what a terminal would not show, and '%' itself. The rest of UTF-8 stays as it is.
+_NEVER = re.compile(r"[\x00-\x20\x7f%:{}#]")
+_NEVER_IN_TEXT = re.compile(r"[\x00-\x20\x7f%]")
+_ESCAPE = re.compile(rb"\x01([\x01\x02])")
+
+
+def _percent(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
+
+
+def name(text: str) -> str:
+    """Return an id as it stands in keys and fields: no two ids give the same, and none holds what separates."""
+    return _NEVER.sub(_percent, text)
+
+
+def word(text: str) -> str:
+    """Return a text as it stands between the spaces of a line."""
+    return _NEVER_IN_TEXT.sub(_percent, text)
+
+
+def some_name(text: str) -> str:
+    """Return an id that stands where nothing means none: `%`, which encodes nothing, is the empty one."""
+    return name(text) or "%"
+
+
+def unnamed(text: str) -> str:
+    """Return what `name`, `some_name` or `word` was given."""
+    if "%" not in text:
+        return text
+    return unquote(text, errors="strict") if text != "%" else ""
+
+
+def member_of(updated_at: str, thread_id: str) -> bytes:
+    """Return what stands for a thread in its bucket's index, in the order of (time, id) by bytes."""
+    return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in (updated_at, thread_id))
+
+
+def unmember(member: bytes) -> tuple[str, str]:
+    """Return (time, id) of a member."""
+    updated_at, thread_id = (_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0"))
+    return updated_at, thread_id
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return b"\0" if found[1] == b"\1" else b"\1"
+
+
+def moved_member(life: bytes, thread_id: str) -> bytes:
+    """Return the member that a copy of a thread gets; empty if the thread, of which `life` tells, is in no index."""
+    member = life.split(b" ", 3)[3]
+    return member_of(unmember(member)[0], thread_id) if member else b""
+
+
+def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
+    """Return runs as `lo-hi,lo-hi`; those from `above` on are new items, as `+lo-hi`."""
+    return ",".join(
+        f"+{lo - above}-{hi - above}" if above is not None and lo >= above else f"{lo}-{hi}" for lo, hi in runs
+    )
+
+
+def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
+    """Return refs as they stand in a line: `channel:kind:runs`, without runs where the value is in the header."""
+    return " ".join(
+        f"{some_name(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
+        for channel, ref in refs.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one store.
+
+    Attributes:
+        prefix: What they all begin with.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix or _NEVER.search(self.prefix.replace(":", "")):
+            raise InvalidInput(f"prefix must be text without spaces and without any of % {{ }} #, not {self.prefix!r}")
+
+    @property
+    def format(self) -> str:
+        """The key that says which format of Keel this is."""
+        return f"{self.prefix}:keel"
+
+    def index(self, bucket: str) -> str:
+        """Return the key of a bucket's index of threads."""
+        return f"{self.prefix}:{{{bucket}}}:threads"
+
+    def expiring(self, bucket: str) -> str:
+        """Return the key of a bucket's index of the threads that expire."""
+        return f"{self.prefix}:{{{bucket}}}:expiring"
+
+    def thread(self, thread_id: str) -> str:
+        """Return the key of a thread."""
+        return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
+
+    def of(self, thread_id: str) -> tuple[str, str, str]:
+        """Return all keys that a change of a thread touches."""
+        bucket = bucket_of(thread_id)
+        return self.thread(thread_id), self.index(bucket), self.expiring(bucket)
+
+    def is_ours(self, key: str) -> bool:
+        """Return whether Keel could have made this key, here or under a longer prefix."""
+        kinds = "thread:.*|threads|expiring"
+        ours = rf"{re.escape(self.prefix)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
+        return bool(re.fullmatch(ours, key, re.DOTALL))
+
+
+def bucket_of(thread_id: str) -> str:
+    """Return the bucket of a thread."""
+    return BUCKETS[crc32(thread_id.encode()) & 0xFF]

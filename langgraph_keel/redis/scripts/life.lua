@@ -1,0 +1,44 @@
+-- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when.
+-- Both name a thread by its last activity and id.
+
+-- Move the thread to another place in the index. Before the thread itself is written: should the user have no right
+-- to that (ACL), all that is left is a member that readers pass over.
+local function index(life, member)
+  if life.member ~= member then
+    if member ~= '' then
+      redis.call('ZADD', KEYS[2], 0, member)
+    end
+    if life.member ~= '' then
+      redis.call('ZREM', KEYS[2], life.member)
+      redis.call('ZREM', KEYS[3], life.member)
+    end
+  end
+  life.member = member
+end
+
+-- Take a few threads that have expired out of the indexes: no more than come in with a put.
+local function sweep(now)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now, 'LIMIT', 0, 4)) do
+    redis.call('ZREM', KEYS[2], member)
+    redis.call('ZREM', KEYS[3], member)
+  end
+end
+
+-- Let the thread expire so many milliseconds from now: its own time, or else the saver's (neither: as it is).
+-- In the same script as the write, and of one hash: a thread expires as a whole. The score is taken after the
+-- expiry, so that who is swept has expired.
+local function arm(life, default)
+  local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
+  if ttl == '0' then
+    redis.call('PERSIST', KEYS[1])
+    redis.call('ZREM', KEYS[3], life.member)
+  elseif ttl ~= '' then
+    redis.call('PEXPIRE', KEYS[1], ttl)
+    local time = redis.call('TIME')
+    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    if life.member ~= '' then
+      redis.call('ZADD', KEYS[3], now + ttl + 1, life.member)
+    end
+    sweep(now)
+  end
+end

@@ -1,0 +1,13 @@
+-- Shared. Parents as users see them. With: fields
+
+-- The id of the parent, '' if it has none that is there to be read.
+local function shown(key, ns, parent)
+  local ghost = parent == ''
+  if parent:sub(1, 1) == '#' then
+    local entry = redis.call('HGET', key, 'entry:' .. parent:sub(2))
+    local of = entry and parse(entry)
+    return of and of.state ~= 'ghost' and of.id or ''
+  end
+  local seq = not ghost and redis.call('HGET', key, field('id', ns, parent))
+  return seq and not seq:find('ghost') and parent or ''
+end

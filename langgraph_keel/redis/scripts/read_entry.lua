@@ -1,0 +1,17 @@
+-- Store.read_entry. With: fields, rows, parents, life
+-- Grows with: the rows and batches of the entry.
+-- ARGV: ns, id ('' for the head); and to let the thread live on because it is read: '1', the saver's ttl
+local ns, id, refreshes, ttl = unpack(ARGV)
+local found = redis.call('HMGET', KEYS[1], 'thread', id == '' and field('head', ns) or field('id', ns, id))
+local thread = life(KEYS[1], found[1])
+if not found[2] or (id ~= '' and found[2]:find(' ghost', 1, true)) then
+  return {}
+end
+local seq = found[2]:match('^%d+')
+local entry = get('entry:' .. seq)
+local e = parse(entry)
+take(ns, e.refs)
+if refreshes then
+  arm(thread, ttl)
+end
+return { thread.epoch, tonumber(seq), entry, shown(KEYS[1], ns, e.parent), all_rows(), batches(ns, e.id) }

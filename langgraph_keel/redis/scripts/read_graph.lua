@@ -1,0 +1,19 @@
+-- Store.read_graph. With: fields
+-- Grows with: all fields of the thread; its entries with their headers are the reply.
+local thread = life(KEYS[1], get('thread'))
+if not thread then
+  return {}
+end
+local heads, entries, ends = {}, {}, {}
+for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+  local kind, rest = name:match('^(%l+):(.*)$')
+  if kind == 'entry' then
+    table.insert(entries, { tonumber(rest), get(name) })
+  elseif kind == 'end' then
+    local ns, channel = rest:match('^([^:]*):(.*)$')
+    table.insert(ends, { ns, channel, tonumber(get(name)) })
+  elseif kind == 'head' then
+    table.insert(heads, tonumber(get(name):match('^%d+')))
+  end
+end
+return { thread.epoch, entries, ends, heads }

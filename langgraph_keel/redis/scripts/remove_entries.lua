@@ -1,0 +1,92 @@
+-- Store.remove_entries. With: fields, life, order
+-- Grows with: what is removed, and the entries that stay.
+-- ARGV: epoch, count of entries to go, their sequence numbers; then per ghost its number and the channels it keeps,
+-- each between spaces.
+-- Fields are deleted before others are set: so entries can be removed when memory is full.
+local thread = life(KEYS[1], get('thread'))
+if not thread or thread.epoch ~= ARGV[1] then
+  return 0
+end
+local count = tonumber(ARGV[2])
+local gone, set, runs, touched = {}, {}, {}, {}
+
+local function forget(seq, e)
+  table.insert(gone, 'entry:' .. seq)
+  table.insert(gone, field('id', e.ns, e.id))
+  local n = 0
+  while redis.call('HEXISTS', KEYS[1], field('write', e.ns, e.id, n)) == 1 do
+    table.insert(gone, field('write', e.ns, e.id, n))
+    n = n + 1
+  end
+  if e.run ~= '' then
+    runs[e.run] = (runs[e.run] or 0) + 1
+  end
+end
+
+local function make_ghost(seq, entry, e, channels)
+  local words = { 'ghost', e.ns, e.id, e.parent, e.run, e.at, e.token }
+  for ref in e.refs:gmatch('[^ ]+') do
+    if channels:find(' ' .. ref:match('^[^:]+') .. ' ', 1, true) then
+      table.insert(words, ref)
+    end
+  end
+  for _, part in ipairs({ 'entry:' .. seq, table.concat(words, ' ') .. entry:match('\n.*$'),
+    field('id', e.ns, e.id), seq .. ' ghost' }) do
+    table.insert(set, part)
+  end
+end
+
+for n = 3, #ARGV, 1 do
+  local is_ghost = n > count + 2
+  local entry = (not is_ghost or (n - count) % 2 == 1) and get('entry:' .. ARGV[n])
+  if entry then
+    local e = parse(entry)
+    touched[e.ns] = {}
+    if is_ghost then
+      make_ghost(ARGV[n], entry, e, ARGV[n + 1])
+    else
+      forget(ARGV[n], e)
+    end
+  end
+end
+in_parts('HDEL', KEYS[1], gone)
+for run, entries in pairs(runs) do
+  if redis.call('HINCRBY', KEYS[1], 'run:' .. run, -entries) < 1 then
+    redis.call('HDEL', KEYS[1], 'run:' .. run)
+  end
+end
+in_parts('HSET', KEYS[1], set)
+
+-- What is left tells the heads, the last activity and how many there are to be seen.
+local newest
+thread.visible = 0
+each_entry(KEYS[1], thread.seq + 1, function(seq, entry)
+  local e = parse(entry)
+  if e.state ~= 'ghost' then
+    thread.visible = thread.visible + 1
+    newest = newest or e
+    local head = touched[e.ns]
+    if head and (not head.state or (head.state ~= 'trunk' and e.state == 'trunk')) then
+      head.seq, head.state, head.id = string.format('%d', seq), e.state, e.id
+    end
+  end
+end)
+for ns, head in pairs(touched) do
+  if head.seq then
+    redis.call('HSET', KEYS[1], field('head', ns), table.concat({ head.seq, head.state, head.id }, ' '))
+  else
+    redis.call('HDEL', KEYS[1], field('head', ns))
+  end
+end
+
+-- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
+local member = ''
+if newest then
+  local at = newest.at:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+  at = at:gsub('[%z\1]', function(byte) return byte == '\1' and '\1\2' or '\1\1' end)
+  member = at .. thread.member:match('%z.*$')
+end
+index(thread, member)
+redis.call('HSET', KEYS[1], 'thread', life_line(thread))
+arm(thread, '')
+return 1

@@ -1,0 +1,80 @@
+-- Shared. Rows of the item logs, and the batches of a checkpoint. With: fields
+local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row holds more
+local taken = {} -- per log: first number -> count
+local covered = {} -- per log: where the row that was looked up last begins and ends
+local walked = {} -- per log and run: whether it was done
+local rows = {} -- the reply: per log its namespace and channel, and then numbers and values in turn
+
+local function row_at(log, lo)
+  if taken[log][lo] then
+    return taken[log][lo]
+  end
+  local value = get(log .. ':' .. string.format('%d', lo))
+  if value then
+    local count = tonumber(value:match('^%d+'))
+    taken[log][lo] = count
+    table.insert(rows[log], lo)
+    table.insert(rows[log], value)
+    return count
+  end
+end
+
+-- Where the row begins that holds an item: a row is found by its first number only, so look back.
+local function start_of(log, number)
+  local last = covered[log]
+  if last and last[1] <= number and number < last[2] then
+    return last[1]
+  end
+  for lo = number, math.max(0, number - MOST_ITEMS + 1), -1 do
+    local count = row_at(log, lo)
+    if count then
+      return lo + count > number and lo or nil
+    end
+  end
+end
+
+-- Take the rows that hold the items of a run; stop at a gap, which is damage that the reader will name.
+local function take_run(log, lo, hi)
+  local at = start_of(log, lo)
+  while at and at < hi do
+    local count = row_at(log, at)
+    if not count then
+      return
+    end
+    covered[log] = { at, at + count }
+    at = at + count
+  end
+end
+
+local function take(ns, refs, wanted)
+  for channel, runs in refs:gmatch('([^ :]+):%d+:([^ ]+)') do
+    local log = field('item', ns, channel)
+    if (not wanted or wanted[channel]) and not walked[log .. runs] then
+      walked[log .. runs] = true
+      taken[log] = taken[log] or {}
+      rows[log] = rows[log] or { ns, channel }
+      for lo, hi in runs:gmatch('(%d+)-(%d+)') do
+        take_run(log, tonumber(lo), tonumber(hi))
+      end
+    end
+  end
+end
+
+local function all_rows()
+  local reply = {}
+  for _, log in pairs(rows) do
+    table.insert(reply, log)
+  end
+  return reply
+end
+
+-- Batches are numbered without gaps: they only go together.
+local function batches(ns, id)
+  local found = {}
+  local value = get(field('write', ns, id, 0))
+  while value do
+    table.insert(found, value)
+    value = get(field('write', ns, id, #found))
+  end
+  return found
+end

@@ -1,0 +1,9 @@
+-- RedisStore.set_ttl. With: fields, life
+-- Constant. ARGV: milliseconds, or 0 for ever. Replies whether there is such a thread.
+local thread = life(KEYS[1], get('thread'))
+if not thread then
+  return 0
+end
+redis.call('HSET', KEYS[1], 'ttl', ARGV[1])
+arm(thread, '')
+return 1

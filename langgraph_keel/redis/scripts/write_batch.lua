@@ -1,0 +1,33 @@
+-- Store.write_batch. With: fields, life
+-- Grows with: the logarithm of the batches that the checkpoint has.
+-- ARGV: epoch (of the thread, should it be new), ns, id, ttl, value
+local epoch, ns, id, ttl, value = unpack(ARGV)
+local line = get('thread')
+local thread = life(KEYS[1], line) or { epoch = epoch, seq = 0, visible = 0, member = '' }
+local function there(n)
+  return redis.call('HEXISTS', KEYS[1], string.format('write:%s:%s:%d', ns, id, n)) == 1
+end
+
+-- Batches are numbered without gaps, so the first free number can be found by halving.
+local free = 0
+if there(0) then
+  local low, high = 0, 1
+  while there(high) do
+    low, high = high, 2 * high
+  end
+  while high - low > 1 do
+    local middle = math.floor((low + high) / 2)
+    if there(middle) then
+      low = middle
+    else
+      high = middle
+    end
+  end
+  free = high
+end
+redis.call('HSET', KEYS[1], string.format('write:%s:%s:%d', ns, id, free), value)
+if not line then
+  redis.call('HSET', KEYS[1], 'thread', life_line(thread))
+end
+arm(thread, ttl)
+return 1

@@ -1,0 +1,146 @@
+-- Store.write_entry. With: fields, life
+-- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
+-- put since.
+-- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch and sequence
+-- number of the base, what to check, member, ttl; then per channel of appends: name, count of rows, and each row's
+-- count and body; after an empty name the repacks: name, count of rows, and each row's number, count and body.
+-- All that can be refused is refused before the first write: Redis does not take back what a script has written. Out
+-- of memory (OOM), Redis refuses the first ZADD or HSET, and lets a script go on that has written.
+local epoch, ns, id, parent, run, at, token, refs, header, base_epoch, base, check, member, ttl = unpack(ARGV, 1, 14)
+local found = redis.call('HMGET', KEYS[1], 'thread', field('head', ns), field('id', ns, id), field('id', ns, parent),
+  'entry:' .. base)
+local thread = life(KEYS[1], found[1]) or { epoch = epoch, seq = 0, visible = 0, member = '' }
+
+-- The same request again, because its reply was lost: answer as the first time.
+local same = found[3] and tonumber(found[3]:match('^%d+'))
+local old = same and parse(get('entry:' .. same))
+if old and old.token:match('^[^,]*') == token then
+  local reply = { 'stored', thread.epoch, same }
+  for first in old.token:gmatch(',(%d+)') do
+    table.insert(reply, tonumber(first))
+  end
+  return reply
+end
+
+if base ~= '' and (base_epoch ~= thread.epoch or not found[5] or parse(found[5]).state == 'ghost') then
+  return { 'gone' }
+end
+local head_state, head_id
+if found[2] then
+  head_state, head_id = found[2]:match('^%d+ (%l+) (.*)$')
+end
+local follows = check == '' or (head_id or '') == parent or head_id == id
+if not follows and check == 'raise' then
+  return { 'moved', head_id or '' }
+end
+
+local set, gone, reply = {}, {}, { 'stored', thread.epoch, thread.seq + 1 }
+local function put(name, value)
+  table.insert(set, name)
+  table.insert(set, value)
+end
+
+-- Append, numbered on from the highest number ever used there.
+local first, p = {}, 15
+while ARGV[p] ~= '' do
+  local channel, rows = ARGV[p], tonumber(ARGV[p + 1])
+  local number = tonumber(get(field('end', ns, channel)) or 0)
+  first[channel] = number
+  token = string.format('%s,%d', token, number)
+  table.insert(reply, number)
+  for row = p + 2, p + 2 * rows, 2 do
+    put(string.format('item:%s:%s:%d', ns, channel, number), ARGV[row] .. ' ' .. ARGV[row + 1])
+    number = number + tonumber(ARGV[row])
+  end
+  put(field('end', ns, channel), string.format('%d', number))
+  p = p + 2 + 2 * rows
+end
+
+-- Replace small rows by one, if they are those it was packed from: else leave it out.
+local function repack(channel, lo, count, body)
+  local log, inside, number = field('item', ns, channel), {}, lo
+  while number < lo + count do
+    local value = get(string.format('%s:%d', log, number))
+    if not value then
+      return
+    end
+    if number > lo then
+      table.insert(inside, string.format('%s:%d', log, number))
+    end
+    number = number + tonumber(value:match('^%d+'))
+  end
+  if number == lo + count then
+    put(string.format('%s:%d', log, lo), count .. ' ' .. body)
+    for _, name in ipairs(inside) do
+      table.insert(gone, name)
+    end
+  end
+end
+p = p + 1
+while ARGV[p] do
+  local rows = tonumber(ARGV[p + 1])
+  for row = p + 2, p + 1 + 3 * rows, 3 do
+    repack(ARGV[p], tonumber(ARGV[row]), tonumber(ARGV[row + 1]), ARGV[row + 2])
+  end
+  p = p + 2 + 3 * rows
+end
+
+-- Give new items (+lo-hi) their numbers, and join a run with the one before it.
+local function settled(channel, kind, runs)
+  if not runs:find('+', 1, true) then
+    return
+  end
+  local joined = {}
+  for new, lo, hi in runs:gmatch('(%+?)(%d+)-(%d+)') do
+    local by = new == '+' and first[channel] or 0
+    lo, hi = lo + by, hi + by
+    if #joined > 0 and joined[#joined][2] == lo then
+      lo = table.remove(joined)[1]
+    end
+    table.insert(joined, { lo, hi })
+  end
+  for n, run in ipairs(joined) do
+    joined[n] = string.format('%d-%d', run[1], run[2])
+  end
+  return field(channel, kind, table.concat(joined, ','))
+end
+refs = refs:gsub('([^ :]+):(%d+):([^ ]+)', settled)
+
+thread.seq = thread.seq + 1
+local seq = string.format('%d', thread.seq)
+local state = (follows or not head_id) and 'trunk' or 'branch'
+local parent_name = found[4] and parent ~= id and '#' .. found[4]:match('^%d+') or parent
+local words = { state, ns, id, parent_name, run, at, token }
+put('entry:' .. seq, table.concat(words, ' ') .. (refs == '' and '' or ' ') .. refs .. '\n' .. header)
+put(field('id', ns, id), seq)
+if state == 'trunk' or head_state ~= 'trunk' then
+  put(field('head', ns), table.concat({ seq, state, id }, ' '))
+end
+if not old or old.state == 'ghost' then
+  thread.visible = thread.visible + 1
+end
+
+-- Children of an entry that is put again follow it.
+for number = same and same + 1 or thread.seq, thread.seq - 1 do
+  local name = string.format('entry:%d', number)
+  local child = get(name)
+  if child then
+    put(name, (child:gsub('^(%l+ [^ ]* [^ ]* )#' .. same .. ' ', '%1#' .. seq .. ' ', 1)))
+  end
+end
+
+index(thread, member)
+put('thread', life_line(thread))
+in_parts('HSET', KEYS[1], set)
+if same then
+  table.insert(gone, 'entry:' .. same)
+end
+in_parts('HDEL', KEYS[1], gone)
+if old and old.run ~= '' and redis.call('HINCRBY', KEYS[1], 'run:' .. old.run, -1) < 1 then
+  redis.call('HDEL', KEYS[1], 'run:' .. old.run)
+end
+if run ~= '' then
+  redis.call('HINCRBY', KEYS[1], 'run:' .. run, 1)
+end
+arm(thread, ttl)
+return reply

@@ -1,0 +1,24 @@
+-- Store.copy_thread, the second: the target, whole or not at all. With: fields, life
+-- Grows with: the thread.
+-- ARGV: epoch, member ('' where the source has none), ttl, and the fields of the source
+-- A copy with this very epoch is what this request made before its reply was lost.
+local thread = life(KEYS[1], get('thread'))
+if thread then
+  return thread.epoch == ARGV[1] and 1 or 0
+end
+local fields = {}
+for n = 4, #ARGV, 2 do
+  if ARGV[n] == 'thread' then
+    thread = life(KEYS[1], ARGV[n + 1])
+  end
+  table.insert(fields, ARGV[n])
+  table.insert(fields, ARGV[n + 1])
+end
+thread.epoch, thread.member = ARGV[1], ''
+index(thread, ARGV[2])
+-- The later of two values of a field counts.
+table.insert(fields, 'thread')
+table.insert(fields, life_line(thread))
+in_parts('HSET', KEYS[1], fields)
+arm(thread, ARGV[3])
+return 1

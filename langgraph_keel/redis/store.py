@@ -1,0 +1,276 @@
+"""The Redis layout: which scripts each verb runs. The fields of a thread are explained in `scripts/fields.lua`.
+
+One hash holds all of a thread, so that it exists, expires and is deleted as a whole. Stamps are an epoch, which each
+life of a thread gets anew, and a sequence number. Verbs about all threads are in `everywhere`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import (
+    NEW,
+    Address,
+    BaseGone,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Moved,
+    NewEntry,
+    Outcome,
+    Query,
+    Row,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.core.store import Store
+from langgraph_keel.redis import everywhere
+from langgraph_keel.redis.bodies import shrunk
+from langgraph_keel.redis.entries import entry_of, found_of, graph_of, rows_of, seq_of, stamp_of
+from langgraph_keel.redis.names import (
+    Keys,
+    member_of,
+    moved_member,
+    name,
+    refs_text,
+    runs_text,
+    some_name,
+    unnamed,
+    word,
+)
+from langgraph_keel.redis.requests import Argument, Call, Request
+
+Replies = list[Any]
+TOKEN_BYTES = 4
+
+
+def new_epoch() -> str:
+    """Return the name of a new life of a thread: the time, so that they sort by age, and 48 random bits."""
+    return f"{time.time_ns():016x}{secrets.token_hex(6)}"
+
+
+def new_token() -> str:
+    """Return what tells a request that is sent again from another one that puts the same checkpoint."""
+    return secrets.token_hex(TOKEN_BYTES)
+
+
+class RedisStore(Store[Request, Replies]):
+    """All threads under one prefix. Stateless.
+
+    Args:
+        prefix: What all keys begin with.
+        ttl: Milliseconds a thread lives after a write that says nothing else; `None` leaves it as it is.
+        refresh_on_read: Whether reading a checkpoint counts as a write there.
+        read_only: Whether to leave alone what a listing finds to be no more.
+        epochs: Where names of new threads come from.
+        tokens: Where the marks of requests come from.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "keel",
+        ttl: int | None = None,
+        refresh_on_read: bool = False,
+        read_only: bool = False,
+        epochs: Callable[[], str] = new_epoch,
+        tokens: Callable[[], str] = new_token,
+    ) -> None:
+        self.keys = Keys(prefix)
+        self._ttl = "" if ttl is None else str(ttl)
+        self._refreshes = refresh_on_read and not read_only
+        self._read_only = read_only
+        self._epochs = epochs
+        self._tokens = tokens
+
+    def _change(self, thread_id: str, script: str, *args: Argument) -> Plan[Request, Replies, Any]:
+        [reply] = yield Request((Call(script, self.keys.of(thread_id), args),), writes=True)
+        return reply
+
+    def _read(self, thread_id: str, script: str, *args: Argument) -> Plan[Request, Replies, Any]:
+        [reply] = yield Request((Call(script, (self.keys.thread(thread_id),), args),))
+        return reply
+
+    def write_entry(self, new: NewEntry) -> Plan[Request, Replies, Outcome]:
+        """See `Store.write_entry`."""
+        address = new.address
+        base_epoch, base_seq = seq_of(new.base)
+        kind, *reply = yield from self._change(
+            address.thread_id,
+            "write_entry",
+            self._epochs(),
+            name(address.checkpoint_ns),
+            name(str(address.checkpoint_id)),
+            name(new.parent or ""),
+            "" if new.run_id is None else some_name(new.run_id),
+            word(new.updated_at),
+            self._tokens(),
+            refs_text(new.refs, NEW),
+            shrunk(new.header),
+            base_epoch,
+            base_seq,
+            new.on_conflict if new.checked else "",
+            member_of(new.updated_at, address.thread_id),
+            self._ttl,
+            *_appends(new.appends),
+            "",
+            *_repacks(new.repacks),
+        )
+        return _outcome(kind, reply, new.appends)
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Replies, None]:
+        """See `Store.write_batch`."""
+        place = name(address.checkpoint_ns), name(str(address.checkpoint_id))
+        value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrunk(batch.body)
+        yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value)
+
+    def read_entry(self, address: Address) -> Plan[Request, Replies, Found | None]:
+        """See `Store.read_entry`."""
+        place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
+        if self._refreshes:
+            reply = yield from self._change(address.thread_id, "read_entry", *place, "1", self._ttl)
+        else:
+            reply = yield from self._read(address.thread_id, "read_entry", *place)
+        if not reply:
+            return None
+        epoch, seq, value, parent, logs, batches = reply
+        return found_of(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+
+    def scan(self, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
+        """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
+        thread_id = query.thread_id
+        if thread_id is None:
+            return (yield from everywhere.scan(self.keys, query))
+        after = seq_of(query.after.stamp if query.after else None)
+        reply = yield from self._read(thread_id, "scan", *everywhere.selection(query), *after, query.limit)
+        if not reply:
+            return []
+        epoch, found = reply
+        return [entry_of(thread_id, epoch, *each) for each in found]
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Replies, Sequence[Found]]:
+        """See `Store.read_values`."""
+        groups: dict[tuple[str, str], list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault((entry.address.thread_id, seq_of(entry.stamp)[0]), []).append(entry)
+        calls = [
+            Call("read_values", (self.keys.thread(thread),), (epoch, *(seq_of(entry.stamp)[1] for entry in group)))
+            for (thread, epoch), group in groups.items()
+        ]
+        replies = yield Request(tuple(calls))
+        found: dict[Stamp, Found] = {}
+        for (logs, batches), group in zip(replies, groups.values(), strict=True):
+            rows, there = rows_of(logs), dict(batches)
+            for entry in group:
+                seq = int(seq_of(entry.stamp)[1])
+                if seq in there:
+                    found[entry.stamp] = found_of(entry, rows, there[seq])
+        return [found[entry.stamp] for entry in entries if entry.stamp in found]
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Replies, Sequence[Found]]:
+        """See `Store.read_history`."""
+        place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
+        reply = yield from self._read(address.thread_id, "read_history", *place, *map(some_name, channels))
+        if not reply:
+            return []
+        epoch, ancestors, logs = reply
+        rows = rows_of(logs)
+        return [found_of(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors]
+
+    def read_graph(self, thread_id: str) -> Plan[Request, Replies, Graph]:
+        """See `Store.read_graph`."""
+        reply = yield from self._read(thread_id, "read_graph")
+        return graph_of(thread_id, *reply) if reply else Graph([], {}, None)
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Replies, None]:
+        """See `Store.remove_entries`."""
+        epochs = {seq_of(stamp)[0] for stamp in (*gone, *ghosts)}
+        kept = [
+            part
+            for stamp, channels in ghosts.items()
+            for part in (seq_of(stamp)[1], f" {' '.join(map(some_name, channels))} ")
+        ]
+        seqs = [seq_of(stamp)[1] for stamp in gone]
+        yield from self._change(thread_id, "remove_entries", max(epochs, default=""), len(seqs), *seqs, *kept)
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Request, Replies, int]:
+        """See `Store.remove_rows`."""
+        logs = [
+            part
+            for (ns, channel), end in graph.ends.items()
+            for part in (f"{name(ns)}:{some_name(channel)}", end, runs_text(sorted(live.get((ns, channel), ()))))
+        ]
+        removed: int = yield from self._change(thread_id, "remove_rows", str(graph.epoch), *logs)
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Replies, None]:
+        """See `Store.delete_thread`."""
+        yield from self._change(thread_id, "delete_thread")
+
+    def copy_thread(self, source: str, target: str) -> Plan[Request, Replies, bool]:
+        """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
+        flat = yield from self._read(source, "read_thread")
+        if not flat:
+            [[info]] = yield Request((Call("read_threads", (self.keys.thread(target),)),))
+            return not info
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        member = moved_member(fields[b"thread"], target)
+        reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
+        return bool(reply)
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
+        """See `Store.find_runs`. Every thread is asked, in two trips."""
+        return (yield from everywhere.find_runs(self.keys, run_ids))
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
+        return (yield from everywhere.read_threads(self.keys, after, limit, not self._read_only))
+
+    def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
+        """Give a thread a life of its own, in milliseconds after every write from this one on; `None` is for ever.
+
+        One trip. Returns whether there is such a thread.
+        """
+        reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
+        return bool(reply)
+
+
+def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:
+    return [
+        part
+        for channel, rows in appends.items()
+        for part in (some_name(channel), len(rows), *(word for row in rows for word in (row.count, shrunk(row.body))))
+    ]
+
+
+def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
+    return [
+        part
+        for channel, rows in repacks.items()
+        for part in (
+            some_name(channel),
+            len(rows),
+            *(word for row in rows for word in (row.lo, row.count, shrunk(row.body))),
+        )
+    ]
+
+
+def _outcome(kind: bytes, reply: Sequence[Any], appends: Mapping[str, Sequence[Row]]) -> Outcome:
+    if kind == b"gone":
+        return BaseGone()
+    if kind == b"moved":
+        return Moved(unnamed(reply[0].decode()) or None)
+    epoch, seq, *first = reply
+    return Stored(stamp_of(epoch, seq), dict(zip(appends, first, strict=True)))

@@ -1,0 +1,65 @@
+"""What is measured: a saver and how it is opened, and the pair of savers that stand beside each other."""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from .report import Target
+from .timing import bytes_written
+
+Saver = BaseCheckpointSaver[Any]
+Opener = Callable[[Path], AbstractContextManager[Saver]]
+AsyncOpener = Callable[[Path], AbstractAsyncContextManager[Saver]]
+Opened = Iterator[Saver]
+AsyncOpened = AsyncIterator[Saver]
+
+
+def directory_bytes(directory: Path) -> int:
+    """Every byte of every file a saver left, log and lock files included; not SQLite's shared memory."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return sum(path.stat().st_size for path in files if not path.name.endswith("-shm"))
+
+
+def nothing(_: Opener, __: Path) -> None:
+    """What a saver needs before its bytes are counted, if it needs nothing."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One saver: how to open it on a directory of its own (both faces), and what it stores and writes there.
+
+    A saver on a server takes the directory's name for that of a database or prefix of its own.
+    """
+
+    name: str
+    open: Opener
+    aopen: AsyncOpener | None = None
+    stored: Callable[[Path], int] = directory_bytes
+    written: Callable[[], int | None] = bytes_written
+    prepare: Callable[[Opener, Path], None] = nothing
+
+
+@contextmanager
+def in_process(_: Path) -> Iterator[str]:
+    """What must run while a pair without a server is measured: nothing."""
+    yield ""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is measured against what, what it must reach, and the server that both are on.
+
+    `pooled` is LangGraph's saver as it serves many threads at once, if that is another; `serve` yields what the
+    table's title says of the server.
+    """
+
+    ours: Backend
+    theirs: Backend | None
+    targets: Mapping[str, Target]
+    measures: tuple[str, ...]
+    pooled: Backend | None = None
+    serve: Callable[[Path], AbstractContextManager[str]] = in_process

@@ -1,0 +1,131 @@
+"""PostgreSQL: one server for both savers, with its own defaults (fsync on); each directory is a database.
+
+The server is that of KEEL_TEST_POSTGRES_URL, or one that `tests/servers` starts. Nothing else may run on it.
+
+Stored is `pg_total_relation_size` of every table that the saver made in its database: heap, TOAST, indexes and maps as
+they stand, without a VACUUM first. Written is the server's write-ahead log, all of it, by `pg_current_wal_lsn`. Before
+the count begins the tables are made and a CHECKPOINT done, so that both savers begin with no page in the log: the
+first change of each page after a checkpoint logs the whole page. `chat`, which counts, runs before the
+measures that leave dead rows: the server's autovacuum of those would be counted (2 MB, when `prune` came first).
+
+LangGraph's savers have one connection, as `from_conn_string` makes them. Where many threads are served at once, its
+saver over a pool of ten connections, which is what Keel's own pool has, is measured too, and the target is set by
+the faster of the two.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from .backend import AsyncOpened, Backend, Opened, Opener, Pair
+from .targets import POSTGRES
+
+SERVER = "KEEL_BENCHMARK_POSTGRES_URL"
+POOL = 10
+SIZE = """
+SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
+WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+"""
+
+
+@contextmanager
+def serve(root: Path) -> Iterator[str]:
+    """Run the server, and tell it to this process and its children; the databases go with the run."""
+    tempfile.tempdir = str(root.parent)  # a server's files too must be on a real disk
+    with import_module("tests.servers").postgres(fsync=True) as server:
+        os.environ[SERVER] = server.url
+        try:
+            yield f"PostgreSQL {server.version}, fsync {ask('SHOW fsync')}"
+        finally:
+            for place in root.iterdir():
+                _execute("DROP DATABASE IF EXISTS {} WITH (FORCE)", place.name)
+
+
+def ask(question: str, url: str | None = None) -> Any:
+    """The one value that a query returns."""
+    with psycopg.connect(url or os.environ[SERVER], autocommit=True) as connection:
+        row = connection.execute(question.encode()).fetchone()
+    assert row
+    return row[0]
+
+
+def _execute(statement: str, name: str) -> None:
+    with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
+        connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+
+
+@cache
+def database(directory: Path) -> str:
+    """Where the database of a directory is; it is made if it is not there."""
+    with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
+        found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [directory.name]).fetchone()
+    if not found:
+        _execute("CREATE DATABASE {}", directory.name)
+    return make_conninfo(os.environ[SERVER], dbname=directory.name)
+
+
+def stored(directory: Path) -> int:
+    return int(ask(SIZE, database(directory)))
+
+
+def written() -> int:
+    return int(ask("SELECT pg_current_wal_lsn() - '0/0'"))
+
+
+def prepare(opener: Opener, directory: Path) -> None:
+    """Have the tables made, and let the log begin anew."""
+    with opener(directory) as saver:
+        saver.setup()  # type: ignore[attr-defined]
+    with psycopg.connect(os.environ[SERVER], autocommit=True) as connection:
+        connection.execute("CHECKPOINT")
+
+
+@contextmanager
+def _langgraph(directory: Path) -> Opened:
+    with PostgresSaver.from_conn_string(database(directory)) as saver:
+        saver.setup()
+        yield saver
+
+
+@asynccontextmanager
+async def _langgraph_async(directory: Path) -> AsyncOpened:
+    async with AsyncPostgresSaver.from_conn_string(database(directory)) as saver:
+        await saver.setup()
+        yield saver
+
+
+@asynccontextmanager
+async def _langgraph_pooled(directory: Path) -> AsyncOpened:
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}  # those of `from_conn_string`
+    pool = AsyncConnectionPool(database(directory), min_size=POOL, max_size=POOL, kwargs=options, open=False)
+    async with pool:
+        saver = AsyncPostgresSaver(pool)  # type: ignore[arg-type]  # a pool of rows that are dictionaries
+        await saver.setup()
+        yield saver
+
+
+def _keel(directory: Path) -> Any:
+    return import_module("langgraph_keel").PostgresSaver.from_conn_string(database(directory))
+
+
+PAIR = Pair(
+    ours=Backend("keel-postgres", _keel, _keel, stored, written, prepare),
+    theirs=Backend("langgraph-postgres", _langgraph, _langgraph_async, stored, written, prepare),
+    pooled=Backend("langgraph-postgres-pool", _langgraph, _langgraph_pooled, stored, written, prepare),
+    targets=POSTGRES,
+    measures=("floors", "chat", "latency", "prune", "threads", "dict", "channels", "fork", "memory"),
+    serve=serve,
+)

@@ -1,0 +1,64 @@
+"""Redis: a server of the run's own; each directory is a prefix. LangGraph's own saver needs modules that a plain Redis
+does not have, so nothing of LangGraph's stands beside Keel's.
+
+The server syncs its log at every write (`appendfsync always`), as a store must that loses no acknowledged put.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from .backend import Backend, Pair
+from .targets import REDIS
+
+SERVER = "KEEL_BENCHMARK_REDIS_URL"
+
+
+@contextmanager
+def server(root: Path, policy: str) -> Iterator[str]:
+    """Run a server whose append-only log is synced by this policy; its URL."""
+    tempfile.tempdir = str(root.parent)  # a server's files too must be on a real disk
+    with import_module("tests.servers").redis(("--appendonly", "yes", "--appendfsync", policy)) as found:
+        yield found.url
+
+
+@contextmanager
+def serve(root: Path) -> Iterator[str]:
+    """Run the server, and tell it to this process and its children."""
+    with server(root, "always") as url, redis.Redis.from_url(url) as client:
+        os.environ[SERVER] = url
+        yield f"Redis {client.info('server')['redis_version']}, appendfsync always"
+
+
+def memory(client: Any, prefix: str) -> int:
+    """What the keys of a prefix take, by MEMORY USAGE of each, every element counted."""
+    return sum(client.memory_usage(key, samples=0) for key in client.scan_iter(f"{prefix}:*"))
+
+
+def stored(directory: Path) -> int:
+    with redis.Redis.from_url(os.environ[SERVER]) as client:
+        return memory(client, directory.name)
+
+
+def opened(url: str, prefix: str) -> Any:
+    # "any": one of the servers measured syncs its log every second, and Keel would warn of it.
+    return import_module("langgraph_keel").RedisSaver(url, prefix=prefix, durability="any")
+
+
+def _keel(directory: Path) -> Any:
+    return opened(os.environ[SERVER], directory.name)
+
+
+PAIR = Pair(
+    ours=Backend("keel-redis", _keel, _keel, stored),
+    theirs=None,
+    targets=REDIS,
+    measures=("requests", "footprint", "latency", "threads"),
+    serve=serve,
+)

@@ -1,0 +1,36 @@
+"""SQLite: one file in the directory."""
+
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from .backend import Backend, Pair, Saver
+from .targets import SQLITE
+
+
+def _database(directory: Path) -> str:
+    return str(directory / "checkpoints.db")
+
+
+def _langgraph(directory: Path) -> AbstractContextManager[Saver]:
+    return SqliteSaver.from_conn_string(_database(directory))
+
+
+def _langgraph_async(directory: Path) -> AbstractAsyncContextManager[Saver]:
+    return AsyncSqliteSaver.from_conn_string(_database(directory))
+
+
+def _keel(directory: Path) -> Any:
+    return import_module("langgraph_keel").SqliteSaver.from_conn_string(_database(directory))
+
+
+PAIR = Pair(
+    ours=Backend("keel-sqlite", _keel, _keel),
+    theirs=Backend("langgraph-sqlite", _langgraph, _langgraph_async),
+    targets=SQLITE,
+    measures=("chat", "latency", "dict", "channels", "fork", "threads", "memory"),
+)

@@ -1,0 +1,44 @@
+"""Fixtures and steps of the tests of RedisSaver; they are imported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from langgraph_keel import KeelSaver, RedisSaver
+from langgraph_keel.testing.histories import chat
+from langgraph_keel.testing.rig import at, checkpoint_of
+
+Open = Callable[..., RedisSaver]
+
+
+@pytest.fixture
+def opened(redis_url: str, redis_prefix: str) -> Iterator[Open]:
+    """Opens savers on a store of the test's own."""
+    savers: list[RedisSaver] = []
+
+    def opening(**options: Any) -> RedisSaver:
+        savers.append(RedisSaver(redis_url, **{"prefix": redis_prefix, "durability": "any", **options}))
+        return savers[-1]
+
+    yield opening
+    for saver in savers:
+        saver.close()
+
+
+@pytest.fixture
+def behind(redis_url: str) -> Iterator[Any]:
+    """A client behind the saver's back."""
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+def put(saver: KeelSaver, number: int, thread: str = "t", values: Any = None) -> Any:
+    return saver.put(at(thread), checkpoint_of(f"{number:04}", values or {"list": chat(3)}), {}, {})  # type: ignore[arg-type]
+
+
+def keys(behind: Any, prefix: str, kind: str) -> list[bytes]:
+    return sorted(behind.scan_iter(match=f"{prefix}:*{kind}*"))

@@ -1,0 +1,285 @@
+"""RedisSaver and its clients: a Cluster, Sentinel, a user's own, forks, threads, and loops that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import servers
+import uvloop
+from redis import Redis
+from redis import asyncio as aio
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+from redis.sentinel import Sentinel
+from redis_steps import Open, behind, opened, put
+from servers.redis import own_redis
+from stores_redis import client_of, redis_store
+
+from langgraph_keel import InvalidInput, RedisSaver, StoreError
+from langgraph_keel.testing.faces import FACES
+from langgraph_keel.testing.rig import at, checkpoint_of, id_of
+
+__all__ = ["behind", "opened"]  # fixtures
+
+
+# -- a Cluster -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_threads_are_on_all_masters_and_listed_together(redis_cluster_url: str, face: str) -> None:
+    with redis_store(redis_cluster_url) as store, client_of(redis_cluster_url) as cluster:
+        caller = FACES[face](store.open)
+        ids = [f"{n:04}" for n in range(60)]
+        for n in ids:
+            caller.put(at(f"thread {n}"), checkpoint_of(n, {"n": n}, ts=f"2026-01-01T00:00:{n[2:]}"), {"run_id": n})
+        nodes = {cluster.get_node_from_key(key.decode()).name for key in store._keys()}
+        assert len(nodes) == 3
+        assert [id_of(found) for found in caller.list(None)] == ids[::-1]
+        assert [info.thread_id for info in caller.saver.threads()] == [f"thread {n}" for n in ids[::-1]]
+        assert [info.latest for info in caller.saver.threads(limit=7)] == ids[:-8:-1]
+        for n in ids[:10]:
+            caller.copy_thread(f"thread {n}", f"copy of {n}")
+        caller.delete_for_runs(ids[:5])
+        caller.prune([f"thread {n}" for n in ids])
+        assert [id_of(found) for found in caller.list(None, limit=100)] == sorted([*ids[5:], *ids[5:10]], reverse=True)
+        caller.close()
+
+
+async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
+    url = redis_cluster_url.replace("+cluster", "")
+    with redis_store(redis_cluster_url) as store:
+        async with AsyncRedisCluster.from_url(url) as async_client:
+            with RedisCluster.from_url(url) as client:
+                saver = RedisSaver(client=client, async_client=async_client, prefix=store._prefix)
+                put(saver, 1)
+                assert id_of(await saver.aget_tuple(at())) == "0001"
+                assert saver.durability() == await saver.adurability()
+                saver.close()
+                assert client.ping()
+
+
+# -- a user's own ----------------------------------------------------------------------------------------------
+
+
+async def test_own_clients_stay_open(redis_url: str, redis_prefix: str) -> None:
+    async with aio.Redis.from_url(redis_url) as async_client:
+        with Redis.from_url(redis_url) as client:
+            async with RedisSaver(client=client, async_client=async_client, prefix=redis_prefix) as saver:
+                put(saver, 1)
+                assert id_of(await saver.aget_tuple(at())) == "0001"
+            assert client.ping()
+            assert await async_client.ping()
+
+
+async def test_one_client_is_enough(redis_url: str, redis_prefix: str) -> None:
+    with Redis.from_url(redis_url) as client:
+        saver = RedisSaver(client=client, prefix=redis_prefix)
+        put(saver, 1)
+        assert id_of(await saver.aget_tuple(at())) == "0001"
+        assert (await saver.adurability()).is_on_disk
+    async with aio.Redis.from_url(redis_url) as async_client:
+        saver = RedisSaver(async_client=async_client, prefix=redis_prefix)
+        assert id_of(await saver.aget_tuple(at())) == "0001"
+        with pytest.raises(InvalidInput, match="client="):
+            saver.get_tuple(at())
+
+
+def test_clients_that_do_not_fit_are_refused(redis_url: str) -> None:
+    with Redis.from_url(redis_url, decode_responses=True) as client:
+        with pytest.raises(InvalidInput, match="decode_responses"):
+            RedisSaver(client=client)
+        with pytest.raises(InvalidInput, match="either"):
+            RedisSaver(redis_url, client=client)
+    with pytest.raises(InvalidInput, match="either"):
+        RedisSaver()
+
+
+def test_behind_sentinel(tmp_path: Path) -> None:
+    _, program = own_redis()
+    with servers.redis(servers.DURABLE) as server, Redis.from_url(server.url) as direct:
+        port = direct.connection_pool.connection_kwargs["port"]
+        with sentinel_of(program, port, tmp_path) as sentinel_port:
+            sentinel: Any = _sentinel([("127.0.0.1", sentinel_port)], socket_timeout=5)
+            saver = RedisSaver(client=sentinel.master_for("keel"))
+            put(saver, 1)
+            assert id_of(saver.get_tuple(at())) == "0001"
+            assert direct.exists("keel:keel")
+            sentinel.master_for("keel").close()
+            for each in sentinel.sentinels:
+                each.close()
+
+
+_sentinel: Any = Sentinel
+
+
+@contextmanager
+def sentinel_of(program: Path, port: int, directory: Path) -> Iterator[int]:
+    """A sentinel that watches the server at `port`, and its own port."""
+    own = servers.free_port()
+    settings = directory / "sentinel.conf"
+    settings.write_text(f"port {own}\nsentinel monitor keel 127.0.0.1 {port} 1\ndir {directory}\n")
+    with subprocess.Popen([program, settings, "--sentinel"], stdout=subprocess.DEVNULL) as process:
+        try:
+            yield own
+        finally:
+            process.terminate()
+
+
+# -- processes, threads and loops ------------------------------------------------------------------------------
+
+
+def test_a_forked_child_has_connections_of_its_own(opened: Open, behind: Any) -> None:
+    saver = opened()
+    put(saver, 1)
+    asyncio.run(_get(saver))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            put(saver, 2, "child")
+            asyncio.run(_get(saver))
+            saver.close()
+            status = 0
+        finally:
+            os._exit(status)
+    for number in range(3, 30):
+        put(saver, number)
+        assert id_of(saver.get_tuple(at())) == f"{number:04}"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert id_of(saver.get_tuple(at("child"))) == "0002"
+
+
+async def _get(saver: Any, thread: str = "t") -> Any:
+    return await saver.aget_tuple(at(thread))
+
+
+def test_many_threads_share_a_few_connections(opened: Open, behind: Any) -> None:
+    saver = opened(max_connections=3)
+    before = len(behind.client_list())
+
+    def work(name: str) -> None:
+        for number in range(20):
+            put(saver, number, name)
+            assert id_of(saver.get_tuple(at(name))) == f"{number:04}"
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(saver.list(None))) == 12 * 20
+    assert len(behind.client_list()) - before <= 3
+
+
+def test_many_tasks_share_a_few_connections(opened: Open, behind: Any) -> None:
+    saver = opened(max_connections=3)
+
+    async def work(name: str) -> None:
+        for number in range(10):
+            await saver.aput(at(name), checkpoint_of(f"{number:04}", {"n": number}), {}, {})  # type: ignore[arg-type]
+            assert id_of(await saver.aget_tuple(at(name))) == f"{number:04}"
+
+    async def main() -> int:
+        before = len(behind.client_list())
+        await asyncio.gather(*(work(f"t{n}") for n in range(30)))
+        return len(behind.client_list()) - before
+
+    assert asyncio.run(main()) <= 3
+
+
+def run_and_close(main: Callable[[], Any]) -> None:
+    """As programs do that have never heard of `asyncio.run`."""
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    loop.close()
+
+
+LOOPS: dict[str, Callable[[Callable[[], Any]], object]] = {
+    "asyncio.run": lambda main: asyncio.run(main()),
+    "closed": run_and_close,
+    "uvloop.run": lambda main: uvloop.run(main()),
+}
+
+
+@pytest.mark.parametrize("server", ["one", "cluster"])
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loops_may_come_and_go(
+    redis_url: str, redis_cluster_url: str, kind: str, server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with redis_store(redis_url if server == "one" else redis_cluster_url) as store:
+        saver = store._savers[0]
+        put(saver, 0)
+
+        async def main() -> None:
+            for each in await asyncio.gather(*(_get(saver) for _ in range(5))):
+                assert id_of(each) == "0000"
+
+        for _ in range(4):
+            LOOPS[kind](main)
+        assert len(saver._async_redis._open) <= 1
+    gc.collect()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_saver_that_is_not_closed_leaves_no_warning(
+    redis_url: str, redis_prefix: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def use(saver: RedisSaver) -> None:
+        put(saver, 0)
+        LOOPS[kind](lambda: _get(saver))
+
+    use(RedisSaver(redis_url, prefix=redis_prefix))
+    gc.collect()
+    assert not caplog.records
+
+
+def test_loops_at_once(opened: Open) -> None:
+    saver = opened()
+    failures: list[BaseException] = []
+
+    async def main(name: str) -> None:
+        for number in range(10):
+            await saver.aput(at(name), checkpoint_of(f"{number:04}", {"n": number}), {}, {})  # type: ignore[arg-type]
+            assert id_of(await saver.aget_tuple(at(name))) == f"{number:04}"
+
+    def work(name: str) -> None:
+        try:
+            asyncio.run(main(name))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(f"t{n}",)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not saver._async_redis._open
+
+
+async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
+    saver = opened()
+    put(saver, 1)
+    assert id_of(await saver.aget_tuple(at())) == "0001"
+    await asyncio.to_thread(saver.close)
+    assert not saver._async_redis._open
+    with pytest.raises(StoreError):
+        await saver.aget_tuple(at())
+    gc.collect()
+
+
+async def test_closed_in_the_loop_itself(redis_url: str, redis_prefix: str) -> None:
+    with RedisSaver(redis_url, prefix=redis_prefix) as saver:
+        put(saver, 1)
+        assert id_of(await saver.aget_tuple(at())) == "0001"
+    gc.collect()

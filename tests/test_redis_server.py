@@ -1,0 +1,285 @@
+"""RedisSaver and how a server is set up: what it keeps, whom it lets in, when it is full, a replica or gone."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import pytest
+import servers
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError, TimeoutError
+from redis.retry import Retry
+from redis_steps import put
+
+from langgraph_keel import (
+    AccessDenied,
+    DurabilityWarning,
+    ReadOnlyStore,
+    RedisSaver,
+    StoreBusy,
+    StoreFull,
+    StoreUnavailable,
+    UnsafeStore,
+)
+from langgraph_keel.redis import Durability, names, opening
+from langgraph_keel.testing.faces import FACES, Face
+from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+
+
+@pytest.fixture(params=list(FACES))
+def caller_of(request: pytest.FixtureRequest) -> Iterator[Callable[[RedisSaver], Face]]:
+    """Returns a face on a saver, and closes both."""
+    made: list[tuple[Face, RedisSaver]] = []
+
+    def caller(saver: RedisSaver) -> Face:
+        made.append((FACES[request.param](lambda: saver), saver))
+        return made[-1][0]
+
+    yield caller
+    for face, saver in made:
+        face.close()
+        saver.close()
+
+
+Caller = Callable[[RedisSaver], Face]
+
+
+@contextmanager
+def running(*options: str) -> Iterator[tuple[str, Any]]:
+    """A server of this test's own, and a client behind the saver's back."""
+    with servers.redis(options, own=True) as server, Redis.from_url(server.url) as behind:
+        yield server.url, behind
+
+
+# -- what it keeps ---------------------------------------------------------------------------------------------
+
+KEEPS = {
+    "disk": (("yes", "always"), "on disk"),
+    "second": (("yes", "everysec"), "lost by a power cut within about 1 s"),
+    "kernel": (("yes", "no"), "lost by a power cut within about 30 s"),
+    "memory": (("no", "everysec"), "in memory only"),
+}
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_it_says_what_the_server_keeps(caller_of: Caller, name: str) -> None:
+    (appendonly, appendfsync), words = KEEPS[name]
+    with running("--appendonly", appendonly, "--appendfsync", appendfsync) as (url, _):
+        saver = RedisSaver(url)
+        caller = caller_of(saver)
+        if name == "disk":
+            caller.put(at(), checkpoint_of("1", {"a": 1}))
+        else:
+            with pytest.warns(DurabilityWarning, match=f"{words}.*appendonly yes and appendfsync always.*'any'"):
+                caller.put(at(), checkpoint_of("1", {"a": 1}))
+        # Once for a process and server; and not at all if it is good enough.
+        caller_of(RedisSaver(url)).put(at(), checkpoint_of("2", {"a": 1}))
+        opening._warned.clear()
+        caller_of(RedisSaver(url, durability="any")).put(at(), checkpoint_of("3", {"a": 1}))
+        assert saver.durability() == Durability(appendonly, appendfsync, words, "noeviction")
+
+
+async def test_it_says_so_in_a_loop_too(redis_url: str, redis_prefix: str) -> None:
+    async with RedisSaver(redis_url, prefix=redis_prefix) as saver:
+        assert (await saver.adurability()).is_on_disk
+
+
+def test_without_config_it_asks_info() -> None:
+    with running("--appendonly", "yes", "--maxmemory-policy", "allkeys-lru") as (url, behind):
+        allowed = {"enabled": True, "passwords": ["+p"], "keys": ["*"], "categories": ["+@all"]}
+        behind.acl_setuser("app", **allowed, commands=["-config"])
+        with pytest.warns(DurabilityWarning, match="does not tell"):
+            found = _durability(url.replace("//", "//app:p@"))
+        assert found == Durability("yes", "unknown", "unknown", "allkeys-lru")
+        behind.acl_setuser("app", **allowed, commands=["-config", "-info"])
+        opening._warned.clear()
+        with pytest.warns(DurabilityWarning, match="does not tell"):
+            assert _durability(url.replace("//", "//app:p@")) == Durability()
+
+
+def _durability(url: str) -> Durability:
+    with RedisSaver(url) as saver:
+        return saver.durability()
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_server_that_evicts_is_refused(caller_of: Caller, policy: str) -> None:
+    with running(*servers.DURABLE, "--maxmemory-policy", policy) as (url, behind):
+        caller = caller_of(RedisSaver(url))
+        for _ in range(2):
+            with pytest.raises(UnsafeStore, match=f"{policy}.*noeviction.*allow_eviction"):
+                caller.put(at(), checkpoint_of("1", {"a": 1}))
+        assert caller.get_tuple(at()) is None
+        with pytest.raises(UnsafeStore):
+            RedisSaver(url).setup()
+        assert behind.dbsize() == 0
+        caller_of(RedisSaver(url, allow_eviction=True)).put(at(), checkpoint_of("1", {"a": 1}))
+        assert id_of(caller.get_tuple(at())) == "1"
+
+
+# -- whom it lets in -------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_password(caller_of: Caller) -> None:
+    with servers.redis(password="right") as server:
+        for url in (server.url.replace("right", "wrong"), server.url.replace(":right@", "")):
+            caller = caller_of(RedisSaver(url))
+            began = time.monotonic()
+            with pytest.raises(AccessDenied) as caught:
+                caller.put(at(), checkpoint_of("1", {"a": 1}))
+            assert "wrong" not in str(caught.value)
+            with pytest.raises(AccessDenied):
+                caller.get_tuple(at())
+            assert time.monotonic() - began < 5
+        caller_of(RedisSaver(server.url)).put(at(), checkpoint_of("1", {"a": 1}))
+
+
+@pytest.mark.parametrize("lacking", ["evalsha", "hset", "zadd", "keys"])
+def test_what_a_user_may_not(caller_of: Caller, lacking: str) -> None:
+    with running(*servers.DURABLE) as (url, behind):
+        with RedisSaver(url) as saver:
+            put(saver, 1)
+        before = behind.hgetall(names.Keys("keel").thread("t"))
+        keys = "theirs:*" if lacking == "keys" else "*"
+        commands = [] if lacking == "keys" else [f"-{lacking}", "-eval"][: 1 + (lacking == "evalsha")]
+        behind.acl_setuser("app", enabled=True, passwords=["+p"], keys=[keys], categories=["+@all"], commands=commands)
+        caller = caller_of(RedisSaver(url.replace("//", "//app:p@")))
+        with pytest.raises(AccessDenied):
+            caller.put(at(), checkpoint_of("0002", {"a": 1}, ts="2027-01-01T00:00:00+00:00"))
+        assert behind.hgetall(names.Keys("keel").thread("t")) == before
+        with RedisSaver(url) as saver:
+            assert [info.thread_id for info in saver.threads()] == ["t"]
+
+
+# -- full, read only, gone -------------------------------------------------------------------------------------
+
+
+def test_a_server_out_of_memory(caller_of: Caller) -> None:
+    with running(*servers.DURABLE) as (url, behind):
+        caller = caller_of(RedisSaver(url))
+        for n in range(1, 20):
+            caller.put(at(), checkpoint_of(f"{n:04}", {"list": [f"{n}" * 100] * n}), {"run_id": str(n % 2)})
+        behind.config_set("maxmemory", 1)
+        thread = next(behind.scan_iter(match="*:thread:t"))
+        before = behind.dump(thread)
+        for call in (
+            lambda: caller.put(at(), checkpoint_of("new", {"list": ["x" * 1000]})),
+            lambda: caller.put(at(), checkpoint_of("0019", {"list": ["x" * 1000]})),
+            lambda: caller.put_writes(at("t", "", "0019"), [("a", 1)], "task"),
+            lambda: caller.copy_thread("t", "copy"),
+        ):
+            with pytest.raises(StoreFull):
+                call()
+        assert behind.dump(thread) == before
+        assert id_of(caller.get_tuple(at())) == "0019"
+        # What gives memory back is not refused.
+        caller.delete_for_runs(["0"])
+        caller.prune(["t"])
+        assert [id_of(found) for found in caller.list(at())] == ["0019"]
+        caller.delete_thread("t")
+        assert not list(behind.scan_iter(match="*:thread:*"))
+
+
+def test_a_replica_can_be_read(caller_of: Caller) -> None:
+    with running(*servers.DURABLE) as (url, behind), running(*servers.DURABLE) as (replica_url, replica):
+        with RedisSaver(url) as saver:
+            put(saver, 1)
+            saver.put_writes(at("t", "", "0001"), [("a", 1)], "task")
+        replica.replicaof("127.0.0.1", behind.connection_pool.connection_kwargs["port"])
+        until(lambda: replica.exists("keel:keel") and replica.info("replication")["master_link_status"] == "up")
+        for read_only in (True, False):
+            caller = caller_of(RedisSaver(replica_url, read_only=read_only))
+            assert id_of(caller.get_tuple(at())) == "0001"
+            assert [id_of(found) for found in caller.list(None)] == ["0001"]
+            assert [info.thread_id for info in caller.saver.threads()] == ["t"]
+            with pytest.raises(ReadOnlyStore):
+                caller.put(at(), checkpoint_of("2", {"a": 1}))
+
+
+def answers(behind: Any) -> bool:
+    try:
+        return bool(behind.ping())
+    except ResponseError:
+        return False
+
+
+def until(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_server_that_is_down(caller_of: Caller) -> None:
+    caller = caller_of(RedisSaver(f"redis://127.0.0.1:{servers.free_port()}/0", timeout=2))
+    for call in (lambda: caller.put(at(), checkpoint_of("1", {"a": 1})), lambda: caller.get_tuple(at())):
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            call()
+        assert time.monotonic() - began < 8
+
+
+def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
+    with servers.redis(own=True) as server:
+        caller = caller_of(RedisSaver(server.url, timeout=0.5))
+        caller.put(at(), checkpoint_of("1", {"a": 1}))
+        with Redis.from_url(server.url, socket_timeout=None) as behind:
+            behind.execute_command("CLIENT", "PAUSE", 2000)
+        began = time.monotonic()
+        for call in (lambda: caller.put(at(), checkpoint_of("2", {"a": 1})), lambda: caller.get_tuple(at())):
+            with pytest.raises(StoreUnavailable, match="timeout"):
+                call()
+        assert time.monotonic() - began < 2
+        time.sleep(1.5)
+        caller.put(at(), checkpoint_of("3", {"a": 1}))
+        assert id_of(caller.get_tuple(at())) == "3"
+
+
+def test_a_script_of_another_that_does_not_end(caller_of: Caller) -> None:
+    with running(*servers.DURABLE, "--lua-time-limit", "50") as (url, behind):
+        caller = caller_of(RedisSaver(url, timeout=5))
+        caller.put(at(), checkpoint_of("1", {"a": 1}))
+        once = Retry(NoBackoff(), 0)
+        with Redis.from_url(url, socket_timeout=0.3, retry=once) as other, pytest.raises(TimeoutError):
+            other.eval("while true do end", 0)
+        with pytest.raises(StoreBusy, match="BUSY"):
+            caller.put(at(), checkpoint_of("2", {"a": 1}))
+        behind.script_kill()
+        until(lambda: answers(behind))
+        caller.put(at(), checkpoint_of("3", {"a": 1}))
+
+
+def test_a_put_whose_reply_is_lost_is_stored_once(caller_of: Caller) -> None:
+    states = [{"list": [f"{n}"] * n, "tree": {"n": n}} for n in range(1, 12)]
+    with running(*servers.DURABLE) as (url, behind), proxy_of(behind) as proxy:
+        caller = caller_of(RedisSaver(proxy.url_for(url)))
+        for number, state in enumerate(states, 1):
+            breaks = proxy.cut_before_reply if number % 2 else proxy.cut_before_request
+            if number > 1:
+                breaks()
+            caller.put(at(), checkpoint_of(f"{number:04}", state))
+        found = list(caller.list(at()))
+        assert [values_of(each) for each in found] == states[::-1]
+        # Eleven puts, eleven sequence numbers.
+        life = behind.hget(names.Keys("keel").thread("t"), "thread")
+        assert life.split(b" ")[1:3] == [b"11", b"11"]
+        proxy.cut_before_reply(2)
+        caller.copy_thread("t", "copy")
+        assert [id_of(each) for each in caller.list(at("copy"))] == [id_of(each) for each in found]
+
+
+def proxy_of(behind: Any) -> AbstractContextManager[servers.Proxy]:
+    return servers.proxy("127.0.0.1", behind.connection_pool.connection_kwargs["port"])
+
+
+def test_warnings_are_for_savers_that_write(caller_of: Caller) -> None:
+    with running("--appendonly", "no") as (url, behind):
+        behind.set("keel:keel", 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert caller_of(RedisSaver(url, read_only=True)).get_tuple(at()) is None

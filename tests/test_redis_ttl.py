@@ -1,0 +1,141 @@
+"""RedisSaver: threads that expire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from redis_steps import Open, behind, keys, opened, put
+
+from langgraph_keel import (
+    InvalidInput,
+    NotFound,
+)
+from langgraph_keel.redis import names
+from langgraph_keel.testing.histories import chat
+from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+
+__all__ = ["behind", "opened"]  # fixtures
+TS = "2026-01-01T00:00:00+00:00"
+
+
+def left(behind: Any, prefix: str) -> float:
+    """Seconds that the only thread has left; negative if it stays."""
+    [key] = keys(behind, prefix, ":thread:")
+    return float(behind.pttl(key) / 1000)
+
+
+def until_gone(behind: Any, prefix: str) -> None:
+    deadline = time.monotonic() + 10
+    while keys(behind, prefix, ":thread:"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_thread_expires_as_a_whole(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened(ttl=0.3)
+    put(saver, 1)
+    saver.put_writes(at("t", "", "0001"), [("a", 1)], "task")
+    saver.put_writes(at("only writes", "", "x"), [("a", 1)], "task")
+    saver.put(at("t", "sub"), checkpoint_of("2", {"a": [1]}), {}, {})  # type: ignore[arg-type]
+    assert len(keys(behind, redis_prefix, ":thread:")) == 2
+    until_gone(behind, redis_prefix)
+    assert saver.get_tuple(at()) is None
+    assert [*saver.list(None), *saver.list(at("t", None)), *saver.threads()] == []
+    # What is begun anew has nothing of the old thread.
+    put(saver, 3)
+    assert [id_of(found) for found in saver.list(at("t", None))] == ["0003"]
+
+
+def test_expired_threads_leave_the_indexes(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver, stays = opened(ttl=0.1), opened()
+    put(stays, 1, "stays")
+    bucket = names.bucket_of("stays")
+    threads = [f"t{n}" for n in range(3000) if names.bucket_of(f"t{n}") == bucket][:8]
+    for thread in threads:
+        put(saver, 1, thread)
+    assert behind.zcard(f"{redis_prefix}:{{{bucket}}}:threads") == 9
+    time.sleep(0.3)
+    put(saver, 2, threads[0])
+    assert behind.zcard(f"{redis_prefix}:{{{bucket}}}:threads") == 9 - 4
+    assert [info.thread_id for info in stays.threads()] == [threads[0], "stays"]
+    assert behind.zcard(f"{redis_prefix}:{{{bucket}}}:threads") == 2
+
+
+def test_every_write_renews_it(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened(ttl=timedelta(seconds=100))
+    writes: list[Callable[[], object]] = [
+        lambda: put(saver, 1),
+        lambda: put(saver, 2),
+        lambda: saver.put_writes(at("t", "", "0002"), [("a", 1)], "task"),
+    ]
+    for write in writes:
+        write()
+        assert 99 < left(behind, redis_prefix) <= 100
+        [key] = keys(behind, redis_prefix, ":thread:")
+        behind.pexpire(key, 5000)
+
+
+@pytest.mark.parametrize("refreshes", [False, True])
+def test_a_read_renews_it_if_asked(opened: Open, behind: Any, redis_prefix: str, refreshes: bool) -> None:
+    saver = opened(ttl=100, refresh_ttl_on_read=refreshes)
+    put(saver, 1)
+    [key] = keys(behind, redis_prefix, ":thread:")
+    behind.pexpire(key, 5000)
+    assert values_of(saver.get_tuple(at()) or pytest.fail("gone")) == {"list": chat(3)}
+    assert (left(behind, redis_prefix) > 50) == refreshes
+    score = behind.zscore(f"{redis_prefix}:{{{names.bucket_of('t')}}}:expiring", names.member_of(TS, "t"))
+    assert abs(score / 1000 - time.time() - 100) < 5
+
+
+def test_a_saver_without_one_leaves_it(opened: Open, behind: Any, redis_prefix: str) -> None:
+    put(opened(ttl=100), 1)
+    put(opened(), 2)
+    assert 90 < left(behind, redis_prefix) <= 100
+
+
+async def test_a_thread_may_have_its_own(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened(ttl=100)
+    put(saver, 1)
+    saver.set_ttl("t", 1000)
+    assert 990 < left(behind, redis_prefix) <= 1000
+    [key] = keys(behind, redis_prefix, ":thread:")
+    behind.pexpire(key, 5000)
+    put(saver, 2)
+    assert 990 < left(behind, redis_prefix) <= 1000
+    await saver.aset_ttl("t", None)
+    put(saver, 3)
+    assert left(behind, redis_prefix) < 0
+    assert behind.zcard(f"{redis_prefix}:{{{names.bucket_of('t')}}}:expiring") == 0
+    for ttl in (5, None):
+        with pytest.raises(NotFound):
+            saver.set_ttl("unknown", ttl)
+    assert len(keys(behind, redis_prefix, ":thread:")) == 1
+
+
+def test_a_copy_lives_as_if_it_was_written(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened(ttl=100)
+    put(saver, 1)
+    [key] = keys(behind, redis_prefix, ":thread:")
+    behind.pexpire(key, 5000)
+    saver.copy_thread("t", "copy")
+    assert (
+        90_000
+        < behind.pttl(
+            key.replace(b":thread:t", b":thread:copy").replace(
+                names.bucket_of("t").encode() + b"}", names.bucket_of("copy").encode() + b"}"
+            )
+        )
+        <= 100_000
+    )
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 1e-9, True, "60", float("nan"), timedelta(0)], ids=repr)
+def test_what_is_no_time_is_refused(opened: Open, ttl: Any) -> None:
+    with pytest.raises(InvalidInput, match="ttl"):
+        opened(ttl=ttl)
+    with pytest.raises(InvalidInput, match="ttl"):
+        opened().set_ttl("t", ttl)

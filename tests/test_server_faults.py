@@ -1,0 +1,168 @@
+"""Connections that are cut: each verb is carried out exactly once, or says that it was not or may not be."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import CheckpointTuple
+from places import ON_SERVERS, Place
+from servers import Proxy
+from test_encoding import checkpoint_of, config_for
+
+from langgraph_keel import KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
+from langgraph_keel.testing.faces import FACES, Face
+
+METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
+NAMES = [f"{number:08}" for number in range(1, 33)]
+ITEMS = [f"{name} {'x' * 200}" for name in NAMES]
+LATEST = config_for("t", NAMES[30])
+# "Bounded": less than the 30 seconds after which a driver gives up waiting, since a cut connection tells at once.
+BOUND = 15.0
+
+
+def metadata_of(number: int) -> dict[str, Any]:
+    return {**METADATA, "run_id": f"run {number % 4}"}
+
+
+def value_at(number: int) -> dict[str, Any]:
+    """A list that grows by one: at 32 items, a put also packs the 31 rows before it."""
+    return {"list": ITEMS[:number], "number": number}
+
+
+def grow(face: Face, number: int) -> None:
+    parent = config_for("t", NAMES[number - 2] if number > 1 else None)
+    face.put(parent, checkpoint_of(NAMES[number - 1], value_at(number)), metadata_of(number))
+
+
+def put_again(face: Face) -> None:
+    config = config_for("t", NAMES[29])
+    face.put(config, checkpoint_of(NAMES[30], {"list": ["another"]}), metadata_of(31))
+
+
+def begin(face: Face) -> None:
+    """A thread of 31 checkpoints by four runs, with writes."""
+    for number in range(1, 32):
+        grow(face, number)
+    face.put_writes(LATEST, [("a", 1), ("b", [2])], "task")
+
+
+VERBS: dict[str, Callable[[Face], object]] = {
+    "put": lambda face: grow(face, 32),
+    "put first": lambda face: face.put(config_for("new"), checkpoint_of("1", {"list": ITEMS}), METADATA),
+    "put again": put_again,
+    "put_writes": lambda face: face.put_writes(LATEST, [("c", 3), ("__interrupt__", "why")], "other"),
+    "put_writes again": lambda face: face.put_writes(LATEST, [("a", 1), ("b", [2])], "task"),
+    "delete_thread": lambda face: face.delete_thread("t"),
+    "copy_thread": lambda face: face.copy_thread("t", "copy"),
+    "prune": lambda face: face.prune(["t"]),
+    "delete_for_runs": lambda face: face.delete_for_runs(["run 1", "run 3"]),
+}
+THREADS = ("t", "copy", "new")
+Content = dict[str, list[CheckpointTuple]]
+
+
+def content_of(saver: KeelSaver) -> Content:
+    """All that can be read."""
+    threads = sorted(info.thread_id for info in saver.threads())
+    assert set(threads) <= set(THREADS)
+    return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in threads}
+
+
+def intended(verb: Callable[[Face], object]) -> tuple[Content, Content]:
+    """What the reference model holds before and after a verb."""
+    with MemorySaver() as saver:
+        face = FACES["sync"](lambda: saver)
+        begin(face)
+        before = content_of(saver)
+        verb(face)
+        return before, content_of(saver)
+
+
+@contextmanager
+def faces(name: str, saver: KeelSaver) -> Iterator[Face]:
+    face = FACES[name](lambda: saver)
+    try:
+        yield face
+    finally:
+        face.close()
+
+
+@contextmanager
+def begun(place: Place, name: str) -> Iterator[tuple[Face, Proxy]]:
+    """The thread, and a face that reaches it through a proxy, with an open connection and all it can know."""
+    with place.open() as direct:
+        for thread in THREADS:
+            direct.delete_thread(thread)
+        begin(FACES["sync"](lambda: direct))
+    with place.proxy() as proxy, place.through(proxy).open() as saver, faces(name, saver) as face:
+        face.read(config_for("t"))
+        yield face, proxy
+
+
+def cut_at(proxy: Proxy, side: str, number: int) -> None:
+    (proxy.cut_before_request if side == "before the request" else proxy.cut_before_reply)(number)
+
+
+@ON_SERVERS
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("side", ["before the request", "before the reply"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_carried_out_once(place: Place, verb: str, side: str, face: str) -> None:
+    """Cut at each request that the verb sends: it is sent again, and nobody can tell."""
+    _, after = intended(VERBS[verb])
+    for number in count(1):
+        with begun(place, face) as (cutting, proxy):
+            asked = proxy.requests
+            cut_at(proxy, side, number)
+            VERBS[verb](cutting)
+            is_over = proxy.requests - asked < number
+            grow_on(cutting, after)
+        with place.open() as direct:
+            assert content_of(direct) == after, f"cut {side} {number}"
+        if is_over:
+            break
+    assert number > 1
+
+
+def grow_on(face: Face, after: Content) -> None:
+    """The same saver goes on reading what is there."""
+    for thread in THREADS:
+        found = face.get_tuple(config_for(thread))
+        assert (found and found.checkpoint) == (after[thread][0].checkpoint if thread in after else None)
+
+
+@ON_SERVERS
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("side", ["before the request", "before the reply"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_never_gets_through_says_so(place: Place, verb: str, side: str, face: str) -> None:
+    """What is sent again is cut too: a named error at once, all or nothing, and the saver is as good as before."""
+    before, after = intended(VERBS[verb])
+    with begun(place, face) as (cutting, proxy):
+        cut_at(proxy, side, 1)
+        proxy.cut_at_random(random.Random(0), 1.0)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            VERBS[verb](cutting)
+        assert time.monotonic() - began < BOUND
+        proxy.cut_at_random(random.Random(0), 0.0)
+        with place.open() as direct:
+            assert content_of(direct) in ([before] if side == "before the request" else [before, after])
+        finish(verb, cutting)
+        grow_on(cutting, after)
+    with place.open() as direct:
+        assert content_of(direct) == after
+
+
+def finish(verb: str, face: Face) -> None:
+    """Do it again, as whoever got the error would: harmless, if it had been done."""
+    try:
+        VERBS[verb](face)
+    except ThreadExists:
+        assert verb == "copy_thread"

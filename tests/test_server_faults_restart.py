@@ -1,0 +1,231 @@
+"""Servers that are down, killed, restarted or silent: a named error in bounded time; what was acknowledged stays."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from history_clients import meanwhile
+from places import ON_SERVERS, Place
+from servers import Proxy
+from servers.server import Server
+from test_encoding import checkpoint_of, config_for
+from test_server_processes import METADATA, aput, put, value_of
+
+from langgraph_keel import KeelSaver, StoreBusy, StoreError, StoreUnavailable
+from langgraph_keel.testing.faces import FACES
+
+SEED = random.SystemRandom().randrange(1 << 32)
+BOUND = 15.0
+DOWN = 0.7
+"""Seconds, more than any driver goes on trying by itself."""
+
+
+@pytest.fixture
+def saver(mortal: tuple[Server, Place]) -> Iterator[KeelSaver]:
+    with mortal[1].open() as saver:
+        yield saver
+
+
+# -- restarts ----------------------------------------------------------------------------------------------------------
+
+
+def use_many_connections(saver: KeelSaver) -> None:
+    """Have several connections idle, on both faces: those of threads, and those of one loop."""
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda number: put(saver, f"thread {number}"), range(24)))
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_connections_that_died_while_idle_are_not_noticed(
+    mortal: tuple[Server, Place], saver: KeelSaver, how: str
+) -> None:
+    server, _ = mortal
+    use_many_connections(saver)
+    if how == "kill":
+        server.kill()
+    server.restart()
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(lambda number: value_of(saver, f"thread {number}"), range(24))) == [1] * 24
+    put(saver, "after")
+    assert value_of(saver, "after") == 1
+
+
+async def test_connections_that_died_while_idle_are_not_noticed_by_a_loop(
+    mortal: tuple[Server, Place], saver: KeelSaver
+) -> None:
+    server, _ = mortal
+    await asyncio.gather(*(aput(saver, f"thread {number}") for number in range(24)))
+    await asyncio.to_thread(server.restart)
+    found = await asyncio.gather(*(saver.aget_tuple(config_for(f"thread {number}")) for number in range(24)))
+    assert all(found)
+    assert await aput(saver, "after")
+
+
+# -- kills in the middle -----------------------------------------------------------------------------------------------
+
+
+def put_until_it_fails(saver: KeelSaver, who: int) -> tuple[int, StoreError]:
+    """Put one checkpoint after another; return the number of the one that was not acknowledged, and why."""
+    for number in range(1, 100_000):
+        try:
+            put(saver, f"thread {who}", f"{number:08}", [number] * 300)
+        except StoreError as error:
+            return number, error
+    raise AssertionError("the server was never killed")
+
+
+def test_acknowledged_puts_survive_a_kill(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
+    """Six writers, killed in the middle: each is told; what was acknowledged is there, and the rest is whole or not."""
+    server, place = mortal
+    use_many_connections(saver)
+    with ThreadPoolExecutor(6) as pool:
+        writing = [pool.submit(put_until_it_fails, saver, 100 + who) for who in range(6)]
+        time.sleep(random.Random(SEED).uniform(0.3, 1.0))
+        server.kill()
+        began = time.monotonic()
+        ends = [one.result() for one in writing]
+    assert time.monotonic() - began < BOUND
+    assert {type(error) for _, error in ends} == {StoreUnavailable}
+    server.restart()
+    with place.open() as other:
+        kept = {info.thread_id: info.checkpoints for info in other.threads()}
+        for who, (failed, _) in enumerate(ends, 100):
+            assert kept[f"thread {who}"] in (failed - 1, failed), f"seed {SEED}"
+            assert value_of(other, f"thread {who}") == [kept[f"thread {who}"]] * 300
+    for who, (failed, _) in enumerate(ends, 100):  # the saver that was there, and the put that failed: again
+        put(saver, f"thread {who}", f"{failed:08}", [failed] * 300)
+        assert value_of(saver, f"thread {who}") == [failed] * 300
+    assert max(failed for failed, _ in ends) > 5
+
+
+# -- not there ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_a_server_that_is_down_is_named_and_may_come_later(mortal: tuple[Server, Place], name: str) -> None:
+    server, place = mortal
+    server.stop()
+    with place.open() as saver:
+        face = FACES[name](lambda: saver)
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1"):
+            face.put(config_for("t"), checkpoint_of("1", {"v": 1}), METADATA)
+        with pytest.raises(StoreUnavailable):
+            face.get_tuple(config_for("t"))
+        with pytest.raises(StoreUnavailable):
+            saver.setup()
+        assert time.monotonic() - began < BOUND
+        server.restart()
+        face.put(config_for("t"), checkpoint_of("1", {"v": 1}), METADATA)
+        assert face.read(config_for("t")).checkpoint["channel_values"] == {"v": 1}
+        face.close()
+
+
+def test_a_restart_in_the_middle_of_a_conversation(mortal: tuple[Server, Place], saver: KeelSaver) -> None:
+    """Who tries again whatever fails loses nothing: the thread has each checkpoint once, in order."""
+    server, _ = mortal
+    errors: list[StoreError] = []
+
+    def insist(number: int) -> None:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                put(saver, "t", f"{number:08}", number)
+            except StoreUnavailable as error:
+                errors.append(error)
+                time.sleep(0.02)
+            else:
+                return
+        raise errors[-1]
+
+    def restart_twice() -> None:
+        for _ in range(2):
+            time.sleep(0.3)
+            server.stop()
+            time.sleep(DOWN)
+            server.restart()
+
+    with meanwhile(restart_twice):
+        end, number = time.monotonic() + 3, 0
+        while time.monotonic() < end:
+            number += 1
+            insist(number)
+    found = [found.checkpoint["channel_values"]["v"] for found in saver.list(config_for("t"))]
+    assert found == list(range(number, 0, -1))
+    assert errors
+
+
+# -- silent ------------------------------------------------------------------------------------------------------------
+
+
+@ON_SERVERS
+def test_a_server_that_does_not_answer_is_given_up(place: Place) -> None:
+    with place.proxy() as proxy, impatient(place.through(proxy)) as saver:
+        put(saver, "t")
+        proxy.freeze()
+        began = time.monotonic()
+        with pytest.raises((StoreBusy, StoreUnavailable)):
+            put(saver, "t", "00000002", 2)
+        with pytest.raises((StoreBusy, StoreUnavailable)):
+            value_of(saver, "t")
+        assert time.monotonic() - began < BOUND
+        proxy.thaw()
+        put(saver, "t", "00000003", 3)
+        assert value_of(saver, "t") == 3
+
+
+@ON_SERVERS
+async def test_a_server_that_does_not_answer_does_not_block_the_loop(place: Place) -> None:
+    async with at_a_proxy(place) as (saver, proxy):
+        await aput(saver, "t")
+        proxy.freeze()
+        waiting = asyncio.create_task(aput(saver, "other"))
+        for _ in range(20):
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            assert time.monotonic() - began < 1
+        assert not waiting.done()
+        with pytest.raises((StoreBusy, StoreUnavailable)):
+            await asyncio.wait_for(waiting, BOUND)
+        proxy.thaw()
+        assert await saver.aget_tuple(config_for("t"))
+        assert await aput(saver, "after")
+
+
+@asynccontextmanager
+async def at_a_proxy(place: Place) -> AsyncIterator[tuple[KeelSaver, Proxy]]:
+    with place.proxy() as proxy:
+        async with impatient(place.through(proxy)) as saver:
+            yield saver, proxy
+
+
+def impatient(place: Place) -> KeelSaver:
+    return replace(place, options={**place.options, "timeout": 1.0}).open()
+
+
+@ON_SERVERS
+async def test_cancelled_calls_leave_no_connection_half_used(place: Place) -> None:
+    """Cancelled at any moment, also between request and reply: whoever is next gets his own reply, not that one."""
+    chance = random.Random(SEED)
+    async with place.open() as saver:
+        await asyncio.gather(*(aput(saver, f"thread {n}", n) for n in range(20)))
+        for _ in range(10):
+            reading = [asyncio.create_task(saver.aget_tuple(config_for(f"thread {n}"))) for n in range(20)]
+            await asyncio.sleep(chance.uniform(0, 0.02))
+            for task in chance.sample(reading, 10):
+                task.cancel()
+            results = await asyncio.gather(*reading, return_exceptions=True)
+            for number, found in enumerate(results):
+                assert isinstance(found, asyncio.CancelledError) or value_in(found) == number, f"seed {SEED}"
+
+
+def value_in(found: object) -> object:
+    assert hasattr(found, "checkpoint"), found
+    return found.checkpoint["channel_values"]["v"]
