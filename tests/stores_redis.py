@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from redis.cluster import RedisCluster
 
-from langgraph_keel.redis.bodies import restored
+from langgraph_keel.core.bodies import restored
 from langgraph_keel.redis.saver import RedisSaver
 from langgraph_keel.saver import KeelSaver
 

@@ -17,6 +17,7 @@ from test_server_processes import METADATA, aput, value_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
 from langgraph_keel.sqlite import driver as sqlite_driver
+from langgraph_keel.sqlite.jobs import Job
 from langgraph_keel.sqlite.rows import Work
 
 
@@ -80,7 +81,9 @@ async def test_one_failing_request_does_not_fail_its_group(saver: SqliteSaver, g
     calls += [aput(saver, f"thread {number}") for number in range(10)]
     tasks = [asyncio.create_task(call) for call in calls]
     tasks.insert(5, asyncio.create_task(saver._arun(_broken())))
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(20):
+        while held.waiting() < 14:
+            await asyncio.sleep(0.01)
     del groups[:]
     held.release()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -106,19 +109,24 @@ class Held:
     """Keeps the writing thread busy, so that what is sent meanwhile becomes one group."""
 
     def __init__(self, saver: SqliteSaver) -> None:
+        self.saver = saver
         self.begun: Queue[int] = Queue()
         self.release_it = threading.Event()
-        self.thread = threading.Thread(target=saver._sqlite.send, args=(Work(self.wait, writes=True),))
-        self.thread.start()
+        # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
+        self.job = saver._sqlite._submit(Job(Work(self.wait, writes=True)))
         self.begun.get(timeout=20)
 
     def wait(self, execute: Any) -> None:
         self.begun.put(1)
         self.release_it.wait(20)
 
+    def waiting(self) -> int:
+        """How many requests wait for it."""
+        return self.saver._sqlite._jobs.qsize()
+
     def release(self) -> None:
         self.release_it.set()
-        self.thread.join()
+        assert self.job.wait(20)
 
 
 async def test_a_value_that_cannot_be_stored_does_not_reach_the_group(saver: SqliteSaver) -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from redis_steps import Open, behind, opened, put
 from servers.redis import own_redis
 from stores_redis import client_of, redis_store
 
-from langgraph_keel import InvalidInput, RedisSaver, StoreError
+from langgraph_keel import InvalidInput, RedisSaver, StoreBusy, StoreError
 from langgraph_keel.testing.faces import FACES
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of
 
@@ -65,6 +66,61 @@ async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
                 assert saver.durability() == await saver.adurability()
                 saver.close()
                 assert client.ping()
+
+
+def test_tasks_that_come_at_once_begin_a_cluster_s_client_once(redis_cluster_url: str) -> None:
+    """Also when the first of them is cancelled in the middle of it."""
+
+    async def main(saver: RedisSaver, round: str) -> list[Any]:
+        tasks = [asyncio.create_task(_aput(saver, f"{round} {n}")) for n in range(64)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    with redis_store(redis_cluster_url) as store:
+        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any")
+        for round in "ab":
+            first, *others = asyncio.run(main(saver, round))
+            assert isinstance(first, asyncio.CancelledError)
+            assert [each for each in others if isinstance(each, BaseException)] == []
+        saver.close()
+
+
+@pytest.mark.parametrize("at_once", [40, 150])
+def test_calls_to_a_cluster_wait_for_a_connection(redis_cluster_url: str, at_once: int) -> None:
+    async def main(saver: RedisSaver) -> None:
+        await asyncio.gather(*(_aput(saver, f"task {n}") for n in range(at_once)))
+
+    with redis_store(redis_cluster_url) as store:
+        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any", max_connections=3)
+        asyncio.run(main(saver))
+        with ThreadPoolExecutor(at_once) as pool:
+            [*pool.map(lambda n: put(saver, n, f"thread {n}"), range(at_once))]
+        assert len([*saver.threads()]) == 2 * at_once
+        saver.close()
+
+
+async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str) -> None:
+    with redis_store(redis_cluster_url) as store:
+        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any", max_connections=1, timeout=0.2)
+        await _aput(saver, "t")
+        client: Any = await saver._async_redis.ready(writes=False)
+        await client._turns.acquire()
+        with pytest.raises(StoreBusy, match="nothing was sent"):
+            await _aput(saver, "t")
+        client._turns.release()
+        await _aput(saver, "t")
+        await saver._async_redis.aclose()
+        saver.close()
+
+
+def opened_of(saver: Any) -> Any:
+    """The clients of running loops that are open."""
+    return saver._async_redis._loops._opened
+
+
+async def _aput(saver: RedisSaver, thread: str) -> Any:
+    return await saver.aput(at(thread), checkpoint_of("0001", {"list": [thread]}), {}, {})  # type: ignore[arg-type]
 
 
 # -- a user's own ----------------------------------------------------------------------------------------------
@@ -225,7 +281,7 @@ def test_loops_may_come_and_go(
 
         for _ in range(4):
             LOOPS[kind](main)
-        assert len(saver._async_redis._open) <= 1
+        assert len(opened_of(saver)) <= 1
     gc.collect()
     assert not caplog.records
 
@@ -264,7 +320,7 @@ def test_loops_at_once(opened: Open) -> None:
     for thread in threads:
         thread.join()
     assert not failures
-    assert not saver._async_redis._open
+    assert not opened_of(saver)
 
 
 async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
@@ -272,7 +328,7 @@ async def test_closed_from_a_thread_while_the_loop_runs(opened: Open) -> None:
     put(saver, 1)
     assert id_of(await saver.aget_tuple(at())) == "0001"
     await asyncio.to_thread(saver.close)
-    assert not saver._async_redis._open
+    assert not opened_of(saver)
     with pytest.raises(StoreError):
         await saver.aget_tuple(at())
     gc.collect()

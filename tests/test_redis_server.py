@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -238,6 +239,18 @@ def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
         time.sleep(1.5)
         caller.put(at(), checkpoint_of("3", {"a": 1}))
         assert id_of(caller.get_tuple(at())) == "3"
+
+
+def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
+    """Ten first calls at once fail after one timeout, not after ten."""
+    with servers.redis(own=True) as server, RedisSaver(server.url, timeout=0.5, durability="any") as saver:
+        with Redis.from_url(server.url, socket_timeout=None) as behind:
+            behind.execute_command("CLIENT", "PAUSE", 60_000)
+        began = time.monotonic()
+        with ThreadPoolExecutor(10) as pool:
+            calls = [pool.submit(saver.get_tuple, at()) for _ in range(10)]
+        assert {type(call.exception()) for call in calls} == {StoreUnavailable}
+        assert time.monotonic() - began < 3
 
 
 def test_a_script_of_another_that_does_not_end(caller_of: Caller) -> None:

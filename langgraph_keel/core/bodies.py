@@ -1,12 +1,13 @@
 """Small bodies: compressed with a dictionary of what every checkpoint repeats.
 
-Memory is what Redis costs. The headers of a chat are 260 bytes each, nine tenths of them names (`channel_versions`,
-`versions_seen`, `branch:to:`...), and a body that small has no past that a compressor could refer to. With the names as
-its past a header takes 75 bytes, in 5 µs. Measured for 1000 chat messages: 690 KB of headers, writes and small rows
-instead of 1130 KB; level 3 would give 736 KB, and level 19 no less.
+Of the headers of a chat, 260 bytes each, nine tenths are names (`channel_versions`, `versions_seen`, `branch:to:`...),
+and a body that small has no past that a compressor could refer to. With the names as its past a header takes 75 bytes,
+in 5 µs. Measured for 1000 chat messages: 690 KB of headers, writes and small rows instead of 1130 KB; level 3 would
+give 736 KB, and level 19 no less. Redis, where memory is what costs, and PostgreSQL store bodies so.
 
 `boilerplate.dict` is two kilobytes of headers and empty messages, as Keel's serializer writes them, after 162 bytes of
-entropy tables that zstandard trained on English prose in messages. It is part of the stored format.
+entropy tables that zstandard trained on English prose in messages. It is part of the stored format: what was written
+with it can be read with no other. Made once, by hand; nothing remakes it.
 
 A body stands for the frame (`core.frames`) that it was made of: kind `0x02`, the checksum that the raw frame has, so
 that the core checks what a reader makes of it, and one zstandard frame.

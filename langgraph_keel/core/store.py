@@ -140,7 +140,8 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
-        """Read a page of threads, last activity first, after the (updated_at, thread_id) given. One trip.
+        """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
-        Each comes with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.
+        One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
+        with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.
         """

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import builtins
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import redis
@@ -20,6 +23,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ConnectionError,
+    MaxConnectionsError,
     NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
@@ -45,6 +49,7 @@ from langgraph_keel.errors import (
 Client: TypeAlias = "redis.Redis | RedisCluster"
 AsyncClient: TypeAlias = "aio.Redis | AsyncRedisCluster"
 
+UNLIMITED = 2**31
 RESENDS = 3
 """How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
 load balancer takes. Scripts know a request that they have carried out before."""
@@ -79,7 +84,9 @@ class Settings:
         """Return a blocking client."""
         options = self._options(Retry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
-            return RedisCluster.from_url(self._plain_url, **options)
+            # Its own pools do not wait for a connection.
+            pools = partial(redis.BlockingConnectionPool, timeout=self.timeout)
+            return RedisCluster.from_url(self._plain_url, connection_pool_class=pools, **options)
         pool = redis.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
         return redis.Redis(connection_pool=pool)
 
@@ -87,7 +94,7 @@ class Settings:
         """Return a client for the running loop."""
         options = self._options(AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
-            return AsyncRedisCluster.from_url(self._plain_url, **options)
+            return PatientCluster.limited(self._plain_url, self.max_connections, self.timeout, **options)
         pool = aio.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
         return aio.Redis(connection_pool=pool)
 
@@ -104,6 +111,60 @@ class Settings:
             # redis-py 5 looks here besides.
             "retry_on_error": [ConnectionError],
         }
+
+
+class PatientCluster(AsyncRedisCluster):
+    """A client of a Cluster whose calls wait for their turn: its nodes refuse calls beyond their connections.
+
+    They may have as many as they like instead: a call uses one, and what the client asks for itself another.
+    """
+
+    _turns: asyncio.Semaphore
+    _timeout: float
+
+    @classmethod
+    def limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
+        """Return a client that lets so many calls be under way at once, and others wait so many seconds."""
+        client = cast(Self, cls.from_url(url, **{**options, "max_connections": UNLIMITED}))
+        client._turns = asyncio.Semaphore(calls)
+        client._timeout = timeout
+        return client
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and have it.
+
+        Raises:
+            MaxConnectionsError: There was none within the timeout.
+        """
+        try:
+            await asyncio.wait_for(self._turns.acquire(), self._timeout)
+        except builtins.TimeoutError as error:
+            raise MaxConnectionsError(f"no turn within {self._timeout} s") from error
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """As its base does, when it is its turn."""
+        async with self.turn():
+            return await super().execute_command(*args, **kwargs)
+
+
+async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
+    """Send a command to a node of a client, or to the client itself; what is sent to a node takes a turn too."""
+    async with client.turn() if isinstance(client, PatientCluster) and node is not client else nullcontext():
+        return await node.execute_command(*words)
+
+
+async def prepared(client: AsyncClient) -> None:
+    """Let a client learn what it must know before several calls at once.
+
+    One of a Cluster sends calls that come at once before it knows the nodes, and then closes what these opened.
+    """
+    if isinstance(client, AsyncRedisCluster):
+        await client.initialize()
 
 
 def checked(client: Any) -> Any:
@@ -133,6 +194,7 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (BusyLoadingError, StoreUnavailable, "the server is starting"),
     (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
+    (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
     (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
 )
 # Errors inside scripts come wrapped in text, differently in Redis 6 and 7.

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import weakref
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
@@ -21,17 +19,14 @@ from redis.exceptions import NoScriptError, RedisError
 
 from langgraph_keel.core.plan import arun, run
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
-from langgraph_keel.redis.connection import AsyncClient, Client, drop, named_errors
+from langgraph_keel.redis.connection import AsyncClient, Client, ask_node, named_errors
+from langgraph_keel.redis.loops import Loops
 from langgraph_keel.redis.opening import Ask, Look
 from langgraph_keel.redis.requests import Call, Request, script
 
 T = TypeVar("T")
-Loop: TypeAlias = asyncio.AbstractEventLoop
-Opened: TypeAlias = dict[Loop, tuple[AsyncClient, AsyncGenerator[None, None]]]
 PIPELINED = 256
 """Calls to a pipeline."""
-CLOSING = 10.0
-"""Seconds that `close` waits for a loop in another thread."""
 AT_ONCE = 16
 """Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
 
@@ -102,9 +97,10 @@ class RedisDriver:
             if self._make is None:
                 raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
             client = self._client = self._client or self._make()
-            if not self.look.is_enough(writes):
-                run(self.look.prepare(writes), _Asking(client, self.where))
-            return client
+        # Not in the lock: with a server that hangs, threads would wait for one another. Looking twice does no harm.
+        if not self.look.is_enough(writes):
+            run(self.look.prepare(writes), _Asking(client, self.where))
+        return client
 
     def open(self, writes: bool) -> None:
         """Look at the store now, before any request."""
@@ -184,10 +180,7 @@ class _Asking:
 
 
 class AsyncRedisDriver:
-    """A client for each running loop: a connection of asyncio belongs to the loop it was opened in.
-
-    A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client.
-    Of a loop that was just closed, the sockets are closed when this driver is used or closed next.
+    """A client for each running loop.
 
     Args:
         driver: The blocking one, which does the work if there is no asynchronous client.
@@ -198,14 +191,7 @@ class AsyncRedisDriver:
     def __init__(self, driver: RedisDriver, make: Callable[[], AsyncClient] | None, is_ours: bool) -> None:
         self._driver = driver
         self._make = make
-        self._is_ours = is_ours
-        self._forget()
-
-    def _forget(self) -> None:
-        self._open: Opened = {}
-        self._process = os.getpid()
-        # When this driver is collected, and at the latest at the end of the process.
-        weakref.finalize(self, _bury, self._open)
+        self._loops = Loops(make) if make and is_ours else None
 
     async def send(self, request: Request) -> list[Any]:
         """As `RedisDriver.send`, without blocking the running loop."""
@@ -248,81 +234,17 @@ class AsyncRedisDriver:
         if self._driver.is_closed:
             raise StoreClosed(f"{self._driver.where}: this saver was closed")
         assert self._make is not None
-        if not self._is_ours:
-            return self._make()
-        if self._process != os.getpid():
-            _PARENTS.append(self._open)
-            self._forget()
-        loop = asyncio.get_running_loop()
-        if loop not in self._open:
-            _bury(self._open)
-            client = self._make()
-            keeper = self._keep(loop, client)
-            self._open[loop] = client, keeper
-            await anext(keeper)
-            if isinstance(client, AsyncRedisCluster):
-                # Or else calls that come at once each open connections before they know the nodes.
-                await client.initialize()
-        return self._open[loop][0]
-
-    async def _keep(self, loop: Loop, client: AsyncClient) -> AsyncGenerator[None, None]:
-        try:
-            yield
-        finally:
-            # Otherwise it was dropped before.
-            if self._open.pop(loop, None):
-                await client.aclose()
-                if not isinstance(client, AsyncRedisCluster):
-                    await client.connection_pool.disconnect()
+        return await self._loops.client() if self._loops else self._make()
 
     async def aclose(self) -> None:
         """Close the client of the running loop."""
-        opened = self._open.get(asyncio.get_running_loop())
-        if opened:
-            await opened[1].aclose()
+        if self._loops:
+            await self._loops.aclose()
 
     def close(self) -> None:
-        """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
-        if self._process == os.getpid():
-            for loop in list(self._open):
-                _close_in(loop, self._open)
-
-
-def _bury(opened: Opened) -> None:
-    """Close what loops left that were closed without notice."""
-    for loop in list(opened):
-        if loop.is_closed():
-            _drop(loop, opened)
-
-
-def _drop(loop: Loop, opened: Opened) -> None:
-    left = opened.pop(loop, None)
-    if left is None:
-        return
-    client, keeper = left
-    drop(client, loop.is_closed())
-    # It has nothing left to await, so it can be ended without a loop.
-    with suppress(StopIteration):
-        keeper.aclose().send(None)
-
-
-def _close_in(loop: Loop, opened: Opened) -> None:
-    here = asyncio._get_running_loop()
-    if loop is here or loop.is_closed():
-        _drop(loop, opened)
-    elif loop.is_running():
-        asyncio.run_coroutine_threadsafe(_closed(opened[loop][1]), loop).result(CLOSING)
-    elif here is None:
-        with suppress(RuntimeError):
-            loop.run_until_complete(_closed(opened[loop][1]))
-
-
-async def _closed(keeper: AsyncGenerator[None, None]) -> None:
-    await keeper.aclose()
-
-
-# What a forked child inherits is its parent's: not to be used, closed or collected.
-_PARENTS: list[Any] = []
+        """Close all clients that were made here."""
+        if self._loops:
+            self._loops.close()
 
 
 async def _acall(client: AsyncClient, call: Call) -> Any:
@@ -374,9 +296,9 @@ class _AsyncAsking:
             nodes = self.client.get_primaries()
         return nodes if node is None else nodes[node : node + 1]
 
-    async def _reply(self, client: Any, ask: Ask) -> Any:
+    async def _reply(self, node: Any, ask: Ask) -> Any:
         try:
             with named_errors(self.where):
-                return await client.execute_command(*ask.words)
+                return await ask_node(self.client, node, *ask.words)
         except Exception as error:
             return error

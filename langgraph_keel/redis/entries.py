@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from langgraph_keel.core.bodies import restored
 from langgraph_keel.core.records import Address, Batch, Entry, Found, Graph, Kind, Node, Ref, Row, Run, Stamp
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.redis.bodies import restored
 from langgraph_keel.redis.names import unnamed
 
 P = ParamSpec("P")
@@ -38,19 +38,42 @@ class Line(NamedTuple):
     parent: str
     run: str
     at: str
-    token: str
+    made: str
     refs: str
 
+    @property
+    def token(self) -> str:
+        """What tells the entry from any other with its number."""
+        return self.made.partition(",")[0]
 
-def stamp_of(epoch: bytes, seq: int) -> str:
-    """Return the stamp of an entry. An epoch is one life of a thread: no other ever has it."""
-    return f"{epoch.decode()}.{seq}"
+
+class Mark(NamedTuple):
+    """A stamp, in its parts.
+
+    Attributes:
+        epoch: The life of the thread; no other ever has the same.
+        seq: The sequence number in it. A server that lost what was put last (a failover, a power cut) uses it again.
+        token: What tells those apart, so that nothing is built on an entry that was lost.
+    """
+
+    epoch: str = ""
+    seq: str = ""
+    token: str = ""
+
+    @property
+    def place(self) -> str:
+        """The entry within its life, as scripts name it."""
+        return f"{self.seq}.{self.token}" if self.seq else ""
 
 
-def seq_of(stamp: Stamp | None) -> tuple[str, str]:
-    """Return (epoch, sequence number) of a stamp; empty if it is `None`."""
-    epoch, _, seq = str(stamp or "").partition(".")
-    return epoch, seq
+def stamp_of(epoch: bytes, seq: int, token: str) -> str:
+    """Return the stamp of an entry."""
+    return f"{epoch.decode()}.{seq}.{token}"
+
+
+def mark_of(stamp: Stamp | None) -> Mark:
+    """Return the parts of a stamp; empty ones if it is `None`."""
+    return Mark(*str(stamp).split(".")) if stamp else Mark()
 
 
 def line_of(value: bytes) -> tuple[Line, bytes]:
@@ -64,7 +87,7 @@ def line_of(value: bytes) -> tuple[Line, bytes]:
 def refs_of(text: str) -> dict[str, Ref]:
     """Return the refs of a line."""
     refs = {}
-    for part in text.split():
+    for part in filter(None, text.split(" ")):
         channel, kind, *runs = part.split(":")
         refs[unnamed(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
     return refs
@@ -82,7 +105,7 @@ def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes
     return Entry(
         Address(thread_id, unnamed(line.ns), unnamed(line.id)),
         unnamed(parent.decode()) or None,
-        stamp_of(epoch, seq),
+        stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
         unnamed(line.run) if line.run else None,
@@ -138,7 +161,7 @@ def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, b
     return Node(
         Address(thread_id, unnamed(line.ns), unnamed(line.id)),
         unnamed(parent) or None,
-        stamp_of(epoch, seq),
+        stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
         unnamed(line.run) if line.run else None,

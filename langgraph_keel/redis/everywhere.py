@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from langgraph_keel.core.bodies import restored
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Entry, Query, ThreadInfo
-from langgraph_keel.redis.bodies import restored
-from langgraph_keel.redis.entries import entry_of, line_of, names_damage, seq_of
+from langgraph_keel.redis.entries import entry_of, line_of, mark_of, names_damage
 from langgraph_keel.redis.names import BUCKETS, Keys, bucket_of, member_of, name, some_name, unmember, unnamed
 from langgraph_keel.redis.requests import Argument, Call, Request
 
@@ -51,16 +51,23 @@ def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[byt
 def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
-    """Return the threads of each call, and the calls."""
-    threads = [[unmember(member)[1] for member in group] for _, group in _groups(members, size)]
-    return threads, tuple(Call(script, tuple(map(keys.thread, group)), args) for group in threads)
+    """Return the threads of each call, and the calls: each is told which lives of its threads the index has."""
+    groups = [[unmember(member) for member in group] for _, group in _groups(members, size)]
+    threads = [[thread for _, thread, _ in group] for group in groups]
+    epochs = [[epoch for _, _, epoch in group] for group in groups]
+    calls = (
+        Call(script, tuple(map(keys.thread, group)), (*args, *lives))
+        for group, lives in zip(threads, epochs, strict=True)
+    )
+    return threads, tuple(calls)
 
 
 def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
     """See `Store.scan`, of all threads."""
     members = yield from _members(keys)
     last = query.after
-    after = (name(str(last.address.checkpoint_id)) if last else "", *seq_of(last.stamp if last else None))
+    mark = mark_of(last.stamp if last else None)
+    after = name(str(last.address.checkpoint_id)) if last else "", mark.epoch, mark.seq
     threads, calls = _calls(keys, members, SEARCHED, "search", *selection(query), *after, query.limit)
     replies = yield Request(calls)
     entries = [
@@ -72,8 +79,8 @@ def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
 
 
 def _place(entry: Entry) -> tuple[str, str, int]:
-    epoch, seq = seq_of(entry.stamp)
-    return str(entry.address.checkpoint_id), epoch, int(seq)
+    mark = mark_of(entry.stamp)
+    return str(entry.address.checkpoint_id), mark.epoch, int(mark.seq)
 
 
 def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
@@ -118,7 +125,7 @@ def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, d
 @names_damage
 def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
     # As the index has it: what was put meanwhile must not bring the page out of its order.
-    updated_at, thread_id = unmember(member)
+    updated_at, thread_id, _ = unmember(member)
     checkpoints, latest, entry = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, unnamed(latest.decode()) or None, None)
     return info, restored(line_of(entry)[1]) if entry else b""

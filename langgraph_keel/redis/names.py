@@ -51,15 +51,17 @@ def unnamed(text: str) -> str:
     return unquote(text, errors="strict") if text != "%" else ""
 
 
-def member_of(updated_at: str, thread_id: str) -> bytes:
-    """Return what stands for a thread in its bucket's index, in the order of (time, id) by bytes."""
-    return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in (updated_at, thread_id))
+def member_of(*parts: str) -> bytes:
+    """Return (time, id, epoch) as it stands for one life of a thread in its bucket's index, in their order by bytes.
+
+    A thread itself keeps (time, id): it knows its epoch.
+    """
+    return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
 
 
-def unmember(member: bytes) -> tuple[str, str]:
-    """Return (time, id) of a member."""
-    updated_at, thread_id = (_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0"))
-    return updated_at, thread_id
+def unmember(member: bytes) -> list[str]:
+    """Return the parts of a member."""
+    return [_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0")]
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:

@@ -1,7 +1,8 @@
 """The Redis layout: which scripts each verb runs. The fields of a thread are explained in `scripts/fields.lua`.
 
 One hash holds all of a thread, so that it exists, expires and is deleted as a whole. Stamps are an epoch, which each
-life of a thread gets anew, and a sequence number. Verbs about all threads are in `everywhere`.
+life of a thread gets anew, a sequence number, and what tells two entries with the same number apart. Verbs about all
+threads are in `everywhere`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from langgraph_keel.core.bodies import shrunk
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     NEW,
@@ -32,8 +34,7 @@ from langgraph_keel.core.records import (
 )
 from langgraph_keel.core.store import Store
 from langgraph_keel.redis import everywhere
-from langgraph_keel.redis.bodies import shrunk
-from langgraph_keel.redis.entries import entry_of, found_of, graph_of, rows_of, seq_of, stamp_of
+from langgraph_keel.redis.entries import entry_of, found_of, graph_of, mark_of, rows_of, stamp_of
 from langgraph_keel.redis.names import (
     Keys,
     member_of,
@@ -100,7 +101,7 @@ class RedisStore(Store[Request, Replies]):
     def write_entry(self, new: NewEntry) -> Plan[Request, Replies, Outcome]:
         """See `Store.write_entry`."""
         address = new.address
-        base_epoch, base_seq = seq_of(new.base)
+        base, token = mark_of(new.base), self._tokens()
         kind, *reply = yield from self._change(
             address.thread_id,
             "write_entry",
@@ -110,11 +111,10 @@ class RedisStore(Store[Request, Replies]):
             name(new.parent or ""),
             "" if new.run_id is None else some_name(new.run_id),
             word(new.updated_at),
-            self._tokens(),
+            token,
             refs_text(new.refs, NEW),
             shrunk(new.header),
-            base_epoch,
-            base_seq,
+            *base,
             new.on_conflict if new.checked else "",
             member_of(new.updated_at, address.thread_id),
             self._ttl,
@@ -122,7 +122,7 @@ class RedisStore(Store[Request, Replies]):
             "",
             *_repacks(new.repacks),
         )
-        return _outcome(kind, reply, new.appends)
+        return _outcome(kind, reply, token, new.appends)
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Replies, None]:
         """See `Store.write_batch`."""
@@ -147,8 +147,10 @@ class RedisStore(Store[Request, Replies]):
         thread_id = query.thread_id
         if thread_id is None:
             return (yield from everywhere.scan(self.keys, query))
-        after = seq_of(query.after.stamp if query.after else None)
-        reply = yield from self._read(thread_id, "scan", *everywhere.selection(query), *after, query.limit)
+        after = mark_of(query.after.stamp if query.after else None)
+        reply = yield from self._read(
+            thread_id, "scan", *everywhere.selection(query), after.epoch, after.seq, query.limit
+        )
         if not reply:
             return []
         epoch, found = reply
@@ -158,9 +160,9 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.read_values`."""
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
-            groups.setdefault((entry.address.thread_id, seq_of(entry.stamp)[0]), []).append(entry)
+            groups.setdefault((entry.address.thread_id, mark_of(entry.stamp).epoch), []).append(entry)
         calls = [
-            Call("read_values", (self.keys.thread(thread),), (epoch, *(seq_of(entry.stamp)[1] for entry in group)))
+            Call("read_values", (self.keys.thread(thread),), (epoch, *(mark_of(entry.stamp).place for entry in group)))
             for (thread, epoch), group in groups.items()
         ]
         replies = yield Request(tuple(calls))
@@ -168,7 +170,7 @@ class RedisStore(Store[Request, Replies]):
         for (logs, batches), group in zip(replies, groups.values(), strict=True):
             rows, there = rows_of(logs), dict(batches)
             for entry in group:
-                seq = int(seq_of(entry.stamp)[1])
+                seq = int(mark_of(entry.stamp).seq)
                 if seq in there:
                     found[entry.stamp] = found_of(entry, rows, there[seq])
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
@@ -192,14 +194,14 @@ class RedisStore(Store[Request, Replies]):
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[Request, Replies, None]:
         """See `Store.remove_entries`."""
-        epochs = {seq_of(stamp)[0] for stamp in (*gone, *ghosts)}
+        epochs = {mark_of(stamp).epoch for stamp in (*gone, *ghosts)}
         kept = [
             part
             for stamp, channels in ghosts.items()
-            for part in (seq_of(stamp)[1], f" {' '.join(map(some_name, channels))} ")
+            for part in (mark_of(stamp).place, f" {' '.join(map(some_name, channels))} ")
         ]
-        seqs = [seq_of(stamp)[1] for stamp in gone]
-        yield from self._change(thread_id, "remove_entries", max(epochs, default=""), len(seqs), *seqs, *kept)
+        places = [mark_of(stamp).place for stamp in gone]
+        yield from self._change(thread_id, "remove_entries", max(epochs, default=""), len(places), *places, *kept)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
@@ -267,10 +269,10 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
     ]
 
 
-def _outcome(kind: bytes, reply: Sequence[Any], appends: Mapping[str, Sequence[Row]]) -> Outcome:
+def _outcome(kind: bytes, reply: Sequence[Any], token: str, appends: Mapping[str, Sequence[Row]]) -> Outcome:
     if kind == b"gone":
         return BaseGone()
     if kind == b"moved":
         return Moved(unnamed(reply[0].decode()) or None)
     epoch, seq, *first = reply
-    return Stored(stamp_of(epoch, seq), dict(zip(appends, first, strict=True)))
+    return Stored(stamp_of(epoch, seq, token), dict(zip(appends, first, strict=True)))

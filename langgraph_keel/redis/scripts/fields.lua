@@ -1,5 +1,5 @@
 -- Shared. KEYS[1] is the hash of a thread. Its fields (ids percent-encoded, so that ':' and ' ' only ever separate):
---   thread                       epoch, last sequence number, visible entries, member of the bucket's index
+--   thread                       epoch, last sequence number, visible entries, time and id as in the bucket's index
 --   ttl                          milliseconds this thread lives after a write, or 0 for ever; over the saver's own
 --   head:<ns>                    sequence number, state and id of the newest entry on the trunk (or of all)
 --   id:<ns>:<id>                 sequence number of an entry, and "ghost" if it is one
@@ -39,6 +39,21 @@ local function parse(entry)
   local state, ns, id, parent, run, at, token, refs =
     entry:match('^(%l+) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ ]*) ([^ \n]*) ?([^\n]*)\n')
   return { state = state, ns = ns, id = id, parent = parent, run = run, at = at, token = token, refs = refs }
+end
+
+-- What tells an entry from any other that has its number.
+local function token_of(e)
+  return e.token:match('^[^,]*')
+end
+
+-- The entry that a stamp names, by its number and token; nil if it is no more.
+local function named(place)
+  local seq, token = place:match('^(%d+)%.(.*)$')
+  local entry = seq and get('entry:' .. seq)
+  local e = entry and parse(entry)
+  if e and token_of(e) == token then
+    return seq, entry, e
+  end
 end
 
 -- HSET and HDEL take what Lua's stack holds (8000).

@@ -1,9 +1,10 @@
--- Store.find_runs among the threads of KEYS. Grows with: threads times runs. ARGV: the runs
+-- Store.find_runs among the threads of KEYS. With: fields, lives
+-- Grows with: threads times runs. ARGV: the runs; then as in lives
 -- Replies with the positions of those that have one.
 local found = {}
 for number, key in ipairs(KEYS) do
-  for _, run in ipairs(ARGV) do
-    if redis.call('HEXISTS', key, 'run:' .. run) == 1 then
+  for n = 1, indexed(number) and #ARGV - #KEYS or 0 do
+    if redis.call('HEXISTS', key, 'run:' .. ARGV[n]) == 1 then
       table.insert(found, number - 1)
       break
     end

@@ -1,7 +1,10 @@
--- Take threads out of the bucket's indexes (KEYS[1], KEYS[2]) that are no more: expired, or deleted by hand.
+-- Take lives out of the bucket's indexes (KEYS[1], KEYS[2]) that are no more: expired, deleted by hand, or followed by
+-- another. With: fields
 -- Grows with: the threads. ARGV: their members; the other KEYS are their hashes.
 for number, member in ipairs(ARGV) do
-  if redis.call('EXISTS', KEYS[number + 2]) == 0 then
+  local key = KEYS[number + 2]
+  local thread = life(key, redis.call('HGET', key, 'thread'))
+  if not thread or thread.epoch ~= member:match('[^%z]*$') then
     redis.call('ZREM', KEYS[1], member)
     redis.call('ZREM', KEYS[2], member)
   end

@@ -1,19 +1,24 @@
 -- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when.
--- Both name a thread by its last activity and id.
+-- Both name a life of a thread, by its last activity, its id and its epoch: so that what an earlier life left there,
+-- which expired or was deleted by hand, is never taken for this one.
+local function place(life)
+  return life.member .. '\0' .. life.epoch
+end
 
 -- Move the thread to another place in the index. Before the thread itself is written: should the user have no right
 -- to that (ACL), all that is left is a member that readers pass over.
 local function index(life, member)
   if life.member ~= member then
+    local old = life.member ~= '' and place(life)
+    life.member = member
     if member ~= '' then
-      redis.call('ZADD', KEYS[2], 0, member)
+      redis.call('ZADD', KEYS[2], 0, place(life))
     end
-    if life.member ~= '' then
-      redis.call('ZREM', KEYS[2], life.member)
-      redis.call('ZREM', KEYS[3], life.member)
+    if old then
+      redis.call('ZREM', KEYS[2], old)
+      redis.call('ZREM', KEYS[3], old)
     end
   end
-  life.member = member
 end
 
 -- Take a few threads that have expired out of the indexes: no more than come in with a put.
@@ -31,13 +36,13 @@ local function arm(life, default)
   local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
   if ttl == '0' then
     redis.call('PERSIST', KEYS[1])
-    redis.call('ZREM', KEYS[3], life.member)
+    redis.call('ZREM', KEYS[3], place(life))
   elseif ttl ~= '' then
     redis.call('PEXPIRE', KEYS[1], ttl)
     local time = redis.call('TIME')
     local now = time[1] * 1000 + math.floor(time[2] / 1000)
     if life.member ~= '' then
-      redis.call('ZADD', KEYS[3], now + ttl + 1, life.member)
+      redis.call('ZADD', KEYS[3], now + ttl + 1, place(life))
     end
     sweep(now)
   end

@@ -1,7 +1,7 @@
 -- Store.remove_entries. With: fields, life, order
 -- Grows with: what is removed, and the entries that stay.
--- ARGV: epoch, count of entries to go, their sequence numbers; then per ghost its number and the channels it keeps,
--- each between spaces.
+-- ARGV: epoch, count of entries to go, their places; then per ghost its place and the channels it keeps, each between
+-- spaces.
 -- Fields are deleted before others are set: so entries can be removed when memory is full.
 local thread = life(KEYS[1], get('thread'))
 if not thread or thread.epoch ~= ARGV[1] then
@@ -38,14 +38,16 @@ end
 
 for n = 3, #ARGV, 1 do
   local is_ghost = n > count + 2
-  local entry = (not is_ghost or (n - count) % 2 == 1) and get('entry:' .. ARGV[n])
-  if entry then
-    local e = parse(entry)
+  local seq, entry, e
+  if not is_ghost or (n - count) % 2 == 1 then
+    seq, entry, e = named(ARGV[n])
+  end
+  if e then
     touched[e.ns] = {}
     if is_ghost then
-      make_ghost(ARGV[n], entry, e, ARGV[n + 1])
+      make_ghost(seq, entry, e, ARGV[n + 1])
     else
-      forget(ARGV[n], e)
+      forget(seq, e)
     end
   end
 end

@@ -1,7 +1,7 @@
--- Store.scan of many threads, those of KEYS. With: fields, order, parents, select
+-- Store.scan of many threads, those of KEYS. With: fields, order, parents, select, lives
 -- Grows with: all entries of these threads.
 -- ARGV: as in select; then id, epoch and sequence number of the entry that the page comes after ('' for none), the
--- limit
+-- limit; then as in lives
 local after_id, after_epoch, after_seq, limit = ARGV[5], ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 
 -- By id, then by which thread is younger (epochs begin with the time), then by sequence: the greatest first.
@@ -30,7 +30,7 @@ end
 
 local last = { id = raw(after_id), epoch = after_epoch, seq = after_seq }
 for number, key in ipairs(KEYS) do
-  local thread = life(key, redis.call('HGET', key, 'thread'))
+  local thread = indexed(number)
   local is_selected = selected(key)
   each_entry(key, thread and thread.seq + 1 or 0, function(seq, entry)
     local e = parse(entry)

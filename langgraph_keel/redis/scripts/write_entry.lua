@@ -1,12 +1,13 @@
 -- Store.write_entry. With: fields, life
 -- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
 -- put since.
--- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch and sequence
--- number of the base, what to check, member, ttl; then per channel of appends: name, count of rows, and each row's
+-- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence
+-- number and token of the base, what to check, time and id for the index, ttl; then per channel of appends: name, count of rows, and each row's
 -- count and body; after an empty name the repacks: name, count of rows, and each row's number, count and body.
 -- All that can be refused is refused before the first write: Redis does not take back what a script has written. Out
 -- of memory (OOM), Redis refuses the first ZADD or HSET, and lets a script go on that has written.
-local epoch, ns, id, parent, run, at, token, refs, header, base_epoch, base, check, member, ttl = unpack(ARGV, 1, 14)
+local epoch, ns, id, parent, run, at, token, refs, header, base_epoch, base, base_token,
+  check, member, ttl = unpack(ARGV, 1, 15)
 local found = redis.call('HMGET', KEYS[1], 'thread', field('head', ns), field('id', ns, id), field('id', ns, parent),
   'entry:' .. base)
 local thread = life(KEYS[1], found[1]) or { epoch = epoch, seq = 0, visible = 0, member = '' }
@@ -14,7 +15,7 @@ local thread = life(KEYS[1], found[1]) or { epoch = epoch, seq = 0, visible = 0,
 -- The same request again, because its reply was lost: answer as the first time.
 local same = found[3] and tonumber(found[3]:match('^%d+'))
 local old = same and parse(get('entry:' .. same))
-if old and old.token:match('^[^,]*') == token then
+if old and token_of(old) == token then
   local reply = { 'stored', thread.epoch, same }
   for first in old.token:gmatch(',(%d+)') do
     table.insert(reply, tonumber(first))
@@ -22,7 +23,9 @@ if old and old.token:match('^[^,]*') == token then
   return reply
 end
 
-if base ~= '' and (base_epoch ~= thread.epoch or not found[5] or parse(found[5]).state == 'ghost') then
+-- By its token too: a server that lost what was put last has used its number again.
+local of = base_epoch == thread.epoch and found[5] and parse(found[5])
+if base ~= '' and (not of or of.state == 'ghost' or token_of(of) ~= base_token) then
   return { 'gone' }
 end
 local head_state, head_id
@@ -41,7 +44,7 @@ local function put(name, value)
 end
 
 -- Append, numbered on from the highest number ever used there.
-local first, p = {}, 15
+local first, p = {}, 16
 while ARGV[p] ~= '' do
   local channel, rows = ARGV[p], tonumber(ARGV[p + 1])
   local number = tonumber(get(field('end', ns, channel)) or 0)

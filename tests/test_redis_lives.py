@@ -1,0 +1,140 @@
+"""RedisSaver: a thread that is no more and is begun anew, and a server that has lost what it acknowledged last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis_steps import Open, behind, keys, opened, put
+
+from langgraph_keel import KeelSaver, RedisSaver
+from langgraph_keel.redis import names
+from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+
+__all__ = ["behind", "opened"]  # fixtures
+End = Callable[[Any, bytes], object]
+
+
+def same_bucket(thread: str, count: int) -> list[str]:
+    """Other threads that are in the index with it."""
+    bucket = names.bucket_of(thread)
+    return [other for n in range(9000) if names.bucket_of(other := f"t{n}") == bucket][:count]
+
+
+def put_at(saver: KeelSaver, number: int, ts: str, run: str = "r") -> None:
+    checkpoint = checkpoint_of(f"{number:04}", {"list": [number]}, ts=ts)
+    saver.put(at(), checkpoint, {"run_id": run}, {})  # type: ignore[arg-type]
+
+
+def seen(saver: RedisSaver) -> tuple[list[tuple[str, str | None]], list[str | None]]:
+    """What listings of all threads show: ids of threads with their latest checkpoint, and checkpoints."""
+    return [(info.thread_id, info.latest) for info in saver.threads()], [id_of(found) for found in saver.list(None)]
+
+
+@pytest.mark.parametrize("end", [lambda behind, key: behind.pexpire(key, 1), lambda behind, key: behind.delete(key)])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_thread_begun_anew_is_listed_once(
+    opened: Open, behind: Any, redis_prefix: str, end: End, read_only: bool
+) -> None:
+    saver = opened()
+    put_at(saver, 1, "2026-01-01", run="old")
+    [key] = keys(behind, redis_prefix, ":thread:")
+    end(behind, key)
+    time.sleep(0.02)
+    put_at(saver, 2, "2026-01-02")
+    reader = opened(read_only=read_only)
+    for _ in range(2):
+        assert seen(reader) == ([("t", "0002")], ["0002"])
+    saver.delete_for_runs(["old"])
+    assert seen(reader) == ([("t", "0002")], ["0002"])
+    assert behind.zcard(f"{redis_prefix}:{{{names.bucket_of('t')}}}:threads") == (2 if read_only else 1)
+
+
+def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the trip to the indexes and that to the threads: it is the same life, elsewhere in the index."""
+    saver, other = opened(), opened()
+    put_at(saver, 1, "2026-01-01")
+    send = saver._redis.send
+    trips: list[str] = []
+
+    def between(request: Any) -> Any:
+        script = request.calls[0].script
+        if script != "find_threads":
+            trips.append(script)
+            put_at(other, 1 + len(trips), f"2026-01-0{1 + len(trips)}", run=f"run {len(trips)}")
+        return send(request)
+
+    monkeypatch.setattr(saver._redis, "send", between)
+    assert [info.thread_id for info in saver.threads()] == ["t"]
+    assert [id_of(found) for found in saver.list(None, limit=1)] == ["0003"]
+    assert saver._run(saver._store.find_runs(["run 3"])) == ["t"]
+    assert trips == ["read_threads", "search", "read_values", "find_runs"]
+
+
+def test_what_an_expired_thread_left_does_not_hide_its_follower(opened: Open, behind: Any, redis_prefix: str) -> None:
+    """The same checkpoint again, say from a backup: in the index it stands where the one that expired stood."""
+    expiring, stays = opened(ttl=0.05), opened()
+    put(expiring, 1)
+    time.sleep(0.1)
+    put(stays, 1)
+    for thread in same_bucket("t", 6):
+        put(expiring, 1, thread)
+        time.sleep(0.1)
+    assert seen(stays) == ([("t", "0001")], ["0001"])
+
+
+# -- a server that lost the last second ----------------------------------------------------------------------------
+
+
+class Rewound:
+    """A thread as it was before: what a failover or a power cut leaves, by DUMP and RESTORE."""
+
+    def __init__(self, behind: Any, prefix: str) -> None:
+        self._behind = behind
+        [self._key] = keys(behind, prefix, ":thread:")
+        self._dump = behind.dump(self._key)
+
+    def rewind(self) -> None:
+        self._behind.restore(self._key, 0, self._dump, replace=True)
+
+
+def big(who: str) -> dict[str, Any]:
+    return {"plan": {"who": who, "text": [who * 30] * 30}, "list": [f"{who} {n}" for n in range(20)]}
+
+
+@pytest.mark.parametrize("follows", ["head", "parent"])
+def test_nothing_is_built_on_what_was_lost(opened: Open, behind: Any, redis_prefix: str, follows: str) -> None:
+    """The number of the lost entry is used again: what one process knows of it must not be taken for another's."""
+    first, second = opened(on_conflict="fork"), opened(on_conflict="fork")
+    put(first, 1, values={"plan": 0, "list": [0]})
+    before = Rewound(behind, redis_prefix)
+    config = put_after(first, "0001", "0002", big("alice"))
+    before.rewind()
+    put_after(second, "0001", "0003", big("bob"))
+    if follows == "head":
+        assert values_of(first.get_tuple(at()) or pytest.fail("gone")) == big("bob")
+    parent = "0003" if follows == "head" else id_of(config)
+    put_after(first, parent, "0004", big("alice"))
+    found = opened().get_tuple(at("t", "", "0004")) or pytest.fail("gone")
+    assert values_of(found) == big("alice")
+
+
+def put_after(saver: KeelSaver, parent: str | None, number: str, values: Any) -> Any:
+    versions = dict.fromkeys(values, int(number))
+    return saver.put(at("t", "", parent), checkpoint_of(number, values), {}, versions)  # type: ignore[arg-type]
+
+
+def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened()
+    put(saver, 1)
+    before = Rewound(behind, redis_prefix)
+    put(saver, 2)
+    gone = [
+        node.stamp for node in saver._run(saver._store.read_graph("t")).nodes if node.address.checkpoint_id == "0002"
+    ]
+    before.rewind()
+    put(saver, 3)
+    saver._run(saver._store.remove_entries("t", gone, {}))
+    assert [id_of(found) for found in saver.list(at())] == ["0003", "0001"]
