@@ -13,8 +13,9 @@ from servers import SHARED
 from stores_postgres import postgres_store
 from stores_redis import redis_store
 
+from langgraph_keel.core.model import Thread
 from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
-from langgraph_keel.memory.store import MemoryStore, State, Thread
+from langgraph_keel.memory.store import MemoryStore, State
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.sqlite.rows import Work

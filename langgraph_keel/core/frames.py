@@ -53,6 +53,11 @@ def frame(data: bytes) -> bytes:
         packed = _compressor().compress(data)
         if len(packed) < len(data) * 0.9:
             return ZSTD + _checksum(ZSTD, packed) + packed
+    return raw_frame(data)
+
+
+def raw_frame(data: bytes) -> bytes:
+    """Frame `data` as it is."""
     return RAW + _checksum(RAW, data) + data
 
 

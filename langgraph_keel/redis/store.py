@@ -223,8 +223,7 @@ class RedisStore(Store[Request, Replies]):
         """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
         flat = yield from self._read(source, "read_thread")
         if not flat:
-            [[info]] = yield Request((Call("read_threads", (self.keys.thread(target),)),))
-            return not info
+            return not (yield from self._read(target, "has_thread"))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         member = moved_member(fields[b"thread"], target)
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)

@@ -108,6 +108,8 @@ class CopyingContract(RigFixtures):
         assert list(rig.face.list(None)) == []
         rig.author("copy").put({"a": 1})
         assert values_of(rig.face.read(at("copy"))) == {"a": 1}
+        with pytest.raises(ThreadExists, match="copy"):
+            rig.face.copy_thread("unknown", "copy")
 
     def test_branches_stay_branches(self, warm: Rig) -> None:
         warm.author().put({"n": 0})

@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from langgraph_keel.core.model import Thread
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Graph, NewEntry, Outcome, Run, Stamp
-from langgraph_keel.memory.store import MemoryStore, Request, State, Thread
+from langgraph_keel.memory.store import MemoryStore, Request, State
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
 
@@ -203,6 +204,20 @@ class CopyWritesOver(MemoryStore):
         return copied
 
 
+class CopyOfNothingIsNotRefused(MemoryStore):
+    """Looks at the target only if there is something to copy."""
+
+    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
+        def copy(state: State) -> bool:
+            if source in state and target not in state:
+                state[target] = self._copied(state[source], target)
+                return True
+            return source not in state
+
+        copied: bool = yield copy
+        return copied
+
+
 class FindsRunsOfHeadsOnly(MemoryStore):
     """Looks for a run in the newest entry of each thread only."""
 
@@ -234,6 +249,7 @@ REMOVING: Mapping[str, Callable[[], MemoryStore]] = {
         CopyForgetsWrites,
         CopyForgetsBranches,
         CopyWritesOver,
+        CopyOfNothingIsNotRefused,
         FindsRunsOfHeadsOnly,
     )
 }

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from langgraph_keel.core.model import Log, Thread
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Address, Batch, Moved, NewEntry, Outcome, Row, Stored
-from langgraph_keel.memory.store import Log, MemoryStore, Request, State, Thread
+from langgraph_keel.memory.store import MemoryStore, Request, State
 
 
 class ComparesNothing(MemoryStore):
