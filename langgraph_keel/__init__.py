@@ -42,6 +42,7 @@ from langgraph_keel.errors import (
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
+    from langgraph_keel.files import FileSaver
     from langgraph_keel.memory import MemorySaver
     from langgraph_keel.postgres import PostgresSaver
     from langgraph_keel.redis import RedisSaver
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _LAZY = {
+    "FileSaver": "langgraph_keel.files",
     "MemorySaver": "langgraph_keel.memory",
     "PostgresSaver": "langgraph_keel.postgres",
     "RedisSaver": "langgraph_keel.redis",
@@ -82,8 +84,8 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
 
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
-            `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket) or
-            `memory:`.
+            `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
+            `files:relative` or `files:/absolute` (a directory), or `memory:`.
         read_only: Never write, and do not create what is missing.
         **options: As for the saver that the URL names.
 
@@ -99,6 +101,8 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         return _opened("MemorySaver", **options)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
         return _opened("SqliteSaver", rest[3:], read_only=read_only, **options)
+    if scheme == "files" and rest.strip("/"):
+        return _opened("FileSaver", rest, read_only=read_only, **options)
     if scheme in ("postgresql", "postgres"):
         return _opened("PostgresSaver", url, read_only=read_only, **options)
     if scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"):
@@ -106,7 +110,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
     shown = f"{scheme}:..." if "@" in url else url  # never a password
     raise InvalidInput(
         f"{shown!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
-        "redis://... or memory:"
+        "redis://..., files:directory or memory:"
     )
 
 
@@ -123,6 +127,7 @@ __all__ = [
     "CheckpointConflict",
     "CorruptStore",
     "DurabilityWarning",
+    "FileSaver",
     "InvalidConfig",
     "InvalidInput",
     "KeelError",

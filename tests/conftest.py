@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import servers
 from cli_threads import made_store
-from places import KINDS, Place, file_place, postgres_place, redis_place
+from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
 from servers.server import Server
 
@@ -90,6 +90,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """An empty store that processes can share, on each backend that has one."""
     if request.param == "sqlite":
         return file_place(tmp_path)
+    if request.param == "files":
+        return files_place(tmp_path)
     if request.param == "postgres":
         return postgres_place(request.getfixturevalue("postgres_url"))
     return redis_place(request.getfixturevalue("redis_url"), request.getfixturevalue("redis_prefix"))

@@ -16,7 +16,7 @@ from servers import Proxy
 
 from langgraph_keel import KeelSaver, open_saver
 
-KINDS = ("sqlite", "postgres", "redis")
+KINDS = ("sqlite", "files", "postgres", "redis")
 # For the fixture `place`: only the stores that are reached over a network.
 ON_SERVERS = pytest.mark.parametrize("place", ["postgres", "redis"], indirect=True)
 
@@ -62,6 +62,10 @@ def integrity(path: Path) -> str:
         return str(connection.execute("PRAGMA integrity_check").fetchone()[0])
     finally:
         connection.close()
+
+
+def files_place(directory: Path) -> Place:
+    return Place("files", f"files:{directory}/files")
 
 
 def file_place(directory: Path) -> Place:

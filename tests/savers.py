@@ -13,7 +13,7 @@ import servers
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from redis import Redis
 
-from langgraph_keel import MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
+from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 
 # The fixture that starts the server which a saver needs, and tells child processes its URL.
 SERVERS = {"postgres": "postgres_server", "redis": "redis_server"}
@@ -55,6 +55,7 @@ SAVERS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[An
     "memory": lambda _: MemorySaver(),
     "sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "sqlite-memory": lambda _: SqliteSaver.from_conn_string(":memory:"),
+    "files": lambda directory: FileSaver(directory / "files"),
     "postgres": lambda _: postgres_saver(),
     "redis": lambda _: redis_saver(),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from servers import SHARED
+from stores_files import FilesUnderTest
 from stores_postgres import postgres_store
 from stores_redis import redis_store
 
@@ -107,6 +108,7 @@ def each_store(directory: Path) -> Iterator[dict[str, Any]]:
             "memory": MemoryUnderTest(),
             "sqlite": stack.enter_context(closing(SqliteUnderTest(str(directory / "keel.db")))),
             "sqlite-memory": stack.enter_context(closing(SqliteUnderTest(":memory:"))),
+            "files": stack.enter_context(closing(FilesUnderTest(directory / "files"))),
             "postgres": stack.enter_context(postgres_store(os.environ[SHARED["PostgreSQL"]])),
             "redis": stack.enter_context(redis_store(os.environ[SHARED["Redis"]])),
         }

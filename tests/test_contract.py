@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from servers import PostgresServer, RedisServer
 from stores import MemoryUnderTest, SqliteUnderTest
+from stores_files import FilesUnderTest
 from stores_postgres import PostgresUnderTest, postgres_store
 from stores_redis import RedisUnderTest, redis_store
 
@@ -22,6 +23,14 @@ class TestSqliteFile(SaverContract):
     @pytest.fixture
     def backend(self, tmp_path: Path) -> Iterator[SqliteUnderTest]:
         store = SqliteUnderTest(str(tmp_path / "keel.db"))
+        yield store
+        store.close()
+
+
+class TestFiles(SaverContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path) -> Iterator[FilesUnderTest]:
+        store = FilesUnderTest(tmp_path / "files")
         yield store
         store.close()
 

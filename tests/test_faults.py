@@ -1,230 +1,147 @@
-"""Faults of the disk, injected into system calls by strace: a named error, and nothing acknowledged is lost."""
+"""Faults of the disk at every call of a run that changes it, injected by strace: a named error, and nothing is lost.
+
+CI takes some of the calls, `KEEL_POWER_STATES=all` every one.
+"""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
-from places import integrity
+from places import Place
+from power import IGNORED, PLACES, Recording, Traced, check, expected, recorded, require_strace, run, values_at
 from test_encoding import checkpoint_of, config_for
-from test_processes_race import context
 
-from langgraph_keel import KeelError, SqliteSaver, StoreError, StoreFull
+from langgraph_keel import KeelError, StoreError, StoreFull
 
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-CALLS = "pwrite64,fdatasync,ftruncate"
+# The calls that change the files of a store, and what they may fail with; the run goes on with the next one.
+CALLS = {
+    "sqlite": ("pwrite64", "fdatasync", "ftruncate", "unlink"),
+    "files": ("pwrite64", "fdatasync", "fsync", "rename", "mkdir", "unlink"),
+}
+FAILURES = [
+    *((kind, call, "EIO", "StoreError") for kind, calls in CALLS.items() for call in calls),
+    # SQLite does not say why the memory that it shares cannot grow.
+    ("sqlite", "pwrite64", "ENOSPC", "StoreFull StoreError"),
+    *(("files", call, "ENOSPC", "StoreFull") for call in ("pwrite64", "fsync", "mkdir")),
+]
+DEATHS = [(kind, call) for kind, calls in CALLS.items() for call in calls]
+SOME = (1, 2, 3, 5, 8, 21, 144)
 PUTS = 6
 
 
-def usable_strace() -> bool:
-    return (
-        bool(shutil.which("strace"))
-        and not subprocess.run(
-            ["strace", "-qq", "-e", "trace=none", "true"], capture_output=True, check=False
-        ).returncode
-    )
+def calls() -> Iterator[int]:
+    """The calls to inject a fault at, counted from 1."""
+    return count(1) if os.environ.get("KEEL_POWER_STATES") == "all" else iter(SOME)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def strace() -> None:
-    if usable_strace():
-        return
-    message = "strace cannot be used here: faults of the disk are NOT tested (apt-get install strace, allow ptrace)"
-    if os.environ.get("KEEL_REQUIRE_SERVERS") == "1":
-        pytest.fail(message)
-    pytest.skip(message)
+def record(kind: str, fault: str, directory: Path) -> tuple[Place, Recording]:
+    directory.mkdir()
+    place = PLACES[kind](directory)
+    return place, recorded(run, place, "sound", 0, directory=directory, ignored=IGNORED, faults=[fault])
 
 
-def values_at(number: int) -> dict[str, Any]:
-    """Some kilobytes that do not compress, so that a put is many writes."""
-    return {
-        "number": number,
-        "messages": [HumanMessage(f"{n} {n * 7919**9}", id=str(n)) for n in range(number * 3)],
-        "blob": bytes((n * n * number + n // 7) % 251 for n in range(6000)),
-    }
+def check_after(recording: Recording, place: Place) -> None:
+    """All that was acknowledged is there as it was, and it can be written to."""
+    check(place, expected()[recording.acknowledged : recording.acknowledged + 2])
 
 
-def put_and_tell(saver: SqliteSaver, number: int, pipe: Connection) -> None:
-    """Put until it works, and tell of each attempt."""
-    for _ in range(1000):
-        try:
-            saver.put(config_for("t"), checkpoint_of(f"{number:08}", values_at(number)), METADATA, {})
-        except KeelError as error:
-            pipe.send((number, type(error).__name__, str(error)))
-            time.sleep(0.01)
-        else:
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kind", "call", "error", "names"), FAILURES)
+def test_a_failing_call_is_named_and_the_saver_works_on(
+    kind: str, call: str, error: str, names: str, tmp_path: Path
+) -> None:
+    require_strace()
+    for nth in calls():
+        place, recording = record(kind, f"{call}:error={error}:when={nth}", tmp_path / str(nth))
+        assert (recording.code, recording.acknowledged) == (0, len(expected()) - 1), (nth, recording.told)
+        assert {name for name, _ in recording.told} <= set(names.split()), nth
+        assert all(str(tmp_path / str(nth)) in says for _, says in recording.told), nth
+        check_after(recording, place)
+        if not recording.injected:
+            break
+    assert nth > 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("kind", "call"), DEATHS)
+def test_a_kill_in_the_middle_of_a_call_loses_nothing(kind: str, call: str, tmp_path: Path) -> None:
+    require_strace()
+    for nth in calls():
+        place, recording = record(kind, f"{call}:signal=KILL:when={nth}", tmp_path / str(nth))
+        check_after(recording, place)
+        if recording.code == 0:
+            break
+        assert recording.code == -signal.SIGKILL, nth
+        assert not recording.told, nth
+    assert nth > 1
+
+
+# -- a disk that is full for a while -----------------------------------------------------------------------------------
+
+
+def put_and_tell(place: Place, pipe: Connection) -> None:
+    """Put, each until it works, and tell of each attempt."""
+    with place.open() as saver:
+        for number in range(PUTS + 1):
+            while (failure := failure_of(saver, number)) is not None:
+                pipe.send((number, *failure))
+                time.sleep(0.01)
             pipe.send((number, "kept", ""))
-            return
-
-
-def child(path: Path, pipe: Connection) -> None:
-    with SqliteSaver(path) as saver:
-        put_and_tell(saver, 0, pipe)
-        assert pipe.recv() == "go"
-        for number in range(1, PUTS + 1):
-            put_and_tell(saver, number, pipe)
+            assert number or pipe.recv() == "go"
         pipe.send("done")
         assert pipe.recv() == "end"
 
 
-class Patient:
-    """A process that puts, and strace attached to it."""
-
-    def __init__(self, path: Path, fault: str) -> None:
-        self.path = path
-        mp = context()
-        self.pipe, theirs = mp.Pipe()
-        self.process = mp.Process(target=child, args=(path, theirs))
-        self.process.start()
-        theirs.close()
-        self.told: list[Any] = [self.pipe.recv()]
-        self.strace = self.attached(fault)
-
-    def attached(self, fault: str) -> subprocess.Popen[str]:
-        command = ["strace", "-f", "-p", str(self.process.pid), "-e", f"trace={CALLS}", "-e", f"inject={fault}"]
-        tracer = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        assert tracer.stderr
-        line = tracer.stderr.readline()
-        assert "attached" in line, line
-        while not self.traced():
-            time.sleep(0.005)
-        return tracer
-
-    def traced(self) -> bool:
-        """Whether all its threads are."""
-        tasks = list(Path(f"/proc/{self.process.pid}/task").iterdir())
-        return all("TracerPid:\t0\n" not in (task / "status").read_text() for task in tasks)
-
-    def run(self) -> list[Any]:
-        """Let it put; return what it told until it was done or died."""
-        self.pipe.send("go")
-        try:
-            while self.told[-1] != "done":
-                assert self.pipe.poll(60), "it hangs"
-                self.told.append(self.pipe.recv())
-        except (EOFError, ConnectionResetError):
-            pass
-        return self.told
-
-    def detach(self) -> str:
-        """Take strace away; return what it saw."""
-        self.strace.send_signal(signal.SIGINT)
-        return self.strace.communicate(timeout=30)[1]
-
-    def end(self) -> int | None:
-        if self.process.is_alive() and self.told[-1] == "done":
-            self.pipe.send("end")
-        self.process.join(30)
-        code = self.process.exitcode
-        self.process.kill()
-        self.pipe.close()
-        return code
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keel.db"
-
-
-@pytest.fixture
-def patients() -> Iterator[list[Patient]]:
-    made: list[Patient] = []
-    yield made
-    for patient in made:
-        patient.process.kill()
-        patient.strace.kill()
-
-
-def kept_of(told: list[Any]) -> set[int]:
-    return {one[0] for one in told if one != "done" and one[1] == "kept"}
-
-
-def errors_of(told: list[Any]) -> list[tuple[str, str]]:
-    return [(one[1], one[2]) for one in told if one != "done" and one[1] != "kept"]
-
-
-def check_store(path: Path, kept: set[int]) -> None:
-    """All that was acknowledged is there as it was; what is there besides is whole; and it can be written to."""
-    assert integrity(path) == "ok"
-    with SqliteSaver(path) as saver:
-        found = {one.checkpoint["channel_values"]["number"]: one for one in saver.list(config_for("t"))}
-        assert kept <= found.keys()
-        for number, one in found.items():
-            assert one.checkpoint["channel_values"] == values_at(number)
-        saver.put(config_for("t"), checkpoint_of("00000099", values_at(9)), METADATA, {})
-        assert saver.get_tuple(config_for("t")).checkpoint["channel_values"] == values_at(9)  # type: ignore[union-attr]
-
-
-CASES = [
-    *((f"pwrite64:error=EIO:when={nth}", "StoreError") for nth in (1, 2, 7, 20, 40)),
-    *((f"pwrite64:error=ENOSPC:when={nth}", "StoreFull") for nth in (1, 2, 7, 20, 40)),
-    *((f"fdatasync:error={error}:when={nth}", "StoreError") for error in ("EIO", "ENOSPC") for nth in (1, 2, 4)),
-]
-KILLS = [
-    *(f"pwrite64:signal=KILL:when={nth}" for nth in (1, 2, 3, 7, 12, 20, 33, 50)),
-    *(f"fdatasync:signal=KILL:when={nth}" for nth in (1, 2, 3, 5)),
-]
+def failure_of(saver: Any, number: int) -> tuple[str, str] | None:
+    try:
+        saver.put(config_for("t"), checkpoint_of(f"{number:08}", values_at(number)), {"source": "loop", "step": 1}, {})
+    except KeelError as error:
+        return type(error).__name__, str(error)
+    return None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "error"), CASES)
-def test_a_failing_write_is_named_and_the_saver_works_on(
-    fault: str, error: str, path: Path, patients: list[Patient]
-) -> None:
-    patient = Patient(path, fault)
-    patients.append(patient)
-    told = patient.run()
-    seen = patient.detach()
-    assert patient.end() == 0
-    assert "(INJECTED)" in seen
-    (failed,) = errors_of(told)
-    assert failed[0] == error
-    assert "keel.db" in failed[1]
-    assert kept_of(told) == set(range(PUTS + 1))
-    check_store(path, kept_of(told))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", KILLS)
-def test_a_kill_in_the_middle_of_a_write_loses_nothing(fault: str, path: Path, patients: list[Patient]) -> None:
-    patient = Patient(path, fault)
-    patients.append(patient)
-    told = patient.run()
-    assert patient.end() == -signal.SIGKILL
-    patient.strace.communicate(timeout=30)
-    assert not errors_of(told)
-    assert len(kept_of(told)) <= PUTS
-    check_store(path, kept_of(told))
-
-
-@pytest.mark.slow
-def test_a_disk_that_is_full_for_a_while(path: Path, patients: list[Patient]) -> None:
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_disk_that_is_full_for_a_while(kind: str, tmp_path: Path) -> None:
     """Every write fails until there is room again; the process goes on, and so does the thread."""
-    patient = Patient(path, "pwrite64:error=ENOSPC:when=1+")
-    patients.append(patient)
-    patient.pipe.send("go")
-    for _ in range(3):
-        number, name, says = patient.pipe.recv()
-        assert (number, name) == (1, StoreFull.__name__)
-        assert "keel.db: no space left" in says
-    with SqliteSaver(path) as saver:
-        assert saver.get_tuple(config_for("t")).checkpoint["channel_values"] == values_at(0)  # type: ignore[union-attr]
-    patient.detach()
-    while patient.told[-1] != "done":
-        assert patient.pipe.poll(60)
-        patient.told.append(patient.pipe.recv())
-    assert patient.end() == 0
-    assert kept_of(patient.told) == set(range(PUTS + 1))
-    check_store(path, kept_of(patient.told))
+    require_strace()
+    place = PLACES[kind](tmp_path)
+    full = "pwrite64:error=ENOSPC:when=1+"
+    traced = Traced(put_and_tell, place, options=["-e", "trace=pwrite64", "-e", f"inject={full}"])
+    try:
+        traced.tell("go")
+        for _ in range(3):
+            number, name, says = traced.hear()
+            assert (number, name) == (1, StoreFull.__name__)
+            assert str(tmp_path) in says
+            assert "no space left" in says
+        assert numbers_in(place) == [0]
+        traced.detach()
+        told = traced.hear_all()
+        assert traced.end() == 0
+    finally:
+        traced.kill()
+    assert [one[0] for one in told if one[1] == "kept"] == list(range(PUTS + 1))
+    assert numbers_in(place) == list(range(PUTS + 1))
+
+
+def numbers_in(place: Place) -> list[int]:
+    """The checkpoints of the thread, oldest first; each is whole."""
+    place.check()
+    with place.open(read_only=True) as saver:
+        found = [one.checkpoint["channel_values"] for one in saver.list(config_for("t"))]
+    assert found == [values_at(values["number"]) for values in found]
+    return [values["number"] for values in reversed(found)]
 
 
 def test_the_errors_are_the_builtins_that_fit() -> None:

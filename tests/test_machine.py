@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from stores import MemoryUnderTest, SqliteUnderTest
+from stores_files import FilesUnderTest
 from stores_postgres import PostgresUnderTest
 from stores_redis import RedisUnderTest, redis_store
 
@@ -24,6 +25,18 @@ class SqliteMachine(SaverMachine):
     def make_backend(self) -> SqliteUnderTest:
         self._directory = TemporaryDirectory()
         return SqliteUnderTest(str(Path(self._directory.name) / "keel.db"))
+
+    def release(self) -> None:
+        self.backend.close()
+        self._directory.cleanup()
+
+
+class FilesMachine(SaverMachine):
+    backend: FilesUnderTest
+
+    def make_backend(self) -> FilesUnderTest:
+        self._directory = TemporaryDirectory()
+        return FilesUnderTest(Path(self._directory.name) / "files")
 
     def release(self) -> None:
         self.backend.close()
@@ -61,6 +74,11 @@ def test_memory_keeps_what_the_oracle_keeps() -> None:
 @pytest.mark.slow
 def test_sqlite_keeps_what_the_oracle_keeps() -> None:
     run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=25))
+
+
+@pytest.mark.slow
+def test_files_keep_what_the_oracle_keeps() -> None:
+    run_state_machine_as_test(FilesMachine, settings=settings(SETTINGS, max_examples=20))
 
 
 @pytest.mark.slow

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +36,12 @@ HEADINGS = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ 
 QUICK_START = TEXT[TEXT.index("## Quick start") : TEXT.index("## Two requests")]
 
 
-@pytest.mark.parametrize("backend", ["PostgreSQL", "Redis, Valkey", "Redis Cluster"])
+@pytest.mark.parametrize("backend", ["files", "PostgreSQL", "Redis, Valkey", "Redis Cluster"])
 def test_the_quick_start_runs_on_another_backend_by_one_line(
-    backend: str, postgres_url: str, redis_url: str, redis_cluster_url: str, redis_prefix: str
+    backend: str, postgres_url: str, redis_url: str, redis_cluster_url: str, redis_prefix: str, tmp_path: Path
 ) -> None:
     urls = {"PostgreSQL": postgres_url, "Redis, Valkey": redis_url, "Redis Cluster": redis_cluster_url}
+    urls["files"] = f"{tmp_path}/agents"
     line = re.sub(r'"[^"]*"', repr(urls[backend]), LINES[backend])
     name = line.split()[1].partition(".")[0]
     program = "\n".join(blocks("python", QUICK_START)).replace(LINES["SQLite"], line).replace("SqliteSaver", name)
@@ -46,9 +51,24 @@ def test_the_quick_start_runs_on_another_backend_by_one_line(
     names: dict[str, Any] = {"__name__": "readme"}
     exec(compile(program, "README.md", "exec"), names)
     names["saver"].close()
-    with open_saver(urls[backend]) as saver:
+    with open_saver(f"files:{urls[backend]}" if backend == "files" else urls[backend]) as saver:
         assert saver.get_tuple(names["config"])
         saver.delete_thread(redis_prefix)
+
+
+FILES = TEXT[TEXT.index("## State you can read") : TEXT.index("## Two requests")]
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+def test_the_demonstration_of_files_runs(tmp_path: Path) -> None:
+    names = {f"GIT_{who}_{what}": "ada@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = {**os.environ, **names, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "\n".join(["set -e", *blocks("bash", FILES)])
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    shown = "killed, as it should be\n".join(blocks("text", FILES))
+    assert done.stdout == shown
 
 
 def test_the_two_commands_are_the_ones_that_ci_runs() -> None:

@@ -29,6 +29,7 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 # What strictness changes is the serializer, which every backend has in common: two of them tell.
 RUNS = [
     *((saver, strict) for saver in ("keel_memory", "keel_sqlite", "keel_sqlite_aes") for strict in (False, True)),
+    ("keel_files", False),
     ("keel_postgres", False),
     ("keel_redis", False),
 ]

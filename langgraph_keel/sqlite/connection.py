@@ -127,12 +127,24 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
     if _is_ours(connection, path):
+        _write_ahead(connection, path)
         return
     if not create:
         raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection, path)
     connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
+
+
+def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
+    """Have a write-ahead log, also in a database that a backup has left without (`VACUUM INTO`, `.backup`).
+
+    With a rollback journal, an acknowledged put can be rolled back after a power cut: its commit is the removal of the
+    journal, which SQLite makes durable with `synchronous=EXTRA` only.
+    """
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode not in ("wal", "memory"):
+        raise StoreError(f"{path}: SQLite could not switch to a write-ahead log, and stays in mode {mode!r}")
 
 
 def schema() -> str:

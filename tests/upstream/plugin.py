@@ -26,7 +26,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as LangGraphAsyncSqliteSaver
 from savers import postgres_saver, redis_saver
 
-from langgraph_keel import MemorySaver, SqliteSaver
+from langgraph_keel import FileSaver, MemorySaver, SqliteSaver
 
 # LangGraph's conftest, imported after this plugin, reads it: no test then needs a server.
 os.environ["NO_DOCKER"] = "true"
@@ -49,6 +49,7 @@ async def as_async(opening: AbstractContextManager[Saver]) -> AsyncIterator[Save
 SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
+    "keel_files": lambda directory: FileSaver(directory / "files"),
     "keel_postgres": lambda _: postgres_saver(),
     "keel_redis": lambda _: redis_saver(),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
@@ -58,6 +59,7 @@ SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
 ASYNC: dict[str, Callable[[Path], AbstractAsyncContextManager[Saver]]] = {
     "keel_memory": lambda _: MemorySaver(),
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
+    "keel_files": lambda directory: FileSaver(directory / "files"),
     "keel_postgres": lambda _: as_async(postgres_saver()),
     "keel_redis": lambda _: as_async(redis_saver()),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),

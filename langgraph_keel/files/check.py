@@ -1,0 +1,254 @@
+"""What is in a store of files and was not written so: damage, leftovers, conflicts of git. And its repair.
+
+The command line shows what is found here (`keel check`, `keel repair`). Nothing is ever thrown away: what cannot be
+read is moved aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+
+from langgraph_keel.errors import CorruptStore, NewerFormat
+from langgraph_keel.files.branches import Decision, decisions
+from langgraph_keel.files.lines import COMMITS, Bodies, Line, blobs_in, line_of, parsed
+from langgraph_keel.files.listing import id_of
+from langgraph_keel.files.log import Replica, lines_in
+from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch
+
+Kind = Literal["harmless", "repairable", "decide", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as Keel writes it.
+
+    Attributes:
+        kind: `harmless`: left by something that was interrupted; `repairable`: by `repair`; `decide`: a person must;
+            `lost`: gone, also after a repair.
+        thread_id: The thread it is about, if it is about one.
+        path: The file or directory.
+        offset: The byte in it, if it is about one.
+        message: What was found.
+        advice: What to do.
+    """
+
+    kind: Kind
+    thread_id: str | None
+    path: str
+    message: str
+    advice: str = ""
+    offset: int | None = None
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What of a log can be read, whatever stands between.
+
+    Attributes:
+        kept: Lines that a sound log can be made of.
+        changed: Where lines stand that are whole but for their checksum: somebody has edited them, or a letter has
+            flipped. They are kept as they are now.
+        dropped: Lines that are damaged, or say what cannot be without one that is.
+    """
+
+    kept: list[Line]
+    changed: list[int]
+    dropped: list[tuple[int, str]]
+
+
+def salvaged(files: ThreadFiles, data: bytes) -> Salvage:
+    """Return the lines of a log that still make sense together: whole transactions, and no item that is missing."""
+    replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load)
+    items: set[tuple[str, str, int]] = set()
+    for line in _beginning(files, data):
+        try:
+            fields, line = _whole(line, salvage.changed)
+            _require_items(fields, items)
+            bodies.check(fields, line)
+            replica.apply(fields, line)
+        except (ValueError, CorruptStore, KeyError, TypeError, AttributeError) as error:
+            salvage.dropped.append((line.offset, str(error)))
+            continue
+        salvage.kept.append(line)
+        if fields["k"] == "item":
+            items.add((fields.get("ns", ""), fields["ch"], fields["n"]))
+    return salvage
+
+
+def _whole(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
+    """Return a record and its line; one that is whole but for its checksum gets another one."""
+    try:
+        return parsed(line), line
+    except ValueError:
+        fields = orjson.loads(memoryview(line))
+        if not isinstance(fields, dict) or fields.get("k") not in COMMITS | {"item"}:
+            raise
+        fields.pop("crc", None)
+        anew = Line(line_of(fields)[:-1])
+        anew.offset = line.offset
+        changed.append(line.offset)
+        return fields, anew
+
+
+def _beginning(files: ThreadFiles, data: bytes) -> Iterator[Line]:
+    """Return the lines of a log; before them what it should begin with, if it does not."""
+    lines = lines_in(data)
+    first = next(lines, None)
+    try:
+        is_there = first is not None and parsed(first)["k"] == "thread"
+    except (ValueError, KeyError):
+        is_there = False
+    if not is_there:
+        line = Line(first_line(files.thread_id, new_epoch())[:-1])
+        line.offset = 0
+        yield line
+    if first is not None:
+        yield first
+    yield from lines
+
+
+def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) -> None:
+    if fields["k"] != "ckpt":
+        return
+    for channel, ref in fields["ch"].items():
+        runs = [run for runs in ref.values() for run in runs] if isinstance(ref, dict) else ()
+        for number in (number for lo, hi in runs for number in range(lo, hi)):
+            if (fields.get("ns", ""), channel, number) not in items:
+                raise CorruptStore(f"checkpoint {fields['id']!r} needs item {number} of {channel!r}, which is missing")
+
+
+class Check:
+    """A look at all of a store.
+
+    Args:
+        root: Its directory.
+        timeout: Seconds that a repair waits for a log.
+    """
+
+    def __init__(self, root: Path, timeout: float) -> None:
+        self._root = root
+        self._threads = root / "threads"
+        self._timeout = timeout
+
+    def findings(self) -> Iterator[Finding]:
+        """Look at everything, and change nothing.
+
+        Raises:
+            NewerFormat: A newer Keel wrote one of the logs.
+        """
+        unmerged = {decision.path: decision for decision in decisions(self._root)}
+        yield from map(_conflict, unmerged.values())
+        for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
+            if path.name in (".gitattributes", ".gitignore"):
+                continue
+            thread_id = id_of(path) if path.is_dir() else None
+            if path.name.startswith(".") or thread_id is None:
+                yield _stray(path)
+            else:
+                yield from self._thread(path, thread_id)
+
+    def _thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
+        files = ThreadFiles(path, thread_id, self._timeout)
+        for left in path.glob("**/*.tmp"):
+            yield Finding("harmless", thread_id, str(left), "a write that was interrupted has left this file")
+        if not files.log.exists():
+            yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring the log back")
+            return
+        data = files.log.read_bytes()
+        replica = Replica(thread_id)
+        try:
+            replica.read(data, str(files.log))
+        except NewerFormat:
+            raise
+        except CorruptStore as error:
+            yield from _damage(files, data, error)
+            return
+        yield from _values(files, data[: replica.end])
+        if replica.end < len(data):
+            size = len(data) - replica.end
+            message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
+            yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
+
+    def repair(self) -> Iterator[Finding]:
+        """Make every damaged log anew of what can be read, beside the damaged one.
+
+        Returns:
+            What was found, as of before the repair; those that are `repairable` are repaired.
+        """
+        for finding in list(self.findings()):
+            if finding.kind == "repairable" and finding.thread_id is not None:
+                aside = _repair(ThreadFiles(Path(finding.path).parent, finding.thread_id, self._timeout))
+                yield Finding("repairable", finding.thread_id, finding.path, finding.message, aside, finding.offset)
+            else:
+                yield finding
+
+
+def _conflict(decision: Decision) -> Finding:
+    sides = {"ours": decision.ours, "theirs": decision.theirs}
+    lines = [f"two branches have both gone on with this thread after {decision.shared} checkpoints:"]
+    for name, side in sides.items():
+        what = "has deleted it" if side is None else f"has put {side.checkpoints} more, the last at {side.updated_at}"
+        broken = "" if side is None or side.is_sound else " (its log is damaged)"
+        lines.append(f"  {name} {what}{broken}")
+    advice = "\n".join(f"to keep {name}: {command}" for name, command in decision.commands.items())
+    return Finding("decide", decision.thread_id or None, decision.path, "\n".join(lines), advice)
+
+
+def _stray(path: Path) -> Finding:
+    if path.name.startswith((".new-", ".gone-")):
+        return Finding(
+            "harmless", None, str(path), "a thread that was being made, or deleted, when that was interrupted"
+        )
+    return Finding("harmless", None, str(path), "this is no thread's, and is left alone")
+
+
+def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Finding]:
+    salvage = salvaged(files, data)
+    offset = min([*salvage.changed, *(at for at, _ in salvage.dropped)], default=None)
+    message = f"{error}\n{len(salvage.kept)} lines can be read"
+    if salvage.changed:
+        message += (
+            f", {len(salvage.changed)} of them changed since they were written (repair keeps them as they are now)"
+        )
+    if salvage.dropped:
+        message += f"; {len(salvage.dropped)} cannot, or not without those:"
+    shown = [f"  byte {at}: {why}" for at, why in salvage.dropped[:10]]
+    more = [f"  and {len(salvage.dropped) - 10} more"] if len(salvage.dropped) > 10 else []
+    advice = "a copy from git or from a backup loses least; otherwise `keel repair` keeps what can be read"
+    yield Finding("repairable", files.thread_id, str(files.log), "\n".join([message, *shown, *more]), advice, offset)
+
+
+def _values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
+    bodies, named = Bodies(files.load), set[str]()
+    for line in lines_in(data):
+        fields = parsed(line)
+        named.update(f"{blob}.json" for blob in blobs_in(fields))
+        try:
+            bodies.check(fields, line)
+        except CorruptStore as error:
+            yield Finding("lost", files.thread_id, str(files.log), str(error), "bring the file back", line.offset)
+    folder = files.directory / BLOBS
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        if path.name not in named and path.suffix != ".tmp":
+            yield Finding("harmless", files.thread_id, str(path), "a value that no line of the log refers to")
+
+
+def _repair(files: ThreadFiles) -> str:
+    """Put a log in place that holds what can be read; return where the old one is now."""
+    with files.writing() as handle:
+        if handle is None:
+            return "it is gone by now"
+        data = files.log.read_bytes()
+        salvage = salvaged(files, data)
+        aside = files.put_aside(data)
+        with files.replaced(_log_of(files, salvage)):
+            return f"repaired; the damaged log is {aside}"
+
+
+def _log_of(files: ThreadFiles, salvage: Salvage) -> bytes:
+    return b"".join(line + b"\n" for line in salvage.kept)

@@ -1,0 +1,102 @@
+"""What `git=True` adds to the verbs. Every wait for git is a request of its own, so no loop waits for it.
+
+`CommittingStore` takes the place of `FileStore`, and `Committing` that of the core's plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkpoint_metadata
+
+from langgraph_keel.core.address import address_of
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import Address, Batch, Graph, NewEntry, Outcome, Run
+from langgraph_keel.files.git import Commits
+from langgraph_keel.files.requests import Work
+from langgraph_keel.files.store import FileStore
+
+
+class CommittingStore(FileStore):
+    """A store that commits: what a run has left before the next one begins, and every removal and copy."""
+
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+
+    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+        """See `Store.write_entry`."""
+        yield from self._commit_run(new.address.thread_id)
+        return (yield from super().write_entry(new))
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+        """See `Store.write_batch`."""
+        yield from self._commit_run(address.thread_id)
+        yield from super().write_batch(address, batch)
+
+    def _commit_run(self, thread_id: str) -> Plan[Work, Any, None]:
+        if self._commits.is_due(thread_id):
+            yield Work(lambda _: self._commits.commit(thread_id))
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Work, Any, int]:
+        """See `Store.remove_rows`: the last step of every removal."""
+        removed = yield from super().remove_rows(thread_id, live, graph)
+        yield from self._commit(thread_id, "pruned")
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+        """See `Store.delete_thread`."""
+        yield from super().delete_thread(thread_id)
+        yield from self._commit(thread_id, "deleted")
+
+    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
+        """See `Store.copy_thread`."""
+        copied = yield from super().copy_thread(source, target)
+        if copied:
+            yield from self._commit(target, f"copied from {source}")
+        return copied
+
+    def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
+        yield Work(lambda _: self._commits.changed(thread_id, what))
+
+
+class Committing(Checkpoints[Work, Any]):
+    """The saver's plans, which tell `Commits` of every checkpoint and of every task's writes.
+
+    Args:
+        plain: The plans of a saver that was just made.
+        commits: Whom to tell.
+    """
+
+    def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
+        super().__init__(plain.store, plain.memo, plain.on_conflict)
+        self._commits = commits
+
+    def put(
+        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Plan[Work, Any, RunnableConfig]:
+        """See `Checkpoints.put`."""
+        address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
+        self._commits.before_put(address, about)
+        stored = yield from super().put(codec, config, checkpoint, metadata)
+        self._commits.put(address, checkpoint, about)
+        return stored
+
+    def put_writes(
+        self,
+        codec: Codec,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Plan[Work, Any, None]:
+        """See `Checkpoints.put_writes`."""
+        address, channels = address_of(config), [channel for channel, _ in writes]
+        self._commits.before_writes(address, channels)
+        yield from super().put_writes(codec, config, writes, task_id, task_path)
+        self._commits.put_writes(address, channels)

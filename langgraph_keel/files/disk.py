@@ -1,0 +1,106 @@
+"""The disk: what must be done for a write to be there after a power cut, and the errors of the system by name.
+
+Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: a failed one is never
+repeated as if it could still help (https://wiki.postgresql.org/wiki/Fsync_Errors).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from secrets import token_hex
+
+from langgraph_keel.errors import KeelError, ReadOnlyStore, StoreBusy, StoreError, StoreFull
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover: Windows, where nothing keeps two processes apart
+    fcntl = None  # type: ignore[assignment]
+
+POLL = 0.001
+"""Seconds between two looks at a lock that somebody else holds: a put takes about as long."""
+MODE = 0o666
+
+
+@contextmanager
+def named_errors(where: Path) -> Iterator[None]:
+    """Raise the system's errors by Keel's names."""
+    try:
+        yield
+    except KeelError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreFull(f"{where}: no space left; nothing was written ({error.strerror})") from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise ReadOnlyStore(f"{where}: this user may not do that there ({error.strerror})") from error
+        raise StoreError(f"{where}: the disk failed: {error}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_all(handle: int, data: bytes, at: int) -> None:
+    """Write at a place; one call, unless the system takes less."""
+    while data:
+        written = os.pwrite(handle, data, at)
+        data, at = data[written:], at + written
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Make a file, or replace it as a whole; its name is durable only after `sync_directory`."""
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    try:
+        write_all(handle, data, 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(temporary, path)
+
+
+def lock(handle: int, deadline: float, where: Path) -> None:
+    """Wait for the lock of an open file.
+
+    Raises:
+        StoreBusy: Somebody else held it until `deadline`.
+    """
+    while fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StoreBusy(f"{where}: another process or thread holds it; nothing was written") from None
+        time.sleep(POLL)
+
+
+def give_back(file: FileIO) -> None:
+    """Give back the lock of a file, and close it.
+
+    Closing alone would not do: a process that was forked meanwhile has the same open file, and would keep the lock.
+    """
+    try:
+        if fcntl is not None:
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+    finally:
+        file.close()
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file: git and compaction put another one there."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

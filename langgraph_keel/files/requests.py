@@ -1,0 +1,33 @@
+"""Requests: a function of the store's directory, which the driver calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from langgraph_keel.files.threads import ThreadFiles
+
+
+class Root(Protocol):
+    """What a request is given."""
+
+    def thread(self, thread_id: str) -> ThreadFiles:
+        """Return the files of a thread, which need not be there."""
+        ...
+
+    def threads(self) -> Iterator[ThreadFiles]:
+        """Return the files of every thread that is there."""
+        ...
+
+    def newest(self, after: tuple[str, str] | None) -> Iterator[ThreadFiles]:
+        """Return the threads that come after a place in the listing, last activity first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request, atomic by itself: it reads, or changes, one thread; or it reads one after the other."""
+
+    run: Callable[[Root], Any]
+    writes: bool = False

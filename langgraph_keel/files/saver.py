@@ -1,0 +1,94 @@
+"""FileSaver: a directory of plain text, which people can read, compare and keep in git."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.files.check import Check, Finding
+from langgraph_keel.files.committing import Committing, CommittingStore
+from langgraph_keel.files.driver import AsyncFileDriver, FileDriver
+from langgraph_keel.files.git import Commits
+from langgraph_keel.files.store import FileStore
+from langgraph_keel.saver import KeelSaver
+
+MEMORY = 64 * 1024 * 1024
+
+
+class FileSaver(KeelSaver):
+    """A checkpointer on a directory, for one machine and any number of processes and threads.
+
+    A thread is a directory with a log to which lines of JSON are appended: `cat`, `grep`, `jq` and `git diff` show what
+    an agent has done (`files/FORMAT.md`). Acknowledged means on disk (`fdatasync`, and `fsync` of new directories),
+    also through power loss. Made on first use.
+
+    Args:
+        root: The directory: empty, missing, or a store.
+        timeout: Seconds a call may wait for others before it raises `StoreBusy`.
+        read_only: Never write, and do not create what is missing.
+        auto_setup: Make the store on first use; otherwise `setup()` must have been called once.
+        memory: About how many bytes of the threads used last to keep, so that they need not be read again.
+        git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
+            logged, and never fails a put.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+
+    Raises:
+        InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        timeout: float = 30.0,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        memory: int = MEMORY,
+        git: bool = False,
+        **options: Any,
+    ) -> None:
+        if os.fspath(root).startswith("files:"):
+            raise InvalidInput(f"{root!r} is a URL: use open_saver(url), or pass the path alone")
+        # Whatever the working directory is later.
+        path = Path(os.path.abspath(root))
+        self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
+        self._commits = Commits(path) if git else None
+        store = CommittingStore(self._commits) if self._commits else FileStore()
+        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
+        if self._commits:
+            self._backend = replace(self._backend, checkpoints=Committing(self._backend.checkpoints, self._commits))
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        return cls(conn_string, **options)
+
+    def setup(self) -> None:
+        """Make the store if it is not there. Safe to call again, and from many processes at once."""
+        self._files.setup()
+
+    def check(self) -> Iterator[Finding]:
+        """Read everything, and say what is not as it was written: damage, leftovers, conflicts of git. Changes nothing.
+
+        Raises:
+            NewerFormat: A newer Keel wrote one of the logs.
+        """
+        return Check(self._files.root, self._files.timeout).findings()
+
+    def repair(self) -> Iterator[Finding]:
+        """Make every damaged log anew of what can be read; the damaged one stays beside it under another name.
+
+        Returns:
+            What `check` finds, as of before the repair, each when it is dealt with.
+        """
+        return Check(self._files.root, self._files.timeout).repair()
+
+    def close(self) -> None:
+        """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""
+        self._files.close()
+        if self._commits:
+            self._commits.close()

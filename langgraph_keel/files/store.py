@@ -1,0 +1,242 @@
+"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from langgraph_keel.core.model import (
+    Record,
+    Thread,
+    ancestors,
+    entry_of,
+    found,
+    graph_of,
+    info_of,
+    page,
+    selected,
+    sequence_of,
+    verdict,
+)
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import (
+    Address,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Outcome,
+    Query,
+    Row,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.core.store import Store
+from langgraph_keel.files.compaction import compact, copy
+from langgraph_keel.files.lines import Bodies, Draft
+from langgraph_keel.files.log import Replica
+from langgraph_keel.files.requests import Root, Work
+from langgraph_keel.files.threads import ThreadFiles
+
+T = TypeVar("T")
+Look = Callable[[Thread, Bodies], T]
+
+
+class FileStore(Store[Work, Any]):
+    """A directory of threads, each an append-only log. Stateless."""
+
+    def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
+        reply: T = yield Work(lambda root: _looked(root.thread(thread_id), look, otherwise))
+        return reply
+
+    def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
+        reply: T = yield Work(lambda root: root.thread(thread_id).change(decide), writes=True)
+        return reply
+
+    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+        """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
+        outcome: Outcome = yield from self._change(new.address.thread_id, partial(_put, new))
+        return outcome
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+        """See `Store.write_batch`."""
+
+        def decide(replica: Replica, draft: Draft) -> None:
+            draft.writes(address.checkpoint_ns, str(address.checkpoint_id), batch)
+
+        yield from self._change(address.thread_id, decide)
+
+    def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
+        """See `Store.read_entry`."""
+
+        def look(thread: Thread, bodies: Bodies) -> Found | None:
+            record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
+            return whole(found(thread, record), bodies) if record else None
+
+        return (yield from self._look(address.thread_id, look, None))
+
+    def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
+        """See `Store.scan`. Of all threads: every log is read."""
+
+        def scanned(root: Root) -> list[Entry]:
+            threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
+            return page((entry for files in threads for entry in _scanned(files, query)), query)
+
+        entries: Sequence[Entry] = yield Work(scanned)
+        return entries
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_values`."""
+        threads: dict[str, set[Stamp]] = {}
+        for entry in entries:
+            threads.setdefault(entry.address.thread_id, set()).add(entry.stamp)
+
+        def read(root: Root) -> list[Found]:
+            # By thread too: a directory that a person has copied has the stamps of the other.
+            there: dict[tuple[str, Stamp], Found] = {}
+            for thread_id, stamps in threads.items():
+                values = _looked(root.thread(thread_id), partial(_values, stamps), dict[Stamp, Found]())
+                there |= {(thread_id, stamp): found for stamp, found in values.items()}
+            keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
+            return [there[key] for key in keys if key in there]
+
+        reply: Sequence[Found] = yield Work(read)
+        return reply
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_history`."""
+
+        def look(thread: Thread, bodies: Bodies) -> list[Found]:
+            return [whole(each, bodies) for each in ancestors(thread, address, channels)]
+
+        return (yield from self._look(address.thread_id, look, list[Found]()))
+
+    def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
+        """See `Store.read_graph`."""
+
+        def look(thread: Thread, bodies: Bodies) -> Graph:
+            graph = graph_of(thread)
+            return replace(graph, nodes=[replace(node, header=bodies.of(node.header)) for node in graph.nodes])
+
+        return (yield from self._look(thread_id, look, Graph([], {}, None)))
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Work, Any, None]:
+        """See `Store.remove_entries`. What is gone stays in the file until `remove_rows`."""
+
+        def decide(replica: Replica, draft: Draft) -> None:
+            there = replica.thread.records if replica.thread else {}
+            seqs = [sequence_of(stamp) for stamp in gone if stamp in there]
+            left = {str(sequence_of(stamp)): [*channels] for stamp, channels in ghosts.items() if stamp in there}
+            if seqs or left:
+                draft.add("gone", seq=seqs, ghosts=left)
+
+        yield from self._change(thread_id, decide)
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Work, Any, int]:
+        """See `Store.remove_rows`. Makes a new log; a row is an item."""
+        removed: int = yield Work(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+        """See `Store.delete_thread`."""
+        yield Work(lambda root: root.thread(thread_id).delete(), writes=True)
+
+    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
+        """See `Store.copy_thread`."""
+        copied: bool = yield Work(lambda root: copy(root.thread(source), root.thread(target)), writes=True)
+        return copied
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.find_runs`. Every log is read."""
+
+        def has_run(thread: Thread, bodies: Bodies) -> bool:
+            return any(record.entry.run_id in run_ids for record in thread.records.values())
+
+        def find(root: Root) -> list[str]:
+            return [files.thread_id for files in root.threads() if _looked(files, has_run, False)]
+
+        names: Sequence[str] = yield Work(find)
+        return names
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
+
+        def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
+            infos = (_looked(files, partial(_info, files.thread_id), None) for files in root.newest(after))
+            return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
+
+        infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
+        return infos
+
+
+def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
+    bodies = Bodies(files.load)
+    return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
+
+
+def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
+    thread = replica.thread
+    assert thread is not None
+    trunk = verdict(thread, new)
+    if not isinstance(trunk, bool):
+        return trunk
+    ns = new.address.checkpoint_ns
+    first = {channel: thread.log(ns, channel).end for channel in new.appends}
+    for channel, rows in new.appends.items():
+        draft.items(ns, channel, first[channel], rows)
+    seq = replica.seq + 1
+    draft.checkpoint(Record(entry_of(new, "", first), trunk, new.updated_at), seq, new.header)
+    return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
+
+
+def _values(stamps: Collection[Stamp], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
+    rows: dict[int, Row] = {}
+    records = (thread.records[stamp] for stamp in stamps if stamp in thread.records)
+    return {record.entry.stamp: whole(found(thread, record), bodies, rows) for record in records}
+
+
+def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:
+    def look(thread: Thread, bodies: Bodies) -> list[Entry]:
+        entries = page(selected(thread, query), query)
+        return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
+
+    yield from _looked(files, look, list[Entry]())
+
+
+def _info(thread_id: str, thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
+    info, header = info_of(thread_id, thread)
+    return info, bodies.of(header)
+
+
+def whole(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
+    """Return what was found, with bodies in the place of lines; one row for one row.
+
+    Args:
+        part: As the thread has it.
+        bodies: Makes bodies of lines.
+        made: Rows that were made before, by the identity of what they were made of.
+    """
+    made = {} if made is None else made
+
+    def row(old: Row) -> Row:
+        if id(old) not in made:
+            made[id(old)] = replace(old, body=bodies.of(old.body))
+        return made[id(old)]
+
+    return Found(
+        replace(part.entry, header=bodies.of(part.entry.header)),
+        {channel: [row(old) for old in rows] for channel, rows in part.rows.items()},
+        tuple(replace(batch, body=bodies.of(batch.body)) for batch in part.batches),
+    )

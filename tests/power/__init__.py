@@ -1,0 +1,52 @@
+"""Power cuts: what a run did to its disk is recorded, and every disk that a cut could have left is put before a check.
+
+    recording = recorded(run, place, "sound", 0, directory=directory)   # writes, syncs, renames, acknowledgements
+    for state in crashes(recording.events, seed=1, count=400):       # disks after a cut at any moment
+        state.put_into(directory)
+        check(place, ...)                                            # open the store there, and look
+
+The model of a disk is POSIX's, and a bad day's: a file's data and size are sure after its `fsync` or `fdatasync`, a
+name after the `fsync` of its directory; until then each sector, size and name may be there or not, in any combination.
+"""
+
+from .builds import BUILDS
+from .checking import Broken, broken, check
+from .crashes import State, crashes
+from .disk import Disk, Inode
+from .events import Acknowledged, Create, Event, Link, Mkdir, Remove, Rename, Sync, Truncate, Write
+from .parsing import Unmodelled, parsed
+from .recording import Recording, recorded
+from .tracing import Traced, require_strace
+from .workload import IGNORED, PLACES, expected, run, values_at
+
+__all__ = [
+    "BUILDS",
+    "IGNORED",
+    "PLACES",
+    "Acknowledged",
+    "Broken",
+    "Create",
+    "Disk",
+    "Event",
+    "Inode",
+    "Link",
+    "Mkdir",
+    "Recording",
+    "Remove",
+    "Rename",
+    "State",
+    "Sync",
+    "Traced",
+    "Truncate",
+    "Unmodelled",
+    "Write",
+    "broken",
+    "check",
+    "crashes",
+    "expected",
+    "parsed",
+    "recorded",
+    "require_strace",
+    "run",
+    "values_at",
+]

@@ -1,0 +1,72 @@
+"""Whether a disk after a power cut is what was promised."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from places import Place
+from test_encoding import checkpoint_of
+
+from langgraph_keel import KeelSaver
+
+from .crashes import State
+from .workload import Contents, config_of, contents, values_at
+
+THREADS = ("a", "b", "c")
+FURTHER = checkpoint_of("99999999", values_at(5))
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A disk that breaks a promise, and what came of checking it."""
+
+    state: State
+    error: Exception
+
+
+def broken(
+    states: Iterable[State], place: Place, directory: Path, expected: Sequence[Contents], under_way: int = 1
+) -> tuple[int, Broken | None]:
+    """Return how many states were as they must be, and the first that is not.
+
+    Args:
+        states: Disks; each takes the place of `directory` for a while.
+        place: The store there.
+        directory: Not there before and after.
+        expected: What the store holds before the first step, and after each.
+        under_way: How many steps may have been done that were not acknowledged.
+    """
+    sound = 0
+    for state in states:
+        state.put_into(directory)
+        try:
+            check(place, expected[state.acknowledged : state.acknowledged + 1 + under_way])
+        except Exception as error:
+            return sound, Broken(state, error)
+        finally:
+            shutil.rmtree(directory)
+        sound += 1
+    return sound, None
+
+
+def check(place: Place, allowed: Sequence[Contents]) -> None:
+    """All that was acknowledged is there as it was, of what was under way all or nothing, and every thread goes on."""
+    with place.open() as saver:
+        found = contents(saver)
+        assert found in allowed, {thread: len(entries) for thread, entries in found.items()}
+        for thread in THREADS:
+            put_further(saver, thread)
+    with place.open() as saver:
+        again = contents(saver)
+    assert {thread: again[thread][1:] for thread in THREADS} == {thread: found.get(thread, []) for thread in THREADS}
+    assert all(again[thread][0].checkpoint == FURTHER for thread in THREADS)
+    place.check()
+
+
+def put_further(saver: KeelSaver, thread: str) -> None:
+    latest = saver.get_tuple(config_of(thread, 0))
+    config = latest.config if latest else config_of(thread, 0)
+    saver.put(config, FURTHER, {"source": "loop", "step": 99, "parents": {}}, {})

@@ -1,0 +1,139 @@
+"""The run that is recorded: two threads that grow, writes, a copy, a prune, a delete, and puts after each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from langchain_core.messages import HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from places import Place, file_place, files_place
+from test_encoding import checkpoint_of
+
+from langgraph_keel import KeelSaver, MemorySaver, StoreError, ThreadExists
+
+from .builds import BUILDS
+
+Step: TypeAlias = Callable[[KeelSaver], object]
+Contents: TypeAlias = Mapping[str, list[CheckpointTuple]]
+"""Per thread, its checkpoints, newest first."""
+PLACES: Mapping[str, Callable[[Path], Place]] = {
+    "sqlite": file_place,
+    "files": files_place,
+}
+"""Per kind, a store below a directory."""
+IGNORED = (".db-shm",)
+"""Endings of files that are memory which processes share: they do not outlive them."""
+ATTEMPTS = 5
+
+
+def values_at(number: int) -> dict[str, Any]:
+    return {
+        "number": number,
+        "messages": [HumanMessage(f"{n} {n * 7919**9}", id=str(n)) for n in range(number * 2)],
+        "notes": {f"note {n}": {"text": "n" * 40, "n": n} for n in range(number + 3)},
+    }
+
+
+def config_of(thread: str, number: int, namespace: str = "") -> RunnableConfig:
+    parent = f"{number:08}" if number else None
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": namespace, "checkpoint_id": parent}}
+
+
+def put(thread: str, number: int, namespace: str = "", **more: Any) -> Step:
+    """Put a checkpoint with this number behind the one before it."""
+    config = config_of(thread, number - 1, namespace)
+    checkpoint = checkpoint_of(f"{number:08}", values_at(number) | more)
+    return lambda saver: saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, {})
+
+
+def put_writes(thread: str, number: int) -> Step:
+    writes = [("messages", [HumanMessage(f"written {number}", id="w")]), ("number", number + 1)]
+    return lambda saver: saver.put_writes(config_of(thread, number), writes, f"task {number}")
+
+
+def copy(saver: KeelSaver) -> None:
+    """Copy a thread. Another process may have, and died before it could say so."""
+    with suppress(ThreadExists):
+        saver.copy_thread("a", "c")
+
+
+# Over 64 KB in any form, and nothing that can be compressed.
+LARGE = bytes((n * n * 7919 + n // 7 * n) % 251 for n in range(66_000))
+SESSIONS: tuple[tuple[Step, ...], ...] = (
+    (
+        *(put("a", number) for number in (1, 2, 3)),
+        put_writes("a", 3),
+        put("b", 1),
+        put("a", 4, large=LARGE),
+        put("a", 1, "inner"),
+        put("b", 2),
+        put_writes("b", 2),
+    ),
+    (
+        put("a", 5),
+        copy,
+        put("c", 6),
+        lambda saver: saver.prune(["a"]),
+        put("a", 6),
+        put_writes("a", 6),
+        lambda saver: saver.delete_thread("b"),
+        put("b", 1),
+        put("a", 7),
+        lambda saver: saver.prune(["c"]),
+        put("c", 7),
+    ),
+)
+"""What is done between an opening of the store and its closing."""
+
+
+def run(place: Place, build: str, first: int, pipe: Connection) -> None:
+    """Do all steps from the number `first` on, and say after each that it was acknowledged, to strace."""
+    BUILDS[build]()
+    pipe.send("ready")
+    assert pipe.recv() == "go"
+    nobody, numbers = os.open(os.devnull, os.O_WRONLY), count(1)
+    for steps in SESSIONS:
+        todo = [(step, f"ack {number}\n".encode()) for step, number in zip(steps, numbers, strict=False) if number > first]
+        with place.open() as saver:
+            for step, line in todo:
+                _try(step, saver, pipe)
+                os.write(nobody, line)
+    pipe.send("done")
+    assert pipe.recv() == "end"
+
+
+def _try(step: Step, saver: KeelSaver, pipe: Connection) -> None:
+    """Try until it works, and tell of each failure."""
+    for _ in range(ATTEMPTS):
+        try:
+            return step(saver)
+        except StoreError as error:
+            pipe.send((type(error).__name__, str(error)))
+    raise AssertionError("it does not get better")
+
+
+def contents(saver: KeelSaver) -> dict[str, list[CheckpointTuple]]:
+    """All that a store holds."""
+    threads = [thread.thread_id for thread in saver.threads()]
+    return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in sorted(threads)}
+
+
+@cache
+def expected() -> list[Contents]:
+    """What a store holds before the first step, and after each."""
+    return list(_each())
+
+
+def _each() -> Iterator[Contents]:
+    with MemorySaver() as saver:
+        yield contents(saver)
+        for step in (step for steps in SESSIONS for step in steps):
+            step(saver)
+            yield contents(saver)
