@@ -60,7 +60,7 @@ def isolate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
 
 
-SETTINGS = ("keel.json", ".gitattributes", ".gitignore")
+SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 LINE = '{"k":"item","ch":"messages","n":%d,"v":{"$role":"human","content":"größer"},"crc":"00000000"}\n'
 
 
@@ -73,7 +73,7 @@ def made_root(root: Path) -> Path:
 
 def settings_of(root: Path) -> list[str]:
     """The files that a store has beside its threads."""
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.name in SETTINGS)
+    return [name for name in sorted(SETTINGS) if (root / name).exists()]
 
 
 def log_of(root: Path, thread: str) -> Path:

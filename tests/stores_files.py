@@ -26,7 +26,7 @@ class FilesUnderTest:
         return KeelSaver(FileStore(), driver, AsyncFileDriver(driver), **options)
 
     def wipe(self) -> None:
-        for path in self.root.glob("threads/*"):
+        for path in self.root.glob("threads/*/"):
             shutil.rmtree(path)
 
     def raw(self) -> bytes:

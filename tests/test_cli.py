@@ -34,7 +34,7 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    assert set(COMMANDS) == {"demo", "threads", "history", "show", "schema"}
+    assert set(COMMANDS) == {"demo", "threads", "history", "show", "schema", "check", "repair"}
 
 
 def test_version_and_bare_call() -> None:

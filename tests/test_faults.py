@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from places import Place
-from power import IGNORED, PLACES, Recording, Traced, check, expected, recorded, require_strace, run, values_at
+from power import IGNORED, PLACES, STEPS, Recording, Traced, check, expected, recorded, require_strace, run, values_at
 from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import KeelError, StoreError, StoreFull
@@ -45,11 +45,11 @@ def calls() -> Iterator[int]:
 def record(kind: str, fault: str, directory: Path) -> tuple[Place, Recording]:
     directory.mkdir()
     place = PLACES[kind](directory)
-    return place, recorded(run, place, "sound", 0, directory=directory, ignored=IGNORED, faults=[fault])
+    return place, recorded(run, place, "sound", STEPS, directory=directory, ignored=IGNORED, faults=[fault])
 
 
 def check_after(recording: Recording, place: Place) -> None:
-    """All that was acknowledged is there as it was, and it can be written to."""
+    """All that was acknowledged is there as it was, of what was under way all or nothing, and it can be written to."""
     check(place, expected()[recording.acknowledged : recording.acknowledged + 2])
 
 
@@ -62,7 +62,7 @@ def test_a_failing_call_is_named_and_the_saver_works_on(
     require_strace()
     for nth in calls():
         place, recording = record(kind, f"{call}:error={error}:when={nth}", tmp_path / str(nth))
-        assert (recording.code, recording.acknowledged) == (0, len(expected()) - 1), (nth, recording.told)
+        assert (recording.code, recording.acknowledged) == (0, STEPS[-1]), (nth, recording.told)
         assert {name for name, _ in recording.told} <= set(names.split()), nth
         assert all(str(tmp_path / str(nth)) in says for _, says in recording.told), nth
         check_after(recording, place)

@@ -76,7 +76,7 @@ def test_no_byte_is_changed_on_the_way(repository: Repository, root: Path, tmp_p
     blob.write_bytes(b'"$Id$"\n')
     (root / "threads" / ".new-1").mkdir()
     (root / "threads" / ".new-1" / "log.jsonl").touch()
-    (root / "log.jsonl.tmp").touch()
+    (log.parent / "log.jsonl.0.tmp").touch()
     repository.commit()
     clone = Repository(tmp_path / "clone")
     repository("clone", "--quiet", "--config", "core.autocrlf=true", str(repository.path), str(clone.path))

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_keel.cli import app as commands
+from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
 from langgraph_keel.cli.options import wants_json
 from langgraph_keel.cli.schema import schema
@@ -71,6 +72,8 @@ app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
 app.command()(schema)
+app.command()(check)
+app.command()(repair)
 
 
 def main() -> None:

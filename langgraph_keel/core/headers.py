@@ -47,6 +47,8 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
         raise error.at(f"{where}, metadata") from error
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
+    if not type(checkpoint) is type(metadata) is type(inline) is dict:
+        raise CorruptStore(f"{where}: its header does not hold what it should")
     return Header(checkpoint, metadata, inline)
 
 

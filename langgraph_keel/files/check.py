@@ -15,9 +15,10 @@ import orjson
 
 from langgraph_keel.errors import CorruptStore, NewerFormat
 from langgraph_keel.files.branches import Decision, decisions
-from langgraph_keel.files.lines import COMMITS, Bodies, Line, blobs_in, line_of, parsed
+from langgraph_keel.files.lines import Bodies, Line, blobs_in, line_of, parsed
 from langgraph_keel.files.listing import id_of
 from langgraph_keel.files.log import Replica, lines_in
+from langgraph_keel.files.shapes import checked
 from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch
 
 Kind = Literal["harmless", "repairable", "decide", "lost"]
@@ -63,7 +64,7 @@ class Salvage:
 
 def salvaged(files: ThreadFiles, data: bytes) -> Salvage:
     """Return the lines of a log that still make sense together: whole transactions, and no item that is missing."""
-    replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load)
+    replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
     for line in _beginning(files, data):
         try:
@@ -85,9 +86,7 @@ def _whole(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
     try:
         return parsed(line), line
     except ValueError:
-        fields = orjson.loads(memoryview(line))
-        if not isinstance(fields, dict) or fields.get("k") not in COMMITS | {"item"}:
-            raise
+        fields = checked(orjson.loads(memoryview(line)))
         fields.pop("crc", None)
         anew = Line(line_of(fields)[:-1])
         anew.offset = line.offset
@@ -224,7 +223,7 @@ def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Fi
 
 
 def _values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
-    bodies, named = Bodies(files.load), set[str]()
+    bodies, named = Bodies(files.load, str(files.log)), set[str]()
     for line in lines_in(data):
         fields = parsed(line)
         named.update(f"{blob}.json" for blob in blobs_in(fields))

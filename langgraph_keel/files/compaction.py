@@ -25,7 +25,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
         if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
             return 0
         records, _ = committed(read(handle, 0)[: replica.end], 0, str(files.log))
-        compaction = _Compaction(replica, live, graph, Bodies(files.load))
+        compaction = _Compaction(replica, live, graph, Bodies(files.load, str(files.log)))
         draft = compaction.of(records)
         files.save(draft.blobs, files.directory)
         with files.replaced(b"".join(draft.lines)):

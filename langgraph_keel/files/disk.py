@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from secrets import token_hex
 
-from langgraph_keel.errors import KeelError, ReadOnlyStore, StoreBusy, StoreError, StoreFull
+from langgraph_keel.errors import CorruptStore, KeelError, ReadOnlyStore, StoreBusy, StoreError, StoreFull
 
 try:
     import fcntl
@@ -40,6 +41,32 @@ def named_errors(where: Path) -> Iterator[None]:
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ReadOnlyStore(f"{where}: this user may not do that there ({error.strerror})") from error
         raise StoreError(f"{where}: the disk failed: {error}") from error
+
+
+def opened(path: Path, mode: str) -> FileIO:
+    """Open a file that nobody has put a link or a pipe in the place of.
+
+    Raises:
+        FileNotFoundError: There is none.
+        CorruptStore: It is something else: a root may come from a repository of others.
+    """
+    try:
+        file = FileIO(path, mode, opener=_open)
+    except (IsADirectoryError, NotADirectoryError):
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise CorruptStore(f"{path}: a link or a pipe, and no file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CorruptStore(f"{path}: this is no file")
+    return file
+
+
+def _open(path: str, flags: int) -> int:
+    # Of a pipe, without O_NONBLOCK, it would wait for a writer for ever.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), MODE)
 
 
 def sync_directory(path: Path) -> None:

@@ -9,9 +9,11 @@ import asyncio
 import os
 import re
 import shutil
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -20,6 +22,7 @@ import orjson
 
 from langgraph_keel.core.model import info_of
 from langgraph_keel.errors import NewerFormat, NotAKeelStore, NotFound, NotSetUp, ReadOnlyStore, StoreClosed
+from langgraph_keel.files.check import Check
 from langgraph_keel.files.disk import named_errors, sync_directory, write_durably
 from langgraph_keel.files.git import ATTRIBUTES, IGNORE
 from langgraph_keel.files.lines import FORMAT
@@ -32,6 +35,8 @@ MARK = "keel.json"
 THREADS = "threads"
 READS, WRITES = 16, 64
 """Calls under way at once from loops: they mostly wait for the disk, and writes for other processes too."""
+ABANDONED = 3600.0
+"""Seconds after which a thread that is still being made is not."""
 EVERY = 64
 """Threads asked for between two looks at how much memory they take."""
 # In a directory that becomes a store: what repositories are begun with, and what another process has made by now.
@@ -73,8 +78,15 @@ class FileDriver:
     def setup(self) -> None:
         """Make the store, if it is not there. Safe from many processes at once."""
         with named_errors(self.root):
+            if self._is_closed:
+                raise StoreClosed(f"{self.root}: this saver was closed")
             if self._format() is None:
                 self._make()
+            # Whoever has made them may have died, or failed, before their names were durable; git keeps none empty.
+            threads = self.root / THREADS
+            threads.mkdir(exist_ok=True)
+            for path in (threads, self.root, self.root.parent):
+                sync_directory(path)
             self._may_read = self._may_write = True
 
     def _make(self) -> None:
@@ -82,11 +94,12 @@ class FileDriver:
         missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
         threads.mkdir(parents=True, exist_ok=True)
         for name, text in ((".gitattributes", ATTRIBUTES), (".gitignore", IGNORE)):
-            if not (self.root / name).exists():
-                write_durably(self.root / name, text.encode())
+            # Not in the root: a repository may have its own there, and git keeps no empty directories.
+            if not (threads / name).exists():
+                write_durably(threads / name, text.encode())
         # Last: where this is, all is.
         write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
-        for path in {self.root, threads, *(path.parent for path in missing)}:
+        for path in {path.parent for path in missing}:
             sync_directory(path)
 
     def _format(self) -> int | None:
@@ -98,7 +111,9 @@ class FileDriver:
         """
         try:
             mark = orjson.loads((self.root / MARK).read_bytes())
-            version = int(mark["format"])
+            version = mark["format"]
+            if mark["keel"] != "files" or type(version) is not int or version < 1:
+                raise ValueError(f"{mark!r:.80}")
         except FileNotFoundError:
             self._refuse_others()
             return None
@@ -121,7 +136,26 @@ class FileDriver:
                 f"directory, such as {self.root / 'threads'}"
             )
 
-    def _prepare(self, writes: bool) -> None:
+    def checked(self, writes: bool) -> Check:
+        """Return a check of the store.
+
+        Raises:
+            NotFound: There is none.
+            StoreError: As `prepare`.
+        """
+        with named_errors(self.root):
+            if self._format() is None:
+                raise NotFound(f"{self.root}: there is no store of Keel")
+            self.prepare(writes)
+            return Check(self.root, self.timeout)
+
+    def prepare(self, writes: bool) -> None:
+        """Look whether there is a store, and whether it may be used so; make it, if it is to be written.
+
+        Raises:
+            StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
+                `NotFound`).
+        """
         if self._is_closed:
             raise StoreClosed(f"{self.root}: this saver was closed")
         if writes and self.read_only:
@@ -142,9 +176,12 @@ class FileDriver:
         self._may_read = version is not None
 
     def _clean(self) -> None:
-        """Finish deletions that were interrupted."""
-        for path in (self.root / THREADS).glob(".gone-*"):
-            shutil.rmtree(path, ignore_errors=True)
+        """Finish deletions that were interrupted, and remove threads that nobody can be making any more."""
+        for path in (self.root / THREADS).glob(".*-*"):
+            with suppress(FileNotFoundError):
+                is_old = time.time() - path.stat().st_mtime > ABANDONED
+                if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
+                    shutil.rmtree(path, ignore_errors=True)
 
     # -- threads -------------------------------------------------------------------------------------------------
 
@@ -159,7 +196,7 @@ class FileDriver:
                 files = self._threads[name] = ThreadFiles(self.root / THREADS / name, thread_id, self.timeout)
             self._threads.move_to_end(name)
             self._asked += 1
-            if self._asked % EVERY == 0:
+            if self._asked % EVERY == 0 or files.nbytes > self._memory // 8:
                 self._shrink()
             return files
 
@@ -179,16 +216,12 @@ class FileDriver:
             if thread_id is not None:
                 yield self._files(name, thread_id)
 
-    def newest(self, after: tuple[str, str] | None) -> Iterator[ThreadFiles]:
-        """Return the threads that come after a place in the listing, last activity first."""
-        places = []
-        for updated_at, name in self._listing.newest():
-            for files in self._found(iter([name])):
-                place = _activity(files) if updated_at is None else updated_at, files.thread_id
-                if after is None or place < after:
-                    places.append((place, files))
-        places.sort(key=lambda pair: pair[0], reverse=True)
-        return (files for _, files in places)
+    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+        """Return the threads that come after a place in the listing, last activity first, with their places."""
+        return ((place, self.thread(place[1])) for place in self._listing.places(after, self._activity))
+
+    def _activity(self, thread_id: str) -> str:
+        return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
 
     # -- calls ---------------------------------------------------------------------------------------------------
 
@@ -199,11 +232,13 @@ class FileDriver:
             StoreError: As `disk.named_errors` tells them apart.
         """
         with named_errors(self.root):
-            self._prepare(request.writes)
+            self.prepare(request.writes)
             return request.run(self)
 
     async def asend(self, request: Work) -> Any:
         """As `send`, without blocking the running loop."""
+        if self._is_closed:
+            raise StoreClosed(f"{self.root}: this saver was closed")
         if self._process != os.getpid():
             self._forget()
         return await asyncio.get_running_loop().run_in_executor(self._pool(request.writes), self.send, request)
@@ -220,10 +255,6 @@ class FileDriver:
         pools, self._pools = self._pools, {}
         for pool in pools.values() if self._process == os.getpid() else ():
             pool.shutdown()
-
-
-def _activity(files: ThreadFiles) -> str:
-    return files.read(lambda thread: info_of(files.thread_id, thread)[0].updated_at if thread else "")
 
 
 class AsyncFileDriver:

@@ -28,7 +28,6 @@ from langgraph_keel.files.repository import Repository
 ATTRIBUTES = """\
 # Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
 # shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
-/keel.json -text -filter -ident !working-tree-encoding
 log.jsonl -text -filter -ident !working-tree-encoding diff -merge
 **/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
 """
@@ -140,8 +139,10 @@ class Commits:
         self._repository = Repository(root)
         self._runs: dict[str, _Run] = {}
         self._worker: Thread | None = None
-        self._notes = Lock()  # of these two; never held while git runs
+        self._busy_with: _Run | None = None
+        self._notes = Lock()  # of these three; never held while git runs
         self._complained = False
+        self._is_closing = False
         self._turn = Lock()  # of git; taken before the other
 
     def before_put(self, address: Address, metadata: Mapping[str, Any]) -> None:
@@ -150,18 +151,21 @@ class Commits:
         if run and run.checkpoint_id and not address.checkpoint_ns:
             # What came after the commit of a run (a last task's writes) is left for the next one's.
             begins = run.has_stopped or metadata.get("source") == "input"
-            run.is_next = begins and not run.is_committed
+            run.is_next = begins and not (run.is_committed and self._busy_with is not run)
 
     def before_writes(self, address: Address, channels: Sequence[str]) -> None:
         """Note that a task's writes are about to be put: if they answer a question, `commit` is due for that."""
         run = self._runs.get(address.thread_id)
         if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
-            run.is_next = not run.is_committed
+            run.is_next = not (run.is_committed and self._busy_with is not run)
 
     def is_due(self, thread_id: str) -> bool:
-        """Return whether `commit` should be called before anything more is stored of a thread."""
+        """Return, once, whether `commit` must be called before anything more is stored of a thread."""
         run = self._runs.get(thread_id)
-        return run is not None and run.is_next
+        if run is None or not run.is_next:
+            return False
+        run.is_next = False
+        return True
 
     def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
         """Commit what is new of a thread, or only if its time has come; return whether git had nothing against it."""
@@ -170,12 +174,20 @@ class Commits:
                 run = self._runs.get(thread_id)
                 if run is None or run.is_committed or (if_due and run.due is None):
                     return True
-                run.is_committed, run.is_next, run.due, message = True, False, None, run.message(thread_id)
+                if not run.checkpoint_id and not self._is_closing:
+                    return True
+                run.is_committed, run.due, self._busy_with = True, None, run
+                message = run.message(thread_id)
             done = self._commit(thread_id, message)
             with self._notes:
+                self._busy_with = None
                 run.is_committed = run.is_committed and done
                 if run.is_over and run.is_committed:
                     del self._runs[thread_id]
+                elif (
+                    run.is_over and done
+                ):  # writes of its last task came meanwhile: no run, and no commit, of their own
+                    self._runs[thread_id] = _Run(is_committed=False)
             return done
 
     def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
@@ -204,6 +216,7 @@ class Commits:
 
     def close(self) -> None:
         """Commit what is left, unless git refuses."""
+        self._is_closing = True
         all(self.commit(thread_id) for thread_id in list(self._runs))
 
     def _run_of(self, thread_id: str) -> _Run:

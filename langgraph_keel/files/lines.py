@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 from zlib import crc32
@@ -13,6 +13,7 @@ from langgraph_keel.core.frames import raw_frame, unframe
 from langgraph_keel.core.model import Record
 from langgraph_keel.core.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.files.shapes import checked
 from langgraph_keel.files.values import packed_items, shown_items
 
 FORMAT = 1
@@ -49,15 +50,12 @@ def parsed(line: bytes) -> dict[str, Any]:
     """Return the fields of a line.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: It is damaged, or no record.
     """
     text = line[:-_CRC]
     if line[-_CRC:] != b',"crc":"%08x"}' % crc32(text):
         raise ValueError("its checksum does not fit")
-    fields = orjson.loads(memoryview(line))  # it takes no subclass of bytes
-    if not isinstance(fields, dict):
-        raise ValueError("it is no object")
-    return fields
+    return checked(orjson.loads(memoryview(line)))  # it takes no subclass of bytes
 
 
 class Draft:
@@ -100,6 +98,7 @@ class Draft:
             id=entry.address.checkpoint_id,
             parent=entry.parent,
             seq=seq,
+            span=sum(map(len, self.lines)) or None,
             fork=None if record.trunk else True,
             ghost=record.ghost or None,
             run=entry.run_id,
@@ -155,15 +154,27 @@ class Bodies:
 
     Args:
         load: Returns the content of a blob.
+        where: How messages name the log.
     """
 
-    def __init__(self, load: Any) -> None:
+    def __init__(self, load: Callable[[str], bytes], where: str) -> None:
         self._load = load
+        self._where = where
 
     def of(self, body: bytes) -> bytes:
-        """Return the body that a line stands for; a body itself as it is."""
+        """Return the body that a line stands for; a body itself as it is.
+
+        Raises:
+            CorruptStore: It stands for none.
+        """
         if not isinstance(body, Line):
             return body
+        try:
+            return self._made(body)
+        except (CorruptStore, ValueError, TypeError, LookupError) as error:
+            raise CorruptStore(f"{self._where}: the record at byte {body.offset} holds no value: {error}") from error
+
+    def _made(self, body: Line) -> bytes:
         fields = orjson.loads(memoryview(body))
         text = body if body.find(b'"$blob"') < 0 else None
         return raw_frame(packed_items(self._values(fields), text))

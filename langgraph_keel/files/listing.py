@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import orjson
 
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.files.disk import opened
 from langgraph_keel.files.log import tail_records
 from langgraph_keel.files.names import directory_of, thread_of
 from langgraph_keel.files.threads import LOG
 
+Place: TypeAlias = tuple[str, str]
 END = 16384
 """Bytes at the end of a log in which its last checkpoint mostly stands."""
 
 
 class Seen(NamedTuple):
-    """What a log was like when its end was read: its file and size, and the time of its last checkpoint.
+    """What a log was like when its end was read.
 
-    That is `None` where the end does not tell it.
+    Attributes:
+        file: Which one it was, its size and when it was changed.
+        thread_id: Its thread; `None` if the directory is none's.
+        updated_at: The time of its last checkpoint; `None` where the end does not tell it.
     """
 
     file: tuple[int, int, int, int]
+    thread_id: str | None
     updated_at: str | None
 
 
 def names_in(directory: Path) -> Iterator[str]:
     """Name the directories of threads; what begins with a dot is being made, or on its way out."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
-        yield from (entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir())
+        yield from (
+            entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        )
 
 
 def id_of(directory: Path) -> str | None:
-    """Return the id of the thread in a directory; `None` if there is none, or this is no name of a thread.
-
-    Raises:
-        CorruptStore: The log begins with the id of another thread.
-    """
+    """Return the id of the thread in a directory; `None` if there is none, or this is not its name."""
     try:
         thread_id = thread_of(directory.name)
     except CorruptStore:
@@ -50,47 +55,66 @@ def id_of(directory: Path) -> str | None:
 
 def _long_id(directory: Path) -> str | None:
     try:
-        with open(directory / LOG, "rb") as log:
+        with opened(directory / LOG, "r") as log:
             thread_id = str(orjson.loads(log.readline())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    if directory_of(thread_id) != directory.name:
-        raise CorruptStore(f"{directory}: its log is that of thread {thread_id!r:.80}")
-    return thread_id
+    return thread_id if directory_of(thread_id) == directory.name else None
 
 
 class Listing:
-    """Remembers the ends of logs that have not changed since.
+    """Remembers the ends of logs that have not changed since, and the listing that is being paged through.
 
     Args:
         directory: That of all threads.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self._directory = str(directory)
         self._seen: dict[str, Seen] = {}
+        self._places: list[Place] = []
 
-    def newest(self) -> list[tuple[str | None, str]]:
-        """Return (last activity, name) of every thread's directory, in no order."""
-        found: dict[str, Seen] = {}
-        for name in names_in(self._directory):
+    def places(self, after: Place | None, activity: Callable[[str], str]) -> Iterator[Place]:
+        """Return (last activity, id) of the threads after a place, the latest first.
+
+        What follows a page is as it was when the first page was made: looking at every log for every page would take
+        time that grows with the square of their number.
+
+        Args:
+            after: The last place of the page before; `None` for the first.
+            activity: Tells the last activity of a thread where the end of its log does not.
+        """
+        places = self._places
+        at = bisect_left(places, after) if after else 0
+        if after is None or at == len(places) or places[at] != after:
+            places = self._places = sorted(self._newest(activity))
+            at = len(places) if after is None else bisect_left(places, after)
+        return (places[number] for number in range(at - 1, -1, -1))
+
+    def _newest(self, activity: Callable[[str], str]) -> Iterator[Place]:
+        seen: dict[str, Seen] = {}
+        for name in names_in(Path(self._directory)):
             with suppress(FileNotFoundError, NotADirectoryError):
-                found[name] = self._look(name)
-        self._seen = found
-        return [(seen.updated_at, name) for name, seen in found.items()]
+                seen[name] = self._look(name)
+        self._seen = seen
+        for _, thread_id, updated_at in seen.values():
+            if thread_id is not None:
+                yield updated_at if updated_at is not None else activity(thread_id), thread_id
 
     def _look(self, name: str) -> Seen:
-        path = self._directory / name / LOG
+        path = f"{self._directory}/{name}/{LOG}"
         status = os.stat(path)
-        file = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        file = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
         before = self._seen.get(name)
-        return before if before and before.file == file else Seen(file, _updated_at(path, status.st_size))
+        if before and before.file == file:
+            return before
+        return Seen(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
 
 
-def _updated_at(path: Path, size: int) -> str | None:
-    with open(path, "rb") as log:
+def _updated_at(path: str, size: int) -> str | None:
+    with opened(Path(path), "r") as log:
         log.seek(max(0, size - END))
-        records = tail_records(log.read())
+        records = tail_records(log.readall() or b"")
     for fields in reversed(records):
         kind = fields.get("k")
         if kind == "gone":

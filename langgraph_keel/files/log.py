@@ -70,6 +70,8 @@ class Replica:
         for fields, line in records:
             try:
                 self.apply(fields, line)
+            except NewerFormat as error:
+                raise NewerFormat(f"{where}: {error}") from error
             except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
                 raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
         if self.thread is None:
@@ -177,11 +179,11 @@ def committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
         try:
             fields = parsed(line)
         except ValueError as error:
-            if is_torn(data[line.offset - base :]):
+            if is_torn(data[end:]):
                 break
             raise CorruptStore(_damage(where, line, error)) from error
         pending.append((fields, line))
-        if fields.get("k") in COMMITS:
+        if fields["k"] in COMMITS:
             records += pending
             pending, end = [], min(line.offset - base + len(line) + 1, len(data))
     return records, end
@@ -200,29 +202,36 @@ def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
 
 
 def is_torn(rest: bytes) -> bool:
-    """Return whether what follows the last sound line is one write that was interrupted.
+    """Return whether what follows the last complete transaction is one write that was interrupted.
 
     Such a write is cut short; or, after a power cut, sectors of it were never written and read as NUL, which JSON
     never holds. Nothing follows it, as the next one waits until it is on disk.
     """
-    first, has_end, _ = rest.partition(b"\n")
-    if not has_end:
-        return not _is_sound(first[:-1])
-    if b"\0" not in rest:
-        return False
-    kinds = [_kind(line) for line in rest.rstrip(b"\n").split(b"\n")]
-    return all(kind not in COMMITS for kind in kinds[:-1])
+    *lines, last = lines_in(rest)
+    if rest.endswith(b"\n"):
+        lines.append(last)
+    elif _is_sound(last[:-1]):
+        return False  # what it lacks is its line feed, in the place of which stands something else
+    sound = [line for line in lines if _is_sound(line)]
+    commits = [line for line in sound if parsed(line)["k"] in COMMITS]
+    is_last = commits in ([], lines[-1:]) and (not commits or rest.endswith(b"\n"))
+    return (
+        is_last
+        and all(line.find(b"\0") >= 0 for line in lines if line not in sound)
+        and all(_begins(line) in (0, 1) for line in commits)
+    )
+
+
+def _begins(line: Line) -> int:
+    """Return where the transaction begins that a checkpoint commits: after a line feed that was missing, 1."""
+    return line.offset - int(parsed(line).get("span", 0))
 
 
 def _is_sound(line: bytes) -> bool:
-    return _kind(line) is not None
-
-
-def _kind(line: bytes) -> str | None:
     try:
-        return str(parsed(line)["k"])
-    except (ValueError, KeyError, TypeError):
-        return None
+        return bool(parsed(line))
+    except ValueError:
+        return False
 
 
 def _damage(where: str, line: Line, error: ValueError) -> str:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from langgraph_keel.errors import InvalidInput
 
-_SETTINGS = ("keel.json", ".gitattributes", ".gitignore", "threads/.gitattributes", "threads/.gitignore")
+_SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 # Inside a hook, git sets variables that lead every git below to the repository and the index of that hook.
 _INHERITED = {
     *("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"),

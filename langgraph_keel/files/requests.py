@@ -20,8 +20,8 @@ class Root(Protocol):
         """Return the files of every thread that is there."""
         ...
 
-    def newest(self, after: tuple[str, str] | None) -> Iterator[ThreadFiles]:
-        """Return the threads that come after a place in the listing, last activity first."""
+    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+        """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.files.check import Check, Finding
+from langgraph_keel.files.check import Finding
 from langgraph_keel.files.committing import Committing, CommittingStore
 from langgraph_keel.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.files.git import Commits
@@ -75,17 +75,22 @@ class FileSaver(KeelSaver):
         """Read everything, and say what is not as it was written: damage, leftovers, conflicts of git. Changes nothing.
 
         Raises:
+            NotFound: There is no store.
             NewerFormat: A newer Keel wrote one of the logs.
         """
-        return Check(self._files.root, self._files.timeout).findings()
+        return self._files.checked(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:
         """Make every damaged log anew of what can be read; the damaged one stays beside it under another name.
 
         Returns:
             What `check` finds, as of before the repair, each when it is dealt with.
+
+        Raises:
+            NotFound: There is no store.
+            ReadOnlyStore: This saver only reads.
         """
-        return Check(self._files.root, self._files.timeout).repair()
+        return self._files.checked(writes=True).repair()
 
     def close(self) -> None:
         """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""

@@ -174,7 +174,7 @@ class FileStore(Store[Work, Any]):
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
         def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
-            infos = (_looked(files, partial(_info, files.thread_id), None) for files in root.newest(after))
+            infos = (_looked(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
@@ -182,7 +182,7 @@ class FileStore(Store[Work, Any]):
 
 
 def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
-    bodies = Bodies(files.load)
+    bodies = Bodies(files.load, str(files.log))
     return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
 
 
@@ -215,9 +215,11 @@ def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:
     yield from _looked(files, look, list[Entry]())
 
 
-def _info(thread_id: str, thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
+def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
+    updated_at, thread_id = place
     info, header = info_of(thread_id, thread)
-    return info, bodies.of(header)
+    # As the listing has it: what was put meanwhile must not bring the page out of its order.
+    return replace(info, updated_at=updated_at), bodies.of(header)
 
 
 def whole(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:

@@ -5,11 +5,13 @@ Readers hold no lock: a log only grows, or is replaced as a whole. Writers hold 
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
@@ -18,14 +20,17 @@ from threading import Lock
 from typing import TypeVar
 
 from langgraph_keel.core.model import Thread
-from langgraph_keel.errors import CorruptStore
-from langgraph_keel.files.disk import give_back, is_at, lock, sync_directory, write_all, write_durably
+from langgraph_keel.errors import CorruptStore, StoreError
+from langgraph_keel.files.disk import give_back, is_at, lock, opened, sync_directory, write_all, write_durably
 from langgraph_keel.files.lines import FORMAT, Draft, line_of
 from langgraph_keel.files.log import Replica
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 LOG = "log.jsonl"
 BLOBS = "blobs"
+BEGUN = 0.5
+"""Seconds that somebody else may take to write the first line of a log."""
 Decide = Callable[[Replica, Draft], T]
 
 
@@ -56,9 +61,12 @@ class ThreadFiles:
         self._turn = Lock()
         self._replica: Replica | None = None
         self._file: tuple[int, int] | None = None
+        self._state = (0, 0)  # its size and the time of its last change
         # The log whose name this process has made durable: whoever made it may have died before that.
         self._named: tuple[int, int] | None = None
         self._has_failed = False
+        # The log, and up to where this process has seen it synced.
+        self._synced: tuple[tuple[int, int] | None, int] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +84,8 @@ class ThreadFiles:
         if not (len(blob) == 64 and blob.isalnum()):
             raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
         try:
-            data = path.read_bytes()
+            with opened(path, "r") as file:
+                data = file.readall() or b""
         except FileNotFoundError as error:
             raise CorruptStore(f"{path}: a value of this thread is missing") from error
         if sha256(data).hexdigest() != blob:
@@ -87,31 +96,42 @@ class ThreadFiles:
 
     def read(self, look: Callable[[Thread | None], T]) -> T:
         """Return what `look` makes of the thread as it is now; of `None` if there is none."""
-        with self._turn:
-            replica = self._refreshed()
-            try:
-                return look(replica.thread if replica else None)
-            except CorruptStore:
-                # A blob may have gone since: compaction replaced the log.
-                again = self._refreshed()
-                if again is replica:
-                    raise
-                return look(again.thread if again else None)
+        try:
+            with self._turn:
+                return self._looked(look)
+        except CorruptStore:
+            # Perhaps it was read while somebody put a line in the place of what an interrupted write had left, or took
+            # a blob away with the last line that refers to it. With the lock, nobody does.
+            with self.writing("r"):
+                return self._looked(look)
+
+    def _looked(self, look: Callable[[Thread | None], T]) -> T:
+        replica = self._refreshed()
+        return look(replica.thread if replica else None)
 
     def _refreshed(self) -> Replica | None:
         try:
-            with open(self.log, "rb", buffering=0) as log:
+            with self._opened("r") as log:
                 return self.read_on(log.fileno())
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             self._replica = None
             return None
+
+    def _opened(self, mode: str) -> FileIO:
+        if self.directory.is_symlink():
+            raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
+        return opened(self.log, mode)
 
     def read_on(self, handle: int) -> Replica:
         """Take in what is new in the log: all of it, if it is not the file that was read before."""
         status = os.fstat(handle)
-        file = status.st_dev, status.st_ino
+        file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
-        self._replica, self._file = None, file
+        if replica is not None and self._state == state:
+            return replica
+        if replica is not None and status.st_size == replica.end:
+            replica = None  # as long as it was, but somebody has written in it
+        self._replica, self._file, self._state = None, file, state
         if replica is not None:
             back = len(replica.last) + replica.is_closed
             data = read(handle, replica.end - back)
@@ -122,7 +142,7 @@ class ThreadFiles:
                 # Somebody else has ended the last line, and gone on.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
-            replica, data = Replica(self.thread_id), read(handle, 0)
+            replica, data = Replica(self.thread_id), _begun(handle)
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -150,7 +170,7 @@ class ThreadFiles:
         return replica
 
     @contextmanager
-    def writing(self) -> Iterator[int | None]:
+    def writing(self, mode: str = "r+") -> Iterator[int | None]:
         """Hold the lock of the log, and keep out other threads of this process; `None` if there is no log.
 
         The lock first: who waits for another process keeps nobody of this one from reading.
@@ -158,7 +178,7 @@ class ThreadFiles:
         Raises:
             StoreBusy: Others held the log for longer than the timeout.
         """
-        log = self._locked()
+        log = self._locked(mode)
         if log is None:
             yield None
             return
@@ -168,12 +188,12 @@ class ThreadFiles:
         finally:
             give_back(log)
 
-    def _locked(self) -> FileIO | None:
+    def _locked(self, mode: str) -> FileIO | None:
         deadline = time.monotonic() + self._timeout
         while True:
             try:
-                log = FileIO(self.log, "r+")
-            except (FileNotFoundError, NotADirectoryError):
+                log = self._opened(mode)
+            except FileNotFoundError:
                 return None
             try:
                 lock(log.fileno(), deadline, self.log)
@@ -197,26 +217,56 @@ class ThreadFiles:
 
     def _write(self, handle: int, replica: Replica, draft: Draft) -> None:
         self._name()
-        if os.fstat(handle).st_size > replica.end:
-            # What an interrupted write has left. On disk before anything takes its place: else both could be there.
-            os.ftruncate(handle, replica.end)
-            os.fdatasync(handle)
+        self._settle(handle, replica.end)
         self.save(draft.blobs, self.directory)
-        data = b"".join(draft.lines)
+        data = b"".join(draft.lines) if replica.is_closed else b"".join([b"\n", *draft.lines])
         try:
-            write_all(handle, data if replica.is_closed else b"\n" + data, replica.end)
-            os.fdatasync(handle)
+            write_all(handle, data, replica.end)
         except BaseException:
             self._take_back(handle, replica.end)
             raise
+        try:
+            os.fdatasync(handle)
+        except BaseException:
+            self._begin_anew(handle, replica.end)
+            raise
+        self._synced = self._file, replica.end + len(data)
+        if not is_at(handle, self.log):
+            raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
+
+    def _settle(self, handle: int, end: int) -> None:
+        """Have on disk what stands in the log, and nothing behind it, before anything is appended.
+
+        An interrupted write leaves a rest; one of a process that was killed may not be on disk. A power cut could leave
+        any sectors of that and of what is appended now, and then nobody could tell it from damage.
+        """
+        has_rest = os.fstat(handle).st_size > end
+        if has_rest:
+            _log.warning("%s: an interrupted write had left a rest, which is cut off at byte %d", self.log, end)
+            os.ftruncate(handle, end)
+        if has_rest or self._synced != (self._file, end):
+            os.fdatasync(handle)
 
     def _take_back(self, handle: int, end: int) -> None:
-        """Undo a write that failed. If that fails too, the next write makes a new file of what is known to be there."""
+        """Undo a write that failed."""
         try:
             os.ftruncate(handle, end)
             os.fdatasync(handle)
         except OSError:
-            self._has_failed = True
+            self._begin_anew(handle, end)
+
+    def _begin_anew(self, handle: int, end: int) -> None:
+        """Make a new file of what was there before a sync that failed: nobody may trust the old one any more.
+
+        Others have perhaps read what was not to be; they see another file. If that fails too, the next write tries.
+        """
+        self._has_failed = True
+        try:
+            with self.replaced(read(handle, 0)[:end]):
+                self._has_failed = False
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(handle, end)
 
     @contextmanager
     def replaced(self, data: bytes) -> Iterator[int]:
@@ -253,9 +303,10 @@ class ThreadFiles:
         if not blobs:
             return
         folder = directory / BLOBS
-        if not folder.exists():
-            folder.mkdir(exist_ok=True)
-            sync_directory(directory)
+        if folder.is_symlink():
+            raise CorruptStore(f"{folder}: a link, and no directory")
+        folder.mkdir(exist_ok=True)
+        sync_directory(directory)
         for name, data in blobs.items():
             write_durably(folder / f"{name}.json", data)
         sync_directory(folder)
@@ -280,14 +331,26 @@ class ThreadFiles:
     def _place(self, making: Path) -> bool:
         try:
             os.rename(making, self.directory)
-        except OSError:
-            shutil.rmtree(making, ignore_errors=True)
-            if self.directory.exists() and not self.log.exists():
-                # No thread: what git has left of one, where it ignores files.
-                self._remove()
-            elif not self.log.exists():
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+            is_made = self.directory.exists() and not self.log.exists() and self._fill(making)
+            shutil.rmtree(making, ignore_errors=True)
+            return is_made
+        sync_directory(self.directory.parent)
+        return True
+
+    def _fill(self, making: Path) -> bool:
+        """Make the thread in a directory that is there without a log: git leaves one where it ignores a file."""
+        for blob in making.glob(f"{BLOBS}/*"):
+            (self.directory / BLOBS).mkdir(exist_ok=True)
+            os.replace(blob, self.directory / BLOBS / blob.name)
+            sync_directory(self.directory / BLOBS)
+        try:
+            os.link(making / LOG, self.log)
+        except FileExistsError:
             return False
+        sync_directory(self.directory)
         sync_directory(self.directory.parent)
         return True
 
@@ -312,6 +375,14 @@ class ThreadFiles:
         os.rename(self.directory, going)
         sync_directory(self.directory.parent)
         shutil.rmtree(going, ignore_errors=True)
+
+
+def _begun(handle: int) -> bytes:
+    """Return all of a log. Git makes an empty file first: wait for its first line."""
+    deadline = time.monotonic() + BEGUN
+    while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return data
 
 
 def read(handle: int, at: int) -> bytes:

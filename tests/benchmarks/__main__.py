@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from . import chat, floors, footprint, fork, latency, memory, prune, requests, threads, values
+from . import append, chat, floors, footprint, fork, latency, log, memory, prune, requests, roots, threads, values
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
 from .report import Row, show
@@ -26,6 +26,9 @@ MEASURES = {
     "memory": memory.measure,
     "requests": requests.measure,
     "footprint": footprint.measure,
+    "log": log.measure,
+    "append": append.measure,
+    "roots": roots.measure,
 }
 
 

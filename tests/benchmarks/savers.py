@@ -10,7 +10,7 @@ from pathlib import Path
 
 from langgraph.checkpoint.memory import InMemorySaver
 
-from . import postgres, redis, sqlite
+from . import files, postgres, redis, sqlite
 from .backend import AsyncOpened, Backend, Opened, Pair
 
 
@@ -32,5 +32,10 @@ def _keel_memory(_: Path) -> Opened:
 LANGGRAPH_MEMORY = Backend("langgraph-memory", _langgraph_memory, _langgraph_memory_async)
 KEEL_MEMORY = Backend("keel-memory", _keel_memory)
 
-PAIRS: dict[str, Pair] = {"sqlite": sqlite.PAIR, "postgres": postgres.PAIR, "redis": redis.PAIR}
+PAIRS: dict[str, Pair] = {
+    "sqlite": sqlite.PAIR,
+    "files": files.PAIR,
+    "postgres": postgres.PAIR,
+    "redis": redis.PAIR,
+}
 BACKENDS = {backend.name: backend for pair in PAIRS.values() for backend in (pair.ours, pair.theirs) if backend}

@@ -38,3 +38,10 @@ REDIS = {
     "request": Target(2, "≤ 2"),
     "footprint": Target(2, "≤ 2"),
 }
+
+FILES = {
+    "log": Target(1.5, "≤ 1.5"),
+    "append": Target(2, "≤ 2"),
+    "roots: one": Target(1.5, "≤ 1.5"),
+    "roots: all": Target(12, "≤ 12"),
+}

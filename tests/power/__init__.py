@@ -1,6 +1,6 @@
 """Power cuts: what a run did to its disk is recorded, and every disk that a cut could have left is put before a check.
 
-    recording = recorded(run, place, "sound", 0, directory=directory)   # writes, syncs, renames, acknowledgements
+    recording = recorded(run, place, "sound", STEPS, directory=directory)   # writes, syncs, renames, acknowledgements
     for state in crashes(recording.events, seed=1, count=400):       # disks after a cut at any moment
         state.put_into(directory)
         check(place, ...)                                            # open the store there, and look
@@ -17,12 +17,13 @@ from .events import Acknowledged, Create, Event, Link, Mkdir, Remove, Rename, Sy
 from .parsing import Unmodelled, parsed
 from .recording import Recording, recorded
 from .tracing import Traced, require_strace
-from .workload import IGNORED, PLACES, expected, run, values_at
+from .workload import IGNORED, PLACES, STEPS, expected, run, values_at
 
 __all__ = [
     "BUILDS",
     "IGNORED",
     "PLACES",
+    "STEPS",
     "Acknowledged",
     "Broken",
     "Create",

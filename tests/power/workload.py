@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -58,12 +57,6 @@ def put_writes(thread: str, number: int) -> Step:
     return lambda saver: saver.put_writes(config_of(thread, number), writes, f"task {number}")
 
 
-def copy(saver: KeelSaver) -> None:
-    """Copy a thread. Another process may have, and died before it could say so."""
-    with suppress(ThreadExists):
-        saver.copy_thread("a", "c")
-
-
 # Over 64 KB in any form, and nothing that can be compressed.
 LARGE = bytes((n * n * 7919 + n // 7 * n) % 251 for n in range(66_000))
 SESSIONS: tuple[tuple[Step, ...], ...] = (
@@ -78,7 +71,7 @@ SESSIONS: tuple[tuple[Step, ...], ...] = (
     ),
     (
         put("a", 5),
-        copy,
+        lambda saver: saver.copy_thread("a", "c"),
         put("c", 6),
         lambda saver: saver.prune(["a"]),
         put("a", 6),
@@ -91,31 +84,43 @@ SESSIONS: tuple[tuple[Step, ...], ...] = (
     ),
 )
 """What is done between an opening of the store and its closing."""
+STEPS = range(1, sum(map(len, SESSIONS)) + 1)
+"""Their numbers."""
 
 
-def run(place: Place, build: str, first: int, pipe: Connection) -> None:
-    """Do all steps from the number `first` on, and say after each that it was acknowledged, to strace."""
+def run(place: Place, build: str, numbers: range, pipe: Connection) -> None:
+    """Do the steps with these numbers, and say after each that it was acknowledged, to strace."""
     BUILDS[build]()
     pipe.send("ready")
     assert pipe.recv() == "go"
-    nobody, numbers = os.open(os.devnull, os.O_WRONLY), count(1)
+    number = 0
     for steps in SESSIONS:
-        todo = [(step, f"ack {number}\n".encode()) for step, number in zip(steps, numbers, strict=False) if number > first]
+        numbered = [(number := number + 1, step) for step in steps]
         with place.open() as saver:
-            for step, line in todo:
-                _try(step, saver, pipe)
-                os.write(nobody, line)
+            _do([(number, step) for number, step in numbered if number in numbers], saver, pipe)
     pipe.send("done")
     assert pipe.recv() == "end"
 
 
-def _try(step: Step, saver: KeelSaver, pipe: Connection) -> None:
-    """Try until it works, and tell of each failure."""
+def _do(todo: list[tuple[int, Step]], saver: KeelSaver, pipe: Connection) -> None:
+    nobody = os.open(os.devnull, os.O_WRONLY)
+    for number, step in todo:
+        if _is_done(step, saver, pipe):
+            os.write(nobody, f"ack {number}\n".encode())
+    os.close(nobody)
+
+
+def _is_done(step: Step, saver: KeelSaver, pipe: Connection) -> bool:
+    """Try until it works, and tell of each failure. Returns `False` for a copy that another process has made."""
     for _ in range(ATTEMPTS):
         try:
-            return step(saver)
+            step(saver)
         except StoreError as error:
             pipe.send((type(error).__name__, str(error)))
+        except ThreadExists:
+            return False
+        else:
+            return True
     raise AssertionError("it does not get better")
 
 

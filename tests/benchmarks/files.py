@@ -1,0 +1,21 @@
+"""Files: a directory of logs. LangGraph has none; its SqliteSaver stands beside, which needs no server either."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from . import sqlite
+from .backend import Backend, Pair
+from .targets import FILES
+
+
+def opened(root: Path) -> Any:
+    return import_module("langgraph_keel").FileSaver(root)
+
+
+PAIR = Pair(
+    ours=Backend("keel-files", opened, opened),
+    theirs=sqlite.PAIR.theirs,
+    targets=FILES,
+    measures=("chat", "latency", "dict", "channels", "fork", "threads", "log", "append", "roots"),
+)
