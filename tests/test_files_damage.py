@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from langgraph_keel import CorruptStore, FileSaver, KeelError, NewerFormat, NotAKeelStore, StoreError
+from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError
 from langgraph_keel.files import disk, threads
 from langgraph_keel.files.lines import line_of
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
@@ -137,7 +138,7 @@ def test_damage_is_named_and_nothing_is_written_over(root: Path, log: Path, dama
 )
 @pytest.mark.parametrize("value", [None, [], {}, 5, -1, 0.5, "no", True, 1 << 60, {"$blob": 5}, [[]], [5]], ids=repr)
 def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, value: Any) -> None:
-    """With checksums that fit, as somebody makes them who wants to do harm: no other error, no wrong value of a type."""
+    """With checksums that fit, as somebody makes them who wants to do harm: no other error comes."""
     lines = []
     for line in log.read_bytes().splitlines():
         fields = orjson.loads(line)
@@ -146,10 +147,8 @@ def test_a_field_of_another_type_is_damage(root: Path, log: Path, name: str, val
     log.write_bytes(b"".join(lines))
     with FileSaver(root) as saver:
         for call in (lambda: [*saver.list(at())], lambda: [*saver.threads()], lambda: put(saver, 99)):
-            try:
+            with suppress(CorruptStore):
                 call()
-            except KeelError as error:
-                assert isinstance(error, CorruptStore)
 
 
 def test_a_last_line_without_its_end_counts(root: Path, log: Path) -> None:
@@ -277,7 +276,7 @@ def test_after_a_failed_sync_there_is_another_file(root: Path, log: Path, monkey
 
     with FileSaver(root) as saver, FileSaver(root) as other:
         put(saver, 50)
-        monkeypatch.setattr(threads.os, "fdatasync", fdatasync)
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
         with pytest.raises(StoreError, match="Input/output"):
             put(saver, 51)
         assert log.stat().st_ino != before
