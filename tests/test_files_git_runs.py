@@ -14,6 +14,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from repositories import Repository, isolate
 
+from langgraph_keel.files import git
 from langgraph_keel.files.saver import FileSaver
 from langgraph_keel.saver import KeelSaver
 
@@ -82,6 +83,8 @@ def nested(*nodes: Node) -> StateGraph[State]:
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     isolate(monkeypatch)
+    # On a machine that is busy, LangGraph may store the last writes of a run later than the usual wait.
+    monkeypatch.setattr(git, "_QUIET", 0.8)
     return Repository.made(tmp_path)
 
 
