@@ -14,7 +14,7 @@ import pytest
 import servers
 from servers import Proxy
 
-from langgraph_keel import KeelSaver, open_saver
+from langgraph_keel import FileSaver, KeelSaver, open_saver
 
 KINDS = ("sqlite", "files", "postgres", "redis")
 # For the fixture `place`: only the stores that are reached over a network.
@@ -54,6 +54,9 @@ class Place:
         """Ask the store itself whether it is sound, where it can tell."""
         if self.kind == "sqlite":
             assert integrity(Path(self.url.removeprefix("sqlite:///"))) == "ok"
+        if self.kind == "files":
+            with FileSaver(self.url.removeprefix("files:")) as saver:
+                assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
 
 
 def integrity(path: Path) -> str:
