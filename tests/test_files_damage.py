@@ -94,6 +94,11 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "NUL over writes, before a sound checkpoint": lambda data: nul(
         data, data.index(b'"k":"writes"'), data.index(b'"k":"writes"') + 9
     ),
+    "NUL between two transactions of a line": lambda data: nul(
+        data + data[data.index(b'{"k":"writes"') :].partition(b"\n")[0] + b"\n",
+        len(data) - 9,
+        len(data),
+    ),
     "a letter, and a NUL after it": lambda data: data[:-30] + bytes([data[-30] ^ 1]) + data[-29:] + b"\0",
     "a line twice": lambda data: data + data[last_line(data) :],
     "two logs": lambda data: data + data,

@@ -245,7 +245,7 @@ def _repair(files: ThreadFiles) -> str:
         data = files.log.read_bytes()
         salvage = salvaged(files, data)
         aside = files.put_aside(data)
-        with files.replaced(_log_of(files, salvage)):
+        with files.replaced(handle, _log_of(files, salvage)):
             return f"repaired; the damaged log is {aside}"
 
 

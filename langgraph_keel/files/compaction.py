@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from langgraph_keel.core.records import Graph, Run
+from langgraph_keel.files.disk import read
 from langgraph_keel.files.lines import Bodies, Draft, Line, blobs_in, parsed
 from langgraph_keel.files.log import Records, Replica, committed
-from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch, read
+from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
 
@@ -28,7 +29,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
         compaction = _Compaction(replica, live, graph, Bodies(files.load, str(files.log)))
         draft = compaction.of(records)
         files.save(draft.blobs, files.directory)
-        with files.replaced(b"".join(draft.lines)):
+        with files.replaced(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
         return compaction.removed
 

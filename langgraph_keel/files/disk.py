@@ -78,6 +78,15 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def read(handle: int, at: int) -> bytes:
+    """Return what an open file holds from a place on."""
+    parts, size = [], max(os.fstat(handle).st_size - at, 0)
+    while size > 0 and (part := os.pread(handle, size, at)):
+        parts.append(part)
+        at, size = at + len(part), size - len(part)
+    return b"".join(parts)
+
+
 def write_all(handle: int, data: bytes, at: int) -> None:
     """Write at a place; one call, unless the system takes less."""
     while data:

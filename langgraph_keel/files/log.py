@@ -5,6 +5,7 @@ The thread is a function of the log: what this process writes, it reads again li
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -212,19 +213,20 @@ def is_torn(rest: bytes) -> bool:
         lines.append(last)
     elif _is_sound(last[:-1]):
         return False  # what it lacks is its line feed, in the place of which stands something else
-    sound = [line for line in lines if _is_sound(line)]
-    commits = [line for line in sound if parsed(line)["k"] in COMMITS]
-    is_last = commits in ([], lines[-1:]) and (not commits or rest.endswith(b"\n"))
-    return (
-        is_last
-        and all(line.find(b"\0") >= 0 for line in lines if line not in sound)
-        and all(_begins(line) in (0, 1) for line in commits)
-    )
+    is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
+    return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
 
 
-def _begins(line: Line) -> int:
-    """Return where the transaction begins that a checkpoint commits: after a line feed that was missing, 1."""
-    return line.offset - int(parsed(line).get("span", 0))
+def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
+    """Return whether what stands between NULs and line feeds can be of the one write that `rest` is.
+
+    A record that commits is so only if it is the last, and its items reach back to the beginning of `rest` (or to
+    after a line feed that was missing there).
+    """
+    if not _is_sound(piece[0]) or (fields := parsed(piece[0]))["k"] not in COMMITS:
+        return True
+    begins = piece.start() - int(fields.get("span", 0))
+    return fields["k"] == "ckpt" and begins in (0, 1) and piece.end() == len(rest) - 1
 
 
 def _is_sound(line: bytes) -> bool:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from langgraph_keel.core.model import Thread
 from langgraph_keel.errors import CorruptStore, StoreError
-from langgraph_keel.files.disk import give_back, is_at, lock, opened, sync_directory, write_all, write_durably
+from langgraph_keel.files.disk import give_back, is_at, lock, opened, read, sync_directory, write_all, write_durably
 from langgraph_keel.files.lines import FORMAT, Draft, line_of
 from langgraph_keel.files.log import Replica
 
@@ -209,7 +209,7 @@ class ThreadFiles:
         draft = Draft()
         result = decide(replica, draft)
         if draft.lines and self._has_failed:
-            with self.replaced(read(handle, 0)[: replica.end]) as handle:
+            with self.replaced(handle, read(handle, 0)[: replica.end]) as handle:
                 self._write(handle, replica, draft)
         elif draft.lines:
             self._write(handle, replica, draft)
@@ -262,17 +262,20 @@ class ThreadFiles:
         """
         self._has_failed = True
         try:
-            with self.replaced(read(handle, 0)[:end]):
+            with self.replaced(handle, read(handle, 0)[:end]):
                 self._has_failed = False
-        except OSError:
+        except (OSError, StoreError):
             with suppress(OSError):
                 os.ftruncate(handle, end)
 
     @contextmanager
-    def replaced(self, data: bytes) -> Iterator[int]:
+    def replaced(self, old: int, data: bytes) -> Iterator[int]:
         """Put a new log in the place of the old one, whose lock is held; hold the lock of the new one.
 
         Whoever has the old one open reads on in it unharmed.
+
+        Raises:
+            StoreError: There is another one in its place by now.
         """
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
@@ -281,6 +284,8 @@ class ThreadFiles:
             lock(log.fileno(), 0, temporary)
             write_all(log.fileno(), data, 0)
             os.fsync(log.fileno())
+            if not is_at(old, self.log):
+                raise StoreError(f"{self.log}: another file took its place (git?): nothing is changed")
             os.rename(temporary, self.log)
             sync_directory(self.directory)
             self._has_failed = False
@@ -342,14 +347,14 @@ class ThreadFiles:
 
     def _fill(self, making: Path) -> bool:
         """Make the thread in a directory that is there without a log: git leaves one where it ignores a file."""
-        for blob in making.glob(f"{BLOBS}/*"):
-            (self.directory / BLOBS).mkdir(exist_ok=True)
-            os.replace(blob, self.directory / BLOBS / blob.name)
-            sync_directory(self.directory / BLOBS)
         try:
+            for blob in making.glob(f"{BLOBS}/*"):
+                (self.directory / BLOBS).mkdir(exist_ok=True)
+                os.replace(blob, self.directory / BLOBS / blob.name)
+                sync_directory(self.directory / BLOBS)
             os.link(making / LOG, self.log)
-        except FileExistsError:
-            return False
+        except (FileExistsError, FileNotFoundError):
+            return False  # somebody else has made it, or removed what was there
         sync_directory(self.directory)
         sync_directory(self.directory.parent)
         return True
@@ -365,14 +370,19 @@ class ThreadFiles:
 
     def delete(self) -> None:
         """Delete the thread, if it is there: at once and durably by its name, and then what was in it."""
-        with self.writing():
-            self._replica = None
-            if self.directory.exists():
-                self._remove()
+        while True:
+            with self.writing() as handle:
+                # Without a log there is no lock: if there is one by now, begin again.
+                if handle is not None or not self.log.exists():
+                    self._replica = None
+                    return self._remove()
 
     def _remove(self) -> None:
         going = self.directory.parent / f".gone-{token_hex(8)}"
-        os.rename(self.directory, going)
+        try:
+            os.rename(self.directory, going)
+        except FileNotFoundError:
+            return
         sync_directory(self.directory.parent)
         shutil.rmtree(going, ignore_errors=True)
 
@@ -383,12 +393,3 @@ def _begun(handle: int) -> bytes:
     while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return data
-
-
-def read(handle: int, at: int) -> bytes:
-    """Return what an open file holds from a place on."""
-    parts, size = [], max(os.fstat(handle).st_size - at, 0)
-    while size > 0 and (part := os.pread(handle, size, at)):
-        parts.append(part)
-        at, size = at + len(part), size - len(part)
-    return b"".join(parts)
