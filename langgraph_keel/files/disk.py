@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from secrets import token_hex
@@ -85,6 +85,18 @@ def read(handle: int, at: int) -> bytes:
         parts.append(part)
         at, size = at + len(part), size - len(part)
     return b"".join(parts)
+
+
+def remove_all_but(name: str, directory: Path) -> None:
+    """Remove what is in a directory but a file that somebody may be making there now; then itself, if it is empty."""
+    for path in sorted(directory.glob("**/*"), reverse=True):
+        with suppress(OSError):
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            elif path.name != name:
+                path.unlink()
+    with suppress(OSError):
+        directory.rmdir()
 
 
 def write_all(handle: int, data: bytes, at: int) -> None:

@@ -21,7 +21,17 @@ from typing import TypeVar
 
 from langgraph_keel.core.model import Thread
 from langgraph_keel.errors import CorruptStore, StoreError
-from langgraph_keel.files.disk import give_back, is_at, lock, opened, read, sync_directory, write_all, write_durably
+from langgraph_keel.files.disk import (
+    give_back,
+    is_at,
+    lock,
+    opened,
+    read,
+    remove_all_but,
+    sync_directory,
+    write_all,
+    write_durably,
+)
 from langgraph_keel.files.lines import FORMAT, Draft, line_of
 from langgraph_keel.files.log import Replica
 
@@ -372,10 +382,11 @@ class ThreadFiles:
         """Delete the thread, if it is there: at once and durably by its name, and then what was in it."""
         while True:
             with self.writing() as handle:
-                # Without a log there is no lock: if there is one by now, begin again.
-                if handle is not None or not self.log.exists():
-                    self._replica = None
+                self._replica = None
+                if handle is not None:
                     return self._remove()
+            if not self.log.exists():
+                return remove_all_but(LOG, self.directory)
 
     def _remove(self) -> None:
         going = self.directory.parent / f".gone-{token_hex(8)}"
