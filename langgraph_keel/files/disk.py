@@ -26,6 +26,8 @@ except ImportError:  # pragma: no cover: Windows, where nothing keeps two proces
 POLL = 0.001
 """Seconds between two looks at a lock that somebody else holds: a put takes about as long."""
 MODE = 0o666
+BEGUN = 0.5
+"""Seconds that somebody else may take to write the first line of a log."""
 
 
 @contextmanager
@@ -87,9 +89,17 @@ def read(handle: int, at: int) -> bytes:
     return b"".join(parts)
 
 
+def read_begun(handle: int) -> bytes:
+    """Return all of a file of lines. Git makes an empty one first: wait for its first line."""
+    deadline = time.monotonic() + BEGUN
+    while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return data
+
+
 def remove_all_but(name: str, directory: Path) -> None:
     """Remove what is in a directory but a file that somebody may be making there now; then itself, if it is empty."""
-    for path in sorted(directory.glob("**/*"), reverse=True):
+    for path in sorted(directory.glob("**/*"), reverse=True) if directory.exists() else ():
         with suppress(OSError):
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()

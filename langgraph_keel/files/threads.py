@@ -27,6 +27,7 @@ from langgraph_keel.files.disk import (
     lock,
     opened,
     read,
+    read_begun,
     remove_all_but,
     sync_directory,
     write_all,
@@ -39,8 +40,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 LOG = "log.jsonl"
 BLOBS = "blobs"
-BEGUN = 0.5
-"""Seconds that somebody else may take to write the first line of a log."""
 Decide = Callable[[Replica, Draft], T]
 
 
@@ -152,7 +151,7 @@ class ThreadFiles:
                 # Somebody else has ended the last line, and gone on.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
-            replica, data = Replica(self.thread_id), _begun(handle)
+            replica, data = Replica(self.thread_id), read_begun(handle)
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -396,11 +395,3 @@ class ThreadFiles:
             return
         sync_directory(self.directory.parent)
         shutil.rmtree(going, ignore_errors=True)
-
-
-def _begun(handle: int) -> bytes:
-    """Return all of a log. Git makes an empty file first: wait for its first line."""
-    deadline = time.monotonic() + BEGUN
-    while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return data
