@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +58,6 @@ def test_the_quick_start_runs_on_another_backend_by_one_line(
 FILES = TEXT[TEXT.index("## State you can read") : TEXT.index("## Two requests")]
 
 
-@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
 def test_the_demonstration_of_files_runs(tmp_path: Path) -> None:
     names = {f"GIT_{who}_{what}": "ada@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     environment = {**os.environ, **names, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
