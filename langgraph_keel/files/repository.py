@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from random import uniform
 from time import monotonic, sleep
 from typing import NamedTuple
 
-from langgraph_keel.errors import InvalidInput
+from langgraph_keel.errors import InvalidInput, StoreBusy
+from langgraph_keel.files.disk import MODE, give_back, lock
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 # Inside a hook, git sets variables that lead every git below to the repository and the index of that hook.
@@ -29,7 +32,8 @@ _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 _PATIENCE = 2.0
 """Seconds to wait for another git that holds a lock; none after it was in vain, until a commit works again."""
 _LONGEST = 20.0
-"""Seconds that one git may take."""
+"""Seconds that one git may take, and that a process of ours waits for its turn."""
+_TURN = "keel.lock"
 
 
 class Done(NamedTuple):
@@ -41,7 +45,11 @@ class Done(NamedTuple):
 
 
 class Repository:
-    """Commits paths of a store, one call at a time. Processes take turns by git's own lock files.
+    """Commits paths of a store, one call at a time.
+
+    Processes of ours take turns by a lock beside git's own. Those are not enough (git 2.39): a commit of some paths
+    reads the index before it locks it, and writes back what it has read, so what another process adds meanwhile is
+    lost. The first commits of 2 threads in 80 were.
 
     Args:
         root: The store's directory; it need not exist yet.
@@ -61,26 +69,41 @@ class Repository:
 
     def _check(self) -> None:
         existing = next(path for path in (self._root, *self._root.absolute().parents) if path.is_dir())
-        found = _run([self._git, "rev-parse", "--is-inside-work-tree"], existing)
-        if found.output.strip() != b"true":
+        found = _run([self._git, "rev-parse", "--is-inside-work-tree", "--git-path", _TURN], existing)
+        is_inside, _, path = os.fsdecode(found.output).partition("\n")
+        if is_inside != "true":
             reason = found.errors or "it is inside a repository's own directory"
             where = f"a git repository around {str(self._root)!r} (`git init` makes one)"
             raise InvalidInput(f"git=True needs {where}: {reason}")
+        self._turn = (existing / path.removesuffix("\n")).absolute()
 
     def commit(self, path: str, message: str) -> str:
         """Commit what is new below a path of the root, and nothing else that is changed or staged.
 
-        Waits up to 2 seconds for another git that holds a lock.
+        Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
 
         Returns:
             What git has against it; empty when it is done, or there was nothing to commit.
         """
         try:
-            refusal = self._refusal(path, message)
-        except OSError as error:
+            with self._our_turn():
+                refusal = self._refusal(path, message)
+        except (OSError, StoreBusy) as error:
             refusal = str(error)
         self._patience = 0.0 if refusal else _PATIENCE
         return refusal
+
+    @contextmanager
+    def _our_turn(self) -> Iterator[None]:
+        if not self._turn.parent.exists():  # git will say what has become of its repository
+            yield
+            return
+        file = FileIO(os.open(self._turn, os.O_RDWR | os.O_CREAT, MODE), "r+")
+        try:
+            lock(file.fileno(), monotonic() + _LONGEST, self._turn)
+            yield
+        finally:
+            give_back(file)
 
     def _refusal(self, path: str, message: str) -> str:
         paths = (path, *self._settings())
