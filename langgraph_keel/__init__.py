@@ -13,6 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
@@ -35,6 +36,7 @@ from langgraph_keel.errors import (
     StoreFull,
     StoreUnavailable,
     ThreadExists,
+    ToolOutcomeUnknown,
     UnsafeStore,
     UnstorableValue,
     ValueRefused,
@@ -47,15 +49,20 @@ if TYPE_CHECKING:
     from langgraph_keel.postgres import PostgresSaver
     from langgraph_keel.redis import RedisSaver
     from langgraph_keel.sqlite import SqliteSaver
+    from langgraph_keel.tools import CacheStats, KeelCache, ToolCache, ToolPolicy
 
 __version__ = "0.1.0"
 
 _LAZY = {
+    "CacheStats": "langgraph_keel.tools",
     "FileSaver": "langgraph_keel.files",
+    "KeelCache": "langgraph_keel.tools",
     "MemorySaver": "langgraph_keel.memory",
     "PostgresSaver": "langgraph_keel.postgres",
     "RedisSaver": "langgraph_keel.redis",
     "SqliteSaver": "langgraph_keel.sqlite",
+    "ToolCache": "langgraph_keel.tools",
+    "ToolPolicy": "langgraph_keel.tools",
 }
 
 
@@ -124,15 +131,18 @@ def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
 
 __all__ = [
     "AccessDenied",
+    "CacheStats",
     "CheckpointConflict",
     "CorruptStore",
     "DurabilityWarning",
     "FileSaver",
     "InvalidConfig",
     "InvalidInput",
+    "KeelCache",
     "KeelError",
     "KeelSaver",
     "KeelSerializer",
+    "KeptCall",
     "MemorySaver",
     "NewerFormat",
     "NotAKeelStore",
@@ -150,6 +160,9 @@ __all__ = [
     "StoreUnavailable",
     "ThreadExists",
     "ThreadInfo",
+    "ToolCache",
+    "ToolOutcomeUnknown",
+    "ToolPolicy",
     "UnsafeStore",
     "UnstorableValue",
     "ValueRefused",

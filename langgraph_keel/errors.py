@@ -6,6 +6,7 @@
     │   └── ThreadExists                   the target of a copy already holds checkpoints
     ├── NotFound (LookupError)             there is no such thread or checkpoint
     ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
+    ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
@@ -91,6 +92,38 @@ class CheckpointConflict(KeelError, RuntimeError):
     def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.thread_id, self.checkpoint_ns, self.expected, self.found, self.rejected)
+
+
+class ToolOutcomeUnknown(KeelError, RuntimeError):
+    """A call of a tool was begun, and nobody knows how it ended: its process died, or it was cancelled.
+
+    It was not made again. Find out what became of it, and say so: `ToolCache.settle(error.thread_id, error.key, ...)`.
+
+    Attributes:
+        tool: The tool's name.
+        thread_id: The thread that made the call; where calls are shared, the one that made it first.
+        key: The call's key in the ledger.
+        started_at: When it began, ISO time.
+        reason: What is known.
+    """
+
+    code = "tool_outcome_unknown"
+
+    def __init__(self, tool: str, thread_id: str, key: str, started_at: str, reason: str) -> None:
+        self.tool = tool
+        self.thread_id = thread_id
+        self.key = key
+        self.started_at = started_at
+        self.reason = reason
+        super().__init__(
+            f"tool {tool!r} in thread {thread_id!r}: a call begun at {started_at} {reason}, and it was not made again. "
+            f"Find out what became of it and say so, then resume: cache.settle({thread_id!r}, {key[:16]!r}, 'retry' or "
+            f"'done'), or `keel settle`. Tools that may simply run again: ToolPolicy(unknown='retry')."
+        )
+
+    def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str, ...]]:
+        # The default would call the class with the message only; process pools pickle errors.
+        return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason)
 
 
 class ValueRefused(KeelError, TypeError):

@@ -7,6 +7,7 @@ driver together. LangGraph makes shallow copies of savers (`with_allowlist`), so
 from __future__ import annotations
 
 import copy
+import time
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.core import retention
 from langgraph_keel.core.address import texts_of, thread_id_of
+from langgraph_keel.core.allowlist import allowing
+from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
 from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Unpacker
@@ -36,6 +39,7 @@ from langgraph_keel.core.records import Query, ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.holder import is_dead
 
 T = TypeVar("T")
 OnConflict = Literal["raise", "fork"]
@@ -238,6 +242,31 @@ class KeelSaver(BaseCheckpointSaver[Any]):
             after = page[-1].updated_at, page[-1].thread_id
             left = left if left is None else left - size
 
+    def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
+        """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
+        after: str | None = None
+        while True:
+            page = self._run(self._calls(thread_id, after))
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Any, Any, Sequence[KeptCall]]:
+        now = time.time_ns() // 1_000_000
+        return calls_of(self._core.store, self._codec, shelf_of(thread_id), after, PAGE, now, is_dead)
+
+    async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
+        """As `tools`, asynchronously."""
+        after: str | None = None
+        while True:
+            page = await self._arun(self._calls(thread_id, after))
+            for call in page:
+                yield call
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
     # -- writing -----------------------------------------------------------------------------------------------
 
     def put(
@@ -312,7 +341,8 @@ class KeelSaver(BaseCheckpointSaver[Any]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
 
-        The latest is then the last one that remains. What the delta channels of others need is kept, unseen.
+        The latest is then the last one that remains. What the delta channels of others need is kept, unseen. The tool
+        calls of these runs go too.
         """
         self._run(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
@@ -339,8 +369,8 @@ class KeelSaver(BaseCheckpointSaver[Any]):
 
         Args:
             thread_ids: The threads; unknown ones are passed over.
-            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph
-                calls that are over); branches go too. `"delete"` removes the threads.
+            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph calls that
+                are over), and tool calls that may still be asked for; branches go too. `"delete"` removes the threads.
 
         Raises:
             InvalidInput: There is no such strategy, or `thread_ids` is one string.
@@ -361,28 +391,9 @@ class KeelSaver(BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:
         """Return a copy whose serializer may also revive these types; it shares everything else with this saver."""
-        serde = _allowing(self.serde, extra_allowlist)
+        serde = allowing(self.serde, extra_allowlist)
         if serde is self.serde:
             return self
         clone = copy.copy(self)
         clone.serde = serde
         return clone
-
-
-def _allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
-    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is.
-
-    A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
-    only warns for others, and the graph's own models then come back as dicts.
-    """
-    allow = getattr(serde, "with_msgpack_allowlist", None)
-    if callable(allow):
-        allowed: SerializerProtocol = allow(extra)
-        return allowed
-    inner = getattr(serde, "serde", None)
-    if not isinstance(inner, SerializerProtocol) or (allowed := _allowing(inner, extra)) is inner:
-        return serde
-    clone: Any = copy.copy(serde)
-    clone.serde = allowed
-    wrapper: SerializerProtocol = clone
-    return wrapper

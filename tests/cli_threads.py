@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,18 @@ from langgraph_keel import open_saver
 from langgraph_keel.cli import app
 
 ROOT = Path(__file__).parent.parent
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The commands of a group, those of groups inside it by both names."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+COMMANDS = dict(_commands(typer.main.get_command(app)))
 EVIL = "pay \x1b[31m[red]\u202e1"
 # C0 but newline, DEL, C1, and the marks that reorder text.
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -26,11 +26,11 @@ class FilesUnderTest:
         return KeelSaver(FileStore(), driver, AsyncFileDriver(driver), **options)
 
     def wipe(self) -> None:
-        for path in self.root.glob("threads/*/"):
+        for path in [*self.root.glob("threads/*/"), *self.root.glob("shared")]:
             shutil.rmtree(path)
 
     def raw(self) -> bytes:
-        files = sorted(path for path in self.root.glob("threads/**/*") if path.is_file())
+        files = sorted(path for path in self.root.glob("*/**/*") if path.is_file())
         return b"\n".join([part for path in files for part in (str(path).encode(), path.read_bytes())])
 
     def close(self) -> None:

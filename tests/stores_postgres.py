@@ -14,7 +14,7 @@ from langgraph_keel import PostgresSaver
 from langgraph_keel.core.bodies import restored
 from langgraph_keel.saver import KeelSaver
 
-TABLES = ("threads", "entries", "items", "floors", "batches")
+TABLES = ("threads", "entries", "items", "floors", "batches", "cells")
 
 
 class PostgresUnderTest:

@@ -20,7 +20,7 @@ from langgraph_keel.cli import app
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str) -> None:
-    shown = keel(name, "--help").stdout
+    shown = keel(*name.split(), "--help").stdout
     assert "Example:" in shown
     assert all(getattr(option, "help", None) for option in COMMANDS[name].params)
     assert "--json" in shown
@@ -34,7 +34,8 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    assert set(COMMANDS) == {"demo", "threads", "history", "show", "schema", "check", "repair"}
+    looking = {"threads", "history", "show", "tools", "cache stats"}
+    assert set(COMMANDS) == {"demo", *looking, "settle", "cache clear", "schema", "check", "repair"}
 
 
 def test_version_and_bare_call() -> None:

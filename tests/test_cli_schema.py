@@ -19,7 +19,7 @@ def test_printing_asks_no_server() -> None:
     printed = keel("schema", "--url", NOWHERE, "--print").stdout
     assert printed.strip() == PostgresSaver(NOWHERE).ddl.strip()
     assert "PARTITION OF" not in printed
-    assert keel("schema", "--url", NOWHERE, "--print", "--partitions", "8").stdout.count("PARTITION OF") == 4 * 8
+    assert keel("schema", "--url", NOWHERE, "--print", "--partitions", "8").stdout.count("PARTITION OF") == 5 * 8
 
 
 def test_what_is_printed_makes_a_store(postgres_url: str, tmp_path: Path) -> None:

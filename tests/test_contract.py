@@ -86,5 +86,5 @@ class TestRedisCluster(SaverContract):
 def test_no_part_of_the_contract_hides_a_test_of_another() -> None:
     parts = SaverContract.__bases__
     names = [name for part in parts for name in vars(part) if not name.startswith("__")]
-    assert len(parts) == 10
+    assert len(parts) == 11
     assert sorted(names) == sorted(set(names))

@@ -16,8 +16,10 @@ FORMATS = {"ormsgpack", "xxhash", "zstandard", "langchain_core", "langgraph", "p
 MAY_IMPORT = {
     "core": {"core", "errors"},
     "errors": set[str](),
-    "saver": {"core", "errors"},
-    "cli": {"cli", "core", "errors", "saver", ""},
+    "holder": set[str](),
+    "saver": {"core", "errors", "holder"},
+    "tools": {"tools", "core", "errors", "holder", "saver"},
+    "cli": {"cli", "core", "errors", "saver", "tools", ""},
     "testing": {"testing", "core", "errors", "saver", "memory", ""},
     **{backend: {backend, "core", "errors", "saver"} for backend in BACKENDS},
 }

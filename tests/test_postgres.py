@@ -32,7 +32,7 @@ from langgraph_keel import (
 )
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-TABLES = {"keel_threads", "keel_entries", "keel_items", "keel_floors", "keel_batches", "keel_format"}
+TABLES = {f"keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "format", "cells")}
 
 
 def put(saver: Any, thread: str, value: Any = 1, checkpoint_id: str = "00000001") -> Any:

@@ -136,4 +136,4 @@ def test_what_other_servers_refuse_is_left_out() -> None:
     for text in (cockroach, yugabyte):
         assert "SET STORAGE" not in text
         assert "CREATE SCHEMA" not in text
-        assert text.count("CREATE TABLE") == 6
+        assert text.count("CREATE TABLE") == 7

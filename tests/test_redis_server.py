@@ -27,9 +27,13 @@ from langgraph_keel import (
     StoreUnavailable,
     UnsafeStore,
 )
+from langgraph_keel.core.cells import Shelf, Swapped
 from langgraph_keel.redis import Durability, names, opening
+from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.faces import FACES, Face
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+
+SHELF = Shelf("t", "tool")
 
 
 @pytest.fixture(params=list(FACES))
@@ -157,6 +161,20 @@ def test_what_a_user_may_not(caller_of: Caller, lacking: str) -> None:
             assert [info.thread_id for info in saver.threads()] == ["t"]
 
 
+@pytest.mark.parametrize("lacking", ["hset", "zadd", "hget"])
+def test_what_a_user_may_not_do_to_cells(caller_of: Caller, lacking: str) -> None:
+    with running(*servers.DURABLE) as (url, behind):
+        mine = caller_of(RedisSaver(url))
+        mine.verb("swap_cell", SHELF, "k", None, cell("1"))
+        commands = [f"-{lacking}"]
+        behind.acl_setuser("app", enabled=True, passwords=["+p"], keys=["*"], categories=["+@all"], commands=commands)
+        caller = caller_of(RedisSaver(url.replace("//", "//app:p@"), ttl=100))
+        with pytest.raises(AccessDenied):
+            caller.verb("swap_cell", SHELF, "other", None, cell("2"))
+        assert mine.verb("read_cells", SHELF, ["k"]) == {"k": cell("1")}
+        assert [key for key, _ in mine.verb("list_cells", SHELF, "", None, 5)] == ["k"]
+
+
 # -- full, read only, gone -------------------------------------------------------------------------------------
 
 
@@ -184,6 +202,32 @@ def test_a_server_out_of_memory(caller_of: Caller) -> None:
         assert [id_of(found) for found in caller.list(at())] == ["0019"]
         caller.delete_thread("t")
         assert not list(behind.scan_iter(match="*:thread:*"))
+
+
+def test_cells_of_a_server_out_of_memory(caller_of: Caller) -> None:
+    with running(*servers.DURABLE) as (url, behind):
+        caller = caller_of(RedisSaver(url))
+        for key in "ab":
+            caller.verb("swap_cell", SHELF, key, None, cell("1"))
+        behind.config_set("maxmemory", 1)
+        for key, expected in (("a", "1"), ("c", None)):
+            with pytest.raises(StoreFull):
+                caller.verb("swap_cell", SHELF, key, expected, cell("2"))
+        assert caller.verb("swap_cell", SHELF, "a", None, cell("2")) == Swapped(False, cell("1"))
+        # What gives memory back is not refused.
+        assert caller.verb("swap_cell", SHELF, "a", "1", None).done
+        assert caller.verb("remove_cells", SHELF, {"b": "1"}) == 1
+        assert caller.verb("list_cells", SHELF, "", None, 5) == []
+
+
+def test_a_refused_swap_writes_nothing(caller_of: Caller) -> None:
+    with running(*servers.DURABLE) as (url, behind):
+        caller = caller_of(RedisSaver(url, ttl=100))
+        caller.verb("swap_cell", SHELF, "k", None, cell("1", origin="t"))
+        before = behind.info("persistence")["rdb_changes_since_last_save"]
+        for expected, new in ((None, cell("2")), ("0", None), ("0", cell("1"))):
+            caller.verb("swap_cell", SHELF, "k", expected, new)
+        assert behind.info("persistence")["rdb_changes_since_last_save"] == before
 
 
 def test_a_replica_can_be_read(caller_of: Caller) -> None:
@@ -284,6 +328,20 @@ def test_a_put_whose_reply_is_lost_is_stored_once(caller_of: Caller) -> None:
         proxy.cut_before_reply(2)
         caller.copy_thread("t", "copy")
         assert [id_of(each) for each in caller.list(at("copy"))] == [id_of(each) for each in found]
+
+
+def test_a_swap_whose_reply_is_lost_is_done_once(caller_of: Caller) -> None:
+    with running(*servers.DURABLE) as (url, behind), proxy_of(behind) as proxy:
+        caller = caller_of(RedisSaver(proxy.url_for(url)))
+        total = "0"
+        caller.verb("swap_cell", SHELF, "k", None, cell(total))
+        for number in range(1, 8):
+            (proxy.cut_before_reply if number % 2 else proxy.cut_before_request)()
+            assert caller.verb("swap_cell", SHELF, "k", total, cell(f"{number}")) == Swapped(True)
+            total = f"{number}"
+        proxy.cut_before_reply()
+        assert caller.verb("swap_cell", SHELF, "k", total, None) == Swapped(True)
+        assert caller.verb("read_cells", SHELF, ["k"]) == {}
 
 
 def proxy_of(behind: Any) -> AbstractContextManager[servers.Proxy]:

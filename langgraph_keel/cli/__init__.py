@@ -15,6 +15,7 @@ from langgraph_keel.cli.demo import demo
 from langgraph_keel.cli.options import wants_json
 from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
+from langgraph_keel.cli.tools import cache, settle, tools
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]
@@ -72,6 +73,9 @@ app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
 app.command()(schema)
+app.command()(tools)
+app.command()(settle)
+app.add_typer(cache, name="cache")
 app.command()(check)
 app.command()(repair)
 

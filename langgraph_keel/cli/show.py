@@ -36,7 +36,8 @@ class Fitting:
         yield self.wide if options.max_width >= self.at else self.narrow
 
 
-def _table(*columns: str | Text) -> Table:
+def table_of(*columns: str | Text) -> Table:
+    """Return a table without rows."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -47,7 +48,7 @@ def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableTy
     """Return the table of `keel threads`."""
     if not found:
         return Text(f"No threads in {without_password(url)}", "dim")
-    table = _table("thread", "checkpoints", "last step", "last activity")
+    table = table_of("thread", "checkpoints", "last step", "last activity")
     table.columns[1].justify = table.columns[2].justify = "right"
     narrow: list[RenderableType] = []
     for info in found:
@@ -85,7 +86,7 @@ def history_table(
     short = checkpoints.short_ids(row.id for row in rows)
     if full:
         short = {row.id: row.id for row in rows}
-    table = _table("step", "checkpoint", "time", "what happened", "next")
+    table = table_of("step", "checkpoint", "time", "what happened", "next")
     table.columns[0].justify = "right"
     for column in table.columns[:3]:
         column.no_wrap = True

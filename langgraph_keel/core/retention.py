@@ -13,13 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.ledger import DONE, FAILED, TOOLS, CallRecord, Ledger, forget
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.records import Graph, Node, Run, Stamp, resolve
 from langgraph_keel.errors import InvalidInput
@@ -111,17 +115,19 @@ def _merged(runs: Collection[Run]) -> list[Run]:
     return list(resolve(merged, 0))
 
 
-def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) -> Plan[Q, R, None]:
-    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips."""
+def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) -> Plan[Q, R, Sequence[Node]]:
+    """Keep only what `choose` says of a thread's entries, given in the order they were put; return it. Four trips."""
     graph = yield from core.store.read_graph(thread_id)
     moments = [(node, unpack_header(node.header, codec, where_is(node.address)).metadata) for node in graph.nodes]
     seen = [moment for moment in moments if not moment[0].is_ghost]
-    doom = doomed(moments, choose(seen))
+    kept = choose(seen)
+    doom = doomed(moments, kept)
     # Ghosts that are still needed as they are need no change.
     if doom.gone or doom.ghosts:
         yield from core.store.remove_entries(thread_id, doom.gone, doom.ghosts)
         core.memo.forget_thread(thread_id)
         yield from sweep(core, thread_id)
+    return [node for node, _ in seen if node.stamp in kept]
 
 
 def sweep(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
@@ -136,7 +142,33 @@ def prune(core: Checkpoints[Q, R], codec: Codec, thread_id: str, strategy: str) 
     if strategy == "delete":
         yield from core.delete_thread(thread_id)
     else:
-        yield from remove(core, codec, thread_id, latest_only)
+        kept = yield from remove(core, codec, thread_id, latest_only)
+        since = min((_put_at(node, codec) for node in kept if not node.address.checkpoint_ns), default=None)
+        if since is not None:
+            yield from _forget_calls(core, codec, Shelf(thread_id, TOOLS), lambda call, _: _is_past(call, since))
+
+
+def _put_at(node: Node, codec: Codec) -> float:
+    """Return when a checkpoint was made, in milliseconds since 1970; 0 where it does not say so."""
+    try:
+        ts = datetime.fromisoformat(str(unpack_header(node.header, codec, where_is(node.address)).checkpoint.get("ts")))
+    except ValueError:
+        return 0
+    return ts.timestamp() * 1000
+
+
+def _is_past(call: CallRecord, since: float) -> bool:
+    # Ended before the oldest checkpoint that is left was made: its result is part of the state there. One whose end
+    # nobody knows, or that is under way, stays: without it the tool would run again.
+    return call.state in (DONE, FAILED) and (call.ended_at or call.started_at) < since
+
+
+def _forget_calls(
+    core: Checkpoints[Q, R], codec: Codec, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]
+) -> Plan[Q, R, None]:
+    # No claim is made here, so no token is either.
+    ledger = Ledger(core.store, codec, partial(str, ""), lambda holder: False)
+    yield from forget(ledger, core.store, shelf, is_over)
 
 
 def to_prune(thread_ids: Sequence[str], strategy: str) -> list[str]:
@@ -158,6 +190,8 @@ def delete_for_runs(core: Checkpoints[Q, R], codec: Codec, run_ids: Collection[s
     threads = yield from core.store.find_runs(run_ids)
     for thread_id in threads:
         yield from remove(core, codec, thread_id, lambda moments: _of_other_runs(moments, run_ids))
+    for shelf in [Shelf(None, TOOLS), *(Shelf(thread_id, TOOLS) for thread_id in threads)] if run_ids else []:
+        yield from _forget_calls(core, codec, shelf, lambda call, _: call.run_id in run_ids)
 
 
 def _of_other_runs(moments: Sequence[Moment], run_ids: Collection[str]) -> set[Stamp]:

@@ -7,8 +7,7 @@ a contract must refuse by a named error; there are no capability flags.
 Every verb is a plan (see `core.plan`). *One trip* means that it yields exactly once.
 
 Verbs that later capabilities add, foreseen here so that layouts leave room: `append_event(stream, expected
-revision, event)` and `read_events(stream)` for approvals and audit; `read_cache(key)`, `claim_cache(key, until)` and
-`write_cache(key, value)` for tool results.
+revision, event)` and `read_events(stream)` for approvals and audit.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.records import (
     Address,
@@ -122,7 +122,10 @@ class Store(ABC, Generic[Q, R]):
 
     @abstractmethod
     def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
-        """Delete everything of a thread, orphaned writes included. One trip, atomic; no error if there is none."""
+        """Delete everything of a thread, orphaned writes and cells included, and the shared cells of its origin.
+
+        One trip, atomic; no error if there is none. What is shared may go a moment earlier or later.
+        """
 
     @abstractmethod
     def copy_thread(self, source: str, target: str) -> Plan[Q, R, bool]:
@@ -131,7 +134,7 @@ class Store(ABC, Generic[Q, R]):
         At most two trips, where source and target may be on different servers; the target is there as a whole or not at
         all, and as the source was at one moment.
         Returns whether it was copied: `False` if the target holds anything already. An unknown source copies nothing
-        and answers `True`.
+        and answers `True`. Cells are not copied, and do not count: what one thread has done, another has not.
         """
 
     @abstractmethod
@@ -144,4 +147,38 @@ class Store(ABC, Generic[Q, R]):
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
         with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.
+        """
+
+    @abstractmethod
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Q, R, Swapped]:
+        """Replace what a cell holds, if that is what the caller thinks. One trip, atomic, durable when it returns.
+
+        1. If the cell holds the token `expected` (or is empty, and that is `None`), it holds `new` from then on, body
+           and all; it is empty if that is `None`. The token may stay the same.
+        2. If it holds the token of `new` already, this is the same request again: nothing changes, and it was done. So
+           it is if it is empty, and `new` is `None`.
+        3. Else nothing changes, and the reply says what it holds.
+
+        The thread need not exist, and does not by this: listings and copies know nothing of cells. Whatever makes a
+        thread live longer (a TTL) makes its cells live as long.
+        """
+
+    @abstractmethod
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Q, R, Mapping[str, Cell]]:
+        """Read cells, body and all, without those that are empty. One trip."""
+
+    @abstractmethod
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+        """Read a page of cells without bodies, those whose keys begin with `prefix`, in the order of the keys.
+
+        One trip. `after` is the last key of the page before; fewer than `limit` mean that there are no more.
+        """
+
+    @abstractmethod
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Q, R, int]:
+        """Empty each cell that still holds the token given for its key; return how many.
+
+        One trip, durable when it returns, each of them atomic.
         """

@@ -1,6 +1,6 @@
 """Threads that two branches of a repository have both continued: what a person has to decide.
 
-Git lists such a log as unmerged and leaves ours in place (`git.ATTRIBUTES`), so the store works on meanwhile.
+Git lists such a log as unmerged and leaves ours in place (`git.SETTINGS`), so the store works on meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.files.log import Records, committed
 from langgraph_keel.files.repository import Conflict, conflicts
-from langgraph_keel.files.threads import LOG
+from langgraph_keel.files.shelves import SHARED
+from langgraph_keel.files.threads import CELLS, LOG
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,15 @@ class Decision:
 def decisions(root: Path) -> list[Decision]:
     """Return the threads of a store that git holds in conflict; none where there is no git."""
     return [_decision(conflict) for conflict in conflicts(root) if Path(conflict.path).name == LOG]
+
+
+def cell_conflicts(root: Path) -> list[Conflict]:
+    """Return the cells of a store that git holds in conflict: both branches have changed them, or made them."""
+    return [conflict for conflict in conflicts(root) if _is_of_cell(Path(conflict.path).parts)]
+
+
+def _is_of_cell(parts: Sequence[str]) -> bool:
+    return parts[0] == SHARED or parts[2:3] == (CELLS,)
 
 
 def _decision(conflict: Conflict) -> Decision:

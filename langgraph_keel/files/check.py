@@ -7,43 +7,22 @@ read is moved aside.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from langgraph_keel.errors import CorruptStore, NewerFormat
-from langgraph_keel.files.branches import Decision, decisions
+from langgraph_keel.files.branches import Decision, cell_conflicts, decisions
+from langgraph_keel.files.cell_check import cell_findings, cell_put_aside, conflict_of_cell
+from langgraph_keel.files.findings import Finding, left
 from langgraph_keel.files.lines import Bodies, Line, blobs_in, line_of, parsed
 from langgraph_keel.files.listing import id_of
 from langgraph_keel.files.log import Replica, lines_in
 from langgraph_keel.files.shapes import checked
-from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch
-
-Kind = Literal["harmless", "repairable", "decide", "lost"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as Keel writes it.
-
-    Attributes:
-        kind: `harmless`: left by something that was interrupted; `repairable`: by `repair`; `decide`: a person must;
-            `lost`: gone, also after a repair.
-        thread_id: The thread it is about, if it is about one.
-        path: The file or directory.
-        offset: The byte in it, if it is about one.
-        message: What was found.
-        advice: What to do.
-    """
-
-    kind: Kind
-    thread_id: str | None
-    path: str
-    message: str
-    advice: str = ""
-    offset: int | None = None
+from langgraph_keel.files.shelves import SHARED, Shelves
+from langgraph_keel.files.threads import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
 
 
 @dataclass(slots=True)
@@ -142,21 +121,26 @@ class Check:
         """
         unmerged = {decision.path: decision for decision in decisions(self._root)}
         yield from map(_conflict, unmerged.values())
+        yield from map(conflict_of_cell, cell_conflicts(self._root))
         for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
             if path.name in (".gitattributes", ".gitignore"):
                 continue
             thread_id = id_of(path) if path.is_dir() else None
             if path.name.startswith(".") or thread_id is None:
-                yield _stray(path)
+                yield from self._nameless(path)
             else:
                 yield from self._thread(path, thread_id)
+        yield from left(self._root / SHARED)
+        yield from cell_findings(Shelves(self._root, (SHARED,), self._timeout))
 
     def _thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
         files = ThreadFiles(path, thread_id, self._timeout)
-        for left in path.glob("**/*.tmp"):
-            yield Finding("harmless", thread_id, str(left), "a write that was interrupted has left this file")
+        yield from left(path, thread_id)
+        yield from cell_findings(files.cells, thread_id)
         if not files.log.exists():
-            yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring the log back")
+            # Cells are there without one, and an empty directory is what comes before the first of them.
+            if any(each.name != CELLS for each in path.iterdir()):
+                yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
             return
         data = files.log.read_bytes()
         replica = Replica(thread_id)
@@ -173,18 +157,33 @@ class Check:
             message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
+    def _nameless(self, path: Path) -> Iterator[Finding]:
+        """Look at what is no thread's; or is one's with a long id, which only its log would tell, but there is none."""
+        if not path.name.startswith(".") and (path / CELLS).is_dir():
+            yield from left(path)
+            yield from cell_findings(ThreadFiles(path, "", self._timeout).cells)
+        elif path.name.startswith((".new-", ".gone-")):
+            message = "a thread that was being made, or deleted, when that was interrupted"
+            yield Finding("harmless", None, str(path), message)
+        else:
+            yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
+
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read, beside the damaged one.
+        """Make every damaged log anew of what can be read, beside the damaged one; put damaged cells aside.
 
         Returns:
             What was found, as of before the repair; those that are `repairable` are repaired.
         """
         for finding in list(self.findings()):
-            if finding.kind == "repairable" and finding.thread_id is not None:
-                aside = _repair(ThreadFiles(Path(finding.path).parent, finding.thread_id, self._timeout))
-                yield Finding("repairable", finding.thread_id, finding.path, finding.message, aside, finding.offset)
+            if finding.kind == "repairable":
+                yield replace(finding, advice=self._repaired(Path(finding.path), finding.thread_id or ""))
             else:
                 yield finding
+
+    def _repaired(self, path: Path, thread_id: str) -> str:
+        if path.name == LOG:
+            return _repair(ThreadFiles(path.parent, thread_id, self._timeout))
+        return cell_put_aside(self._root, path)
 
 
 def _conflict(decision: Decision) -> Finding:
@@ -196,14 +195,6 @@ def _conflict(decision: Decision) -> Finding:
         lines.append(f"  {name} {what}{broken}")
     advice = "\n".join(f"to keep {name}: {command}" for name, command in decision.commands.items())
     return Finding("decide", decision.thread_id or None, decision.path, "\n".join(lines), advice)
-
-
-def _stray(path: Path) -> Finding:
-    if path.name.startswith((".new-", ".gone-")):
-        return Finding(
-            "harmless", None, str(path), "a thread that was being made, or deleted, when that was interrupted"
-        )
-    return Finding("harmless", None, str(path), "this is no thread's, and is left alone")
 
 
 def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Finding]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from secrets import token_hex
@@ -45,15 +47,20 @@ def named_errors(where: Path) -> Iterator[None]:
         raise StoreError(f"{where}: the disk failed: {error}") from error
 
 
-def opened(path: Path, mode: str) -> FileIO:
+def opened(path: Path, mode: str, folder: int | None = None) -> FileIO:
     """Open a file that nobody has put a link or a pipe in the place of.
+
+    Args:
+        path: Its path.
+        mode: As `open` has it.
+        folder: Its directory, if that is open: it counts, wherever the path leads by now.
 
     Raises:
         FileNotFoundError: There is none.
         CorruptStore: It is something else: a root may come from a repository of others.
     """
     try:
-        file = FileIO(path, mode, opener=_open)
+        file = FileIO(path if folder is None else path.name, mode, opener=partial(_open, folder))
     except (IsADirectoryError, NotADirectoryError):
         raise
     except OSError as error:
@@ -66,9 +73,9 @@ def opened(path: Path, mode: str) -> FileIO:
     return file
 
 
-def _open(path: str, flags: int) -> int:
+def _open(folder: int | None, path: str, flags: int) -> int:
     # Of a pipe, without O_NONBLOCK, it would wait for a writer for ever.
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), MODE)
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), MODE, dir_fd=folder)
 
 
 def sync_directory(path: Path) -> None:
@@ -97,15 +104,14 @@ def read_begun(handle: int) -> bytes:
     return data
 
 
-def remove_all_but(name: str, directory: Path) -> None:
-    """Remove what is in a directory but a file that somebody may be making there now; then itself, if it is empty."""
-    for path in sorted(directory.glob("**/*"), reverse=True) if directory.exists() else ():
-        with suppress(OSError):
-            if path.is_dir() and not path.is_symlink():
-                path.rmdir()
-            elif path.name != name:
-                path.unlink()
+def remove_all_but(kept: Collection[str], directory: Path) -> None:
+    """Remove what is in a directory but what somebody may be making there now; then itself, if it is empty."""
     with suppress(OSError):
+        for path in [path for path in directory.iterdir() if path.name not in kept]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
         directory.rmdir()
 
 
@@ -142,6 +148,30 @@ def lock(handle: int, deadline: float, where: Path) -> None:
             if time.monotonic() >= deadline:
                 raise StoreBusy(f"{where}: another process or thread holds it; nothing was written") from None
         time.sleep(POLL)
+
+
+def locked(
+    opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
+) -> FileIO | None:
+    """Open a file and wait for its lock, again while another one takes its place; `None` if there is none.
+
+    Raises:
+        StoreBusy: Others held it for longer than `timeout`.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            file = opening()
+        except FileNotFoundError:
+            return None
+        try:
+            lock(file.fileno(), deadline, where)
+            if is_current(file.fileno()):
+                return file
+        except BaseException:
+            give_back(file)
+            raise
+        give_back(file)
 
 
 def give_back(file: FileIO) -> None:

@@ -24,11 +24,12 @@ from langgraph_keel.core.model import info_of
 from langgraph_keel.errors import NewerFormat, NotAKeelStore, NotFound, NotSetUp, ReadOnlyStore, StoreClosed
 from langgraph_keel.files.check import Check
 from langgraph_keel.files.disk import named_errors, sync_directory, write_durably
-from langgraph_keel.files.git import ATTRIBUTES, IGNORE
+from langgraph_keel.files.git import SETTINGS
 from langgraph_keel.files.lines import FORMAT
 from langgraph_keel.files.listing import Listing, id_of, names_in
 from langgraph_keel.files.names import directory_of
 from langgraph_keel.files.requests import Work
+from langgraph_keel.files.shelves import SHARED, Shelves
 from langgraph_keel.files.threads import ThreadFiles
 
 MARK = "keel.json"
@@ -70,6 +71,7 @@ class FileDriver:
         self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
         self._asked = 0
         self._listing = Listing(self.root / THREADS)
+        self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
         self._may_read = self._may_write = False
         self._pools: dict[bool, ThreadPoolExecutor] = {}
 
@@ -93,7 +95,7 @@ class FileDriver:
         threads = self.root / THREADS
         missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
         threads.mkdir(parents=True, exist_ok=True)
-        for name, text in ((".gitattributes", ATTRIBUTES), (".gitignore", IGNORE)):
+        for name, text in SETTINGS.items():
             # Not in the root: a repository may have its own there, and git keeps no empty directories.
             if not (threads / name).exists():
                 write_durably(threads / name, text.encode())
@@ -188,6 +190,10 @@ class FileDriver:
     def thread(self, thread_id: str) -> ThreadFiles:
         """Return the files of a thread, which need not be there."""
         return self._files(directory_of(thread_id), thread_id)
+
+    def cells(self, thread_id: str | None) -> Shelves:
+        """Return the cells of a thread; of `None`, those that all share."""
+        return self._shared if thread_id is None else self.thread(thread_id).cells
 
     def _files(self, name: str, thread_id: str) -> ThreadFiles:
         with self._lock:

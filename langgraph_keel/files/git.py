@@ -24,19 +24,22 @@ from langgraph_keel.core.records import Address
 from langgraph_keel.files.names import directory_of
 from langgraph_keel.files.repository import Repository
 
-# Both fit the store's root, and its directory of threads.
-ATTRIBUTES = """\
+# Both fit the store's root, its directory of threads, and that of shared cells.
+_ATTRIBUTES = """\
 # Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
 # shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
 log.jsonl -text -filter -ident !working-tree-encoding diff -merge
+*.json -text -filter -ident !working-tree-encoding diff -merge
 **/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
 """
-IGNORE = """\
+_IGNORE = """\
 # Keel: files and threads in the making or on their way out.
 *.tmp
 .new-*/
 .gone-*/
 """
+SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
+"""Files by name."""
 
 _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
@@ -123,7 +126,8 @@ class Commits:
     """Commits each run of each thread: when it is over, when it asks (an interrupt), when it fails.
 
     A run of which nothing says that it stopped (see `ends_run`) is committed before the thread's next input, with the
-    next run's end, or at `close`. Only the files of its thread are committed, whatever else is staged or changed.
+    next run's end, or at `close`. Only the files of its thread are committed, and what threads share, whatever else is
+    staged or changed.
 
     Any thread may call. What git does or refuses is never raised. `commit`, `changed` and `close` wait for git; the
     others do not.

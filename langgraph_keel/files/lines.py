@@ -47,15 +47,24 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
 
 
 def parsed(line: bytes) -> dict[str, Any]:
-    """Return the fields of a line.
+    """Return the fields of a line of a log.
 
     Raises:
         ValueError: It is damaged, or no record.
     """
+    return checked(unsealed(line))
+
+
+def unsealed(line: bytes) -> Any:
+    """Return what a line holds, whatever it is.
+
+    Raises:
+        ValueError: It is damaged.
+    """
     text = line[:-_CRC]
     if line[-_CRC:] != b',"crc":"%08x"}' % crc32(text):
         raise ValueError("its checksum does not fit")
-    return checked(orjson.loads(memoryview(line)))  # it takes no subclass of bytes
+    return orjson.loads(memoryview(line))  # it takes no subclass of bytes
 
 
 class Draft:

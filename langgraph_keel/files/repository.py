@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from langgraph_keel.errors import InvalidInput, StoreBusy
 from langgraph_keel.files.disk import MODE, give_back, lock
+from langgraph_keel.files.shelves import SHARED
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
 # Inside a hook, git sets variables that lead every git below to the repository and the index of that hook.
@@ -78,7 +79,7 @@ class Repository:
         self._turn = (existing / path.removesuffix("\n")).absolute()
 
     def commit(self, path: str, message: str) -> str:
-        """Commit what is new below a path of the root, and nothing else that is changed or staged.
+        """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
 
         Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
 
@@ -106,7 +107,7 @@ class Repository:
             give_back(file)
 
     def _refusal(self, path: str, message: str) -> str:
-        paths = (path, *self._settings())
+        paths = (path, *self._shared(), *self._settings())
         added = self._patiently("add", "--all", "--", *paths)
         if added.status:
             return _reason(added)
@@ -115,6 +116,13 @@ class Repository:
         if done.status == 0:
             self._new_settings = ()
         return _reason(done)
+
+    def _shared(self) -> Iterable[str]:
+        """Return where shared cells are, if there are any. They may be left out of git: then they are only a cache."""
+        is_there = (self._root / SHARED / ".gitattributes").exists()
+        if is_there and _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root).status != 0:
+            return (SHARED,)
+        return ()
 
     def _settings(self) -> Iterable[str]:
         """Return those files of the root that git does not know yet; changes to known ones are the user's to commit."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from langgraph_keel.files.shelves import Shelves
 from langgraph_keel.files.threads import ThreadFiles
 
 
@@ -14,6 +15,10 @@ class Root(Protocol):
 
     def thread(self, thread_id: str) -> ThreadFiles:
         """Return the files of a thread, which need not be there."""
+        ...
+
+    def cells(self, thread_id: str | None) -> Shelves:
+        """Return the cells of a thread; of `None`, those that all share."""
         ...
 
     def threads(self) -> Iterator[ThreadFiles]:

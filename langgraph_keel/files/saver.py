@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.files.check import Finding
 from langgraph_keel.files.committing import Committing, CommittingStore
 from langgraph_keel.files.driver import AsyncFileDriver, FileDriver
+from langgraph_keel.files.findings import Finding
 from langgraph_keel.files.git import Commits
 from langgraph_keel.files.store import FileStore
 from langgraph_keel.saver import KeelSaver
@@ -81,7 +81,7 @@ class FileSaver(KeelSaver):
         return self._files.checked(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read; the damaged one stays beside it under another name.
+        """Make every damaged log anew of what can be read, and forget damaged cells; what was damaged stays beside.
 
         Returns:
             What `check` finds, as of before the repair, each when it is dealt with.

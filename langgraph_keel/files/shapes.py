@@ -1,4 +1,4 @@
-"""Which fields each kind of record has, and of what type: stored bytes are untrusted."""
+"""Which fields each kind of record has, and a cell, and of what type: stored bytes are untrusted."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return type(value) is int and 0 <= value < MOST
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is int
 
 
 def _is_list(value: Any) -> bool:
@@ -111,3 +115,22 @@ def checked(fields: Any) -> dict[str, Any]:
         raise ValueError(f"the field {wrong[0]!r} of a record {kind!r} is missing or not what it should be")
     record: dict[str, Any] = fields
     return record
+
+
+_CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
+_CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
+
+
+def checked_cell(fields: Any) -> dict[str, Any]:
+    """Return the fields of a cell.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
+        raise ValueError("it is no cell")
+    wrong = [name for name, test in _CELL.items() if not test(fields.get(name))]
+    wrong += [name for name, test in _CELL_MAY.items() if name in fields and not test(fields[name])]
+    if wrong:
+        raise ValueError(f"the field {wrong[0]!r} of a cell is missing or not what it should be")
+    return fields

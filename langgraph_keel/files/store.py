@@ -8,6 +8,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
 from langgraph_keel.core.model import (
     Record,
     Thread,
@@ -148,8 +149,13 @@ class FileStore(Store[Work, Any]):
         return removed
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
-        """See `Store.delete_thread`."""
-        yield Work(lambda root: root.thread(thread_id).delete(), writes=True)
+        """See `Store.delete_thread`. Every shared cell is read, to see whose it is."""
+
+        def delete(root: Root) -> None:
+            root.thread(thread_id).delete()
+            root.cells(None).remove_of(thread_id)
+
+        yield Work(delete, writes=True)
 
     def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
         """See `Store.copy_thread`."""
@@ -179,6 +185,32 @@ class FileStore(Store[Work, Any]):
 
         infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
         return infos
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
+        """See `Store.swap_cell`."""
+        swapped: Swapped = yield Work(
+            lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True
+        )
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        cells: Mapping[str, Cell] = yield Work(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
+        return cells
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
+        page: Sequence[tuple[str, Cell]] = yield Work(
+            lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit)
+        )
+        return page
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
+        """See `Store.remove_cells`. A power cut may come between two of them."""
+        removed: int = yield Work(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
+        return removed
 
 
 def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:

@@ -25,6 +25,7 @@ from langgraph_keel.files.disk import (
     give_back,
     is_at,
     lock,
+    locked,
     opened,
     read,
     read_begun,
@@ -35,11 +36,13 @@ from langgraph_keel.files.disk import (
 )
 from langgraph_keel.files.lines import FORMAT, Draft, line_of
 from langgraph_keel.files.log import Replica
+from langgraph_keel.files.shelves import Shelves
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 LOG = "log.jsonl"
 BLOBS = "blobs"
+CELLS = "cells"
 Decide = Callable[[Replica, Draft], T]
 
 
@@ -66,6 +69,7 @@ class ThreadFiles:
         self.directory = directory
         self.thread_id = thread_id
         self.log = directory / LOG
+        self.cells = Shelves(directory.parent.parent, (directory.parent.name, directory.name, CELLS), timeout)
         self._timeout = timeout
         self._turn = Lock()
         self._replica: Replica | None = None
@@ -187,7 +191,7 @@ class ThreadFiles:
         Raises:
             StoreBusy: Others held the log for longer than the timeout.
         """
-        log = self._locked(mode)
+        log = locked(lambda: self._opened(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
             yield None
             return
@@ -195,22 +199,6 @@ class ThreadFiles:
             with self._turn:
                 yield log.fileno()
         finally:
-            give_back(log)
-
-    def _locked(self, mode: str) -> FileIO | None:
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                log = self._opened(mode)
-            except FileNotFoundError:
-                return None
-            try:
-                lock(log.fileno(), deadline, self.log)
-                if is_at(log.fileno(), self.log):
-                    return log
-            except BaseException:
-                give_back(log)
-                raise
             give_back(log)
 
     def _append(self, handle: int, decide: Decide[T]) -> T:
@@ -383,15 +371,18 @@ class ThreadFiles:
             with self.writing() as handle:
                 self._replica = None
                 if handle is not None:
-                    return self._remove()
+                    return self._remove(self.directory)
             if not self.log.exists():
-                return remove_all_but(LOG, self.directory)
+                # What is in either after this is of another life of the thread.
+                self._remove(self.directory / CELLS)
+                return remove_all_but((LOG, CELLS), self.directory)
 
-    def _remove(self) -> None:
+    def _remove(self, path: Path) -> None:
         going = self.directory.parent / f".gone-{token_hex(8)}"
-        try:
-            os.rename(self.directory, going)
-        except FileNotFoundError:
-            return
-        sync_directory(self.directory.parent)
+        with suppress(FileNotFoundError):
+            os.rename(path, going)
+        # Also if it is gone: whoever has removed it may have died, or failed, before that was durable.
+        for parent in (path.parent, self.directory.parent):
+            with suppress(FileNotFoundError):
+                sync_directory(parent)
         shutil.rmtree(going, ignore_errors=True)

@@ -12,7 +12,7 @@ class MemoryDriver:
     """Owns the state; one request at a time."""
 
     def __init__(self) -> None:
-        self._state: State = {}
+        self._state = State()
         self._lock = Lock()
 
     def send(self, request: Request) -> Any:

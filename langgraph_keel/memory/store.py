@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, TypeAlias
 
+from langgraph_keel.core.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.core.model import (
     Log,
     Record,
@@ -42,7 +43,22 @@ from langgraph_keel.core.records import (
 )
 from langgraph_keel.core.store import Store
 
-State: TypeAlias = dict[str, Thread]
+
+class State(dict[str, Thread]):
+    """The threads by their ids, and the cells beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: dict[Shelf, dict[str, Cell]] = {}
+
+    def drop_cells(self, thread_id: str) -> None:
+        """Forget the cells of a thread, and those that it has shared."""
+        for shelf, cells in self.cells.items():
+            owners = {key: cell.origin if shelf.thread_id is None else shelf.thread_id for key, cell in cells.items()}
+            for key in [key for key, owner in owners.items() if owner == thread_id]:
+                del cells[key]
+
+
 Request: TypeAlias = Callable[[State], Any]
 
 
@@ -170,7 +186,12 @@ class MemoryStore(Store[Request, Any]):
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
         """See `Store.delete_thread`."""
-        yield lambda state: state.pop(thread_id, None)
+
+        def delete(state: State) -> None:
+            state.pop(thread_id, None)
+            state.drop_cells(thread_id)
+
+        yield delete
 
     def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
         """See `Store.copy_thread`."""
@@ -220,3 +241,52 @@ class MemoryStore(Store[Request, Any]):
 
         infos: Sequence[tuple[ThreadInfo, bytes]] = yield read
         return infos
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Request, Any, Swapped]:
+        """See `Store.swap_cell`."""
+
+        def swap(state: State) -> Swapped:
+            cells = state.cells.setdefault(shelf, {})
+            decision = ruling(cells.get(key), expected, new)
+            if decision == "refuse":
+                return Swapped(False, cells.get(key))
+            if decision == "write":
+                cells.pop(key, None)
+                cells.update({key: new} if new else {})
+            return Swapped(True)
+
+        swapped: Swapped = yield swap
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        cells: Mapping[str, Cell] = yield lambda state: {
+            key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys
+        }
+        return cells
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Request, Any, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+
+        def listed(state: State) -> list[tuple[str, Cell]]:
+            cells = state.cells.get(shelf, {})
+            keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
+            return [(key, replace(cells[key], body=b"")) for key in keys[:limit]]
+
+        page: Sequence[tuple[str, Cell]] = yield listed
+        return page
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
+        """See `Store.remove_cells`."""
+
+        def remove(state: State) -> int:
+            cells = state.cells.get(shelf, {})
+            gone = [key for key, token in tokens.items() if key in cells and cells[key].token == token]
+            for key in gone:
+                del cells[key]
+            return len(gone)
+
+        removed: int = yield remove
+        return removed

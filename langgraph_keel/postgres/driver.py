@@ -13,7 +13,7 @@ What it needs of a server is small, so that it also runs on what speaks PostgreS
   not take INSERT in a WITH yet (its issue 3948), so the tables can stand on it but not be distributed.
 
 A request may be sent again after its connection broke, since every request is harmless the second time: a put carries a
-token that the store knows again, and what removes or appends removes or is read only once.
+token that the store knows again, as a swap of a cell does, and what removes or appends removes or is read only once.
 """
 
 from __future__ import annotations

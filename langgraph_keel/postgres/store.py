@@ -1,7 +1,7 @@
 """The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
 
-The tables are explained in `schema.sql`, the statements in `statements.py`. The head of a namespace is its trunk entry
-with the highest sequence number.
+The tables are explained in `schema.sql` and `cells.sql`, the statements in `statements.py` and `cells.py`. The head of
+a namespace is its trunk entry with the highest sequence number.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from secrets import randbits
 from typing import Any, TypeAlias
 
 from langgraph_keel.core.bodies import restored, shrunk
+from langgraph_keel.core.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     Address,
@@ -30,6 +31,7 @@ from langgraph_keel.core.records import (
 )
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import StoreBusy
+from langgraph_keel.postgres import cells
 from langgraph_keel.postgres import statements as sql
 from langgraph_keel.postgres.graphs import graph_of, removal_parameters
 from langgraph_keel.postgres.keys import by_key, escape, key, long_names, name_of, unescape
@@ -180,7 +182,8 @@ class PostgresStore(Store[Request, Reply]):
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Reply, None]:
         """See `Store.delete_thread`."""
-        yield self._request({"thread": key(thread_id)}, sql.DELETE_THREAD, sql.DELETE_CONTENT, writes=True)
+        texts = (sql.DELETE_THREAD, sql.DELETE_CONTENT, cells.DELETE_OF_THREAD)
+        yield self._request({"thread": key(thread_id)}, *texts, writes=True)
 
     def copy_thread(self, source: str, target: str) -> Plan[Request, Reply, bool]:
         """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
@@ -214,6 +217,43 @@ class PostgresStore(Store[Request, Reply]):
         bound = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)" if after is not None else ""
         reply = yield self._request(parameters, text.replace("{after}", bound))
         return [_info(*line) for line in reply[0]]
+
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> Plan[Request, Reply, Swapped]:
+        """See `Store.swap_cell`. One statement, sent again for each change by another that came in between."""
+        parameters = {**cells.shelf_parameters(shelf), "key": key, "expected": expected}
+        parameters |= cells.cell_parameters(new) if new else {}
+        request = self._request(parameters, cells.SWAPS[expected is not None, new is not None], writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((done, token, *columns),) = reply[0]
+            current = None if token is None else cells.cell_of(token, *columns)
+            decision = ruling(current, expected, new)
+            if done or decision == "again":
+                return Swapped(True)
+            if decision == "refuse":
+                return Swapped(False, current)
+        raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Reply, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        reply = yield self._request({**cells.shelf_parameters(shelf), "keys": list(keys)}, cells.READ)
+        return cells.cells_of(reply[0])
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Request, Reply, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        parameters = {**cells.shelf_parameters(shelf), "prefix": prefix, "after": after or "", "limit": limit}
+        reply = yield self._request(parameters, cells.LIST)
+        return list(cells.cells_of(reply[0]).items())
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Reply, int]:
+        """See `Store.remove_cells`."""
+        parameters = {**cells.shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}
+        reply = yield self._request(parameters, cells.REMOVE, writes=True)
+        return int(reply[0][0][0])
 
 
 def _info(

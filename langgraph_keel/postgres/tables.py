@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from importlib.resources import files
 from typing import NamedTuple
 
 from langgraph_keel.errors import InvalidInput
 
-TABLES = ("threads", "entries", "items", "floors", "batches", "format")
-INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run")
+TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
+INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
 PARAMETER = re.compile(r"%\((\w+)\)s")
-PARTED = ("entries", "items", "floors", "batches")
+PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",)}
+"""The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 
 
 def quoted(name: str) -> str:
@@ -76,9 +78,9 @@ class Tables:
         name = (self.schema or "").replace("'", "''")
         return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
 
-    def ddl_for(self, version: str, has_schema: bool) -> str:
-        """Return the statements that make the tables on this server; see `driver` for which refuse what."""
-        lines = self.ddl.splitlines()
+    def ddl_for(self, version: str, has_schema: bool, parts: Iterable[str] = PARTED) -> str:
+        """Return the statements of some files for this server; see `driver` for which refuse what."""
+        lines = self._ddl(parts).splitlines()
         if has_schema:
             # Who owns a schema need not have the right to create one, which the server asks for first.
             lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
@@ -90,14 +92,19 @@ class Tables:
     @cached_property
     def ddl(self) -> str:
         """All statements that make the tables."""
-        text = files(__package__).joinpath("schema.sql").read_text("utf-8")
+        return self._ddl(PARTED)
+
+    def _ddl(self, parts: Iterable[str]) -> str:
+        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
+        return self.named("\n".join([*schema, *map(self._part, parts)]))
+
+    def _part(self, file: str) -> str:
+        text = files(__package__).joinpath(file).read_text("utf-8")
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
-        parts = [
+        partitions = [
             f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
             f"FOR VALUES WITH (MODULUS {self.partitions}, REMAINDER {n});"
-            for table in PARTED
+            for table in PARTED[file]
             for n in range(self.partitions)
         ]
-        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
-        whole = "\n".join([*schema, text.replace("{partitioned}", divided), *parts])
-        return self.named(whole)
+        return "\n".join([text.replace("{partitioned}", divided), *partitions])

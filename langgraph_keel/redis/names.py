@@ -120,14 +120,19 @@ class Keys:
         """Return the key of a thread."""
         return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
 
-    def of(self, thread_id: str) -> tuple[str, str, str]:
+    def cells(self, thread_id: str) -> tuple[str, str]:
+        """Return the keys of a thread's cells and of their names; those of the empty id are what all threads share."""
+        bucket, tail = bucket_of(thread_id), name(thread_id)
+        return f"{self.prefix}:{{{bucket}}}:cells:{tail}", f"{self.prefix}:{{{bucket}}}:names:{tail}"
+
+    def of(self, thread_id: str) -> tuple[str, str, str, str, str]:
         """Return all keys that a change of a thread touches."""
         bucket = bucket_of(thread_id)
-        return self.thread(thread_id), self.index(bucket), self.expiring(bucket)
+        return self.thread(thread_id), self.index(bucket), self.expiring(bucket), *self.cells(thread_id)
 
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""
-        kinds = "thread:.*|threads|expiring"
+        kinds = "(thread|cells|names):.*|threads|expiring"
         ours = rf"{re.escape(self.prefix)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
         return bool(re.fullmatch(ours, key, re.DOTALL))
 

@@ -39,8 +39,8 @@ class Call:
 class Request:
     """What goes to the server in one go: calls that do not depend on each other.
 
-    A verb about one thread is one call, one round trip. Only verbs about all threads have several: they are pipelined,
-    on a Cluster to each node.
+    A verb about one thread is one call, one round trip. Only verbs about all threads have several, and a deletion, for
+    what the thread has shared with others: they are pipelined, on a Cluster to each node.
     """
 
     calls: tuple[Call, ...]

@@ -2,7 +2,7 @@
 
 One hash holds all of a thread, so that it exists, expires and is deleted as a whole. Stamps are an epoch, which each
 life of a thread gets anew, a sequence number, and what tells two entries with the same number apart. Verbs about all
-threads are in `everywhere`.
+threads are in `everywhere`. Cells are beside the thread, in its bucket: they may be there without it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from langgraph_keel.core.bodies import shrunk
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     NEW,
@@ -34,6 +35,7 @@ from langgraph_keel.core.records import (
 )
 from langgraph_keel.core.store import Store
 from langgraph_keel.redis import everywhere
+from langgraph_keel.redis.cells import NOTHING, SHARED, cell_name, cell_of, key_of, page_of, value_of
 from langgraph_keel.redis.entries import entry_of, found_of, graph_of, mark_of, rows_of, stamp_of
 from langgraph_keel.redis.names import (
     Keys,
@@ -216,8 +218,12 @@ class RedisStore(Store[Request, Replies]):
         return removed
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Replies, None]:
-        """See `Store.delete_thread`."""
-        yield from self._change(thread_id, "delete_thread")
+        """See `Store.delete_thread`. What it has shared may be on another node of a Cluster: two calls, in one trip.
+
+        Each is atomic. After an error, one of them may have been carried out: delete the thread again.
+        """
+        shared = Call("delete_shared", self._cell_keys(SHARED), (name(thread_id),))
+        yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
 
     def copy_thread(self, source: str, target: str) -> Plan[Request, Replies, bool]:
         """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
@@ -238,6 +244,43 @@ class RedisStore(Store[Request, Replies]):
     ) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
         return (yield from everywhere.read_threads(self.keys, after, limit, not self._read_only))
+
+    def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
+        return *self.keys.cells(thread_id), self.keys.thread(thread_id)
+
+    def _cells(self, shelf: Shelf, script: str, *args: Argument, writes: bool = False) -> Plan[Request, Replies, Any]:
+        keys = self._cell_keys(shelf.thread_id or SHARED)
+        [reply] = yield Request((Call(script, keys, args),), writes)
+        return reply
+
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> Plan[Request, Replies, Swapped]:
+        """See `Store.swap_cell`. What all threads share does not expire here."""
+        ttl = "" if shelf.thread_id is None else self._ttl
+        words = value_of(new) if new else NOTHING
+        done, *held = yield from self._cells(
+            shelf, "swap_cell", cell_name(shelf, key), expected or "", *words, ttl, writes=True
+        )
+        return Swapped(bool(done), cell_of(*held) if held else None)
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Replies, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        reply = yield from self._cells(shelf, "read_cells", *(cell_name(shelf, key) for key in keys))
+        return {key: cell_of(*held) for key, held in zip(keys, reply, strict=True) if held}
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Request, Replies, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        page = yield from self._cells(shelf, "list_cells", *page_of(shelf, prefix, after), limit)
+        return [(key_of(named), cell_of(value)) for named, value in page]
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Replies, int]:
+        """See `Store.remove_cells`."""
+        pairs = [part for key, token in tokens.items() for part in (cell_name(shelf, key), token)]
+        removed: int = yield from self._cells(shelf, "remove_cells", *pairs, writes=True)
+        return removed
 
     def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
         """Give a thread a life of its own, in milliseconds after every write from this one on; `None` is for ever.

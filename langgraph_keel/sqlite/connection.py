@@ -18,6 +18,7 @@ from langgraph_keel.errors import (
     NewerFormat,
     NotAKeelStore,
     NotFound,
+    NotSetUp,
     ReadOnlyStore,
     StoreBusy,
     StoreError,
@@ -47,6 +48,8 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA synchronous = FULL")
+    # Debian's builds have it on, others do not: what was deleted stays in the file where it is off.
+    connection.execute("PRAGMA secure_delete = ON")
     return connection
 
 
@@ -122,18 +125,25 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
 
     Raises:
         NotAKeelStore: It holds something else, or it is empty and `create` is false.
+        NotSetUp: It has no tables for cells, as one that an earlier Keel made, and `create` is false.
         NewerFormat: A newer Keel wrote it.
     """
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Keel needs 3.35 or newer")
-    if _is_ours(connection, path):
-        _write_ahead(connection, path)
+    if not _is_ours(connection, path):
+        if not create:
+            raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    _write_ahead(connection, path)
+    if _has_cells(connection):
         return
     if not create:
-        raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
-    connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    _write_ahead(connection, path)
+        raise NotSetUp(f"{path} has no tables for cells, which are new, and auto_setup is off: call saver.setup() once")
     connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
+
+
+def _has_cells(connection: sqlite3.Connection) -> bool:
+    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells'").fetchone() is not None
 
 
 def _write_ahead(connection: sqlite3.Connection, path: str) -> None:

@@ -7,7 +7,8 @@
   processes starved each other for up to 4 s; with the lock the longest wait was 0.13 s (storage study, section 2).
 * The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a
   commit of two connections meet.
-* Reads have connections of their own, each read one transaction; they never wait for the writer.
+* Reads have connections of their own, each read one transaction; they never wait for the writer. Nor does a request
+  to write that a read answers (`Work.unless`): what a read sees is on disk, for WAL shows a commit after its fsync.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class SqliteDriver:
         self._start()
         if not self._goes_to_writer(request):
             return self.read(request)
+        if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
+            return reply
         job = Job(request)
         if self._write_here(job):
             return job.outcome()
@@ -154,6 +157,10 @@ class SqliteDriver:
             await loop.run_in_executor(None, self._start)
         if not self._goes_to_writer(request):
             return await loop.run_in_executor(self._reader_threads(), self.read, request)
+        if look := self._look_first(request):
+            reply = await loop.run_in_executor(self._reader_threads(), self.read, look)
+            if reply is not None:
+                return reply
         job = self._submit(Job(request, loop))
         if not self._ready:
             await loop.run_in_executor(None, self._start)
@@ -174,6 +181,9 @@ class SqliteDriver:
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.path} may only be read, by its mode or because it was opened so")
         return request.writes or self.private
+
+    def _look_first(self, request: Work) -> Work | None:
+        return Work(request.unless) if request.unless and not self.private else None
 
     def _busy(self) -> StoreBusy:
         return StoreBusy(

@@ -8,6 +8,7 @@ from typing import Any
 from langgraph_keel.core.frames import frame, unframe
 from langgraph_keel.core.records import Graph, Node, Run, Stamp
 from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.sqlite.cells import delete_cells
 from langgraph_keel.sqlite.reading import COLUMNS, entry_of
 from langgraph_keel.sqlite.rows import (
     LAST,
@@ -122,6 +123,7 @@ def delete_thread(thread_id: str, execute: Execute) -> None:
         execute("DELETE FROM namespaces WHERE id = ?", (place.namespace,))
         execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
+    delete_cells(thread_id, execute)
 
 
 def copy_thread(source: str, target: str, execute: Execute) -> bool:

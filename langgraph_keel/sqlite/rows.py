@@ -33,10 +33,17 @@ Execute: TypeAlias = Callable[..., Rows]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request: what to do inside one transaction, and whether it writes."""
+    """One request: what to do inside one transaction.
+
+    Attributes:
+        run: Does it.
+        writes: Whether it writes, and waits for its turn to do so.
+        unless: What to read first: the reply, if there is no need to write, or `None`.
+    """
 
     run: Callable[[Execute], Any]
     writes: bool = False
+    unless: Callable[[Execute], Any] | None = None
 
 
 class Channel(NamedTuple):

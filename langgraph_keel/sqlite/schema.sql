@@ -3,20 +3,20 @@
 -- that a put does changes a row: it appends to a few trees. (An UPDATE of a counter would write one more page each time.)
 -- Ids come from AUTOINCREMENT: they are never used again, so a stale memo can never take a new thread for an old one.
 
-CREATE TABLE threads (
+CREATE TABLE IF NOT EXISTS threads (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     floor INTEGER NOT NULL DEFAULT 0        -- sequence numbers up to here were used, also where their entries are gone
 );
 
-CREATE TABLE namespaces (
+CREATE TABLE IF NOT EXISTS namespaces (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     thread INTEGER NOT NULL,
     name TEXT NOT NULL,
     UNIQUE (thread, name)
 );
 
-CREATE TABLE channels (
+CREATE TABLE IF NOT EXISTS channels (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     namespace INTEGER NOT NULL,
     slot INTEGER NOT NULL,                  -- what refs call it; kept by copies
@@ -25,7 +25,7 @@ CREATE TABLE channels (
     UNIQUE (namespace, name)
 );
 
-CREATE TABLE entries (
+CREATE TABLE IF NOT EXISTS entries (
     key INTEGER PRIMARY KEY,                -- thread << 32 | sequence number
     namespace INTEGER NOT NULL,
     nested INTEGER NOT NULL,                -- 0 in the root namespace, 1 in those of subgraphs
@@ -38,17 +38,17 @@ CREATE TABLE entries (
     refs BLOB NOT NULL,                     -- framed msgpack [[slot, kind, lo, hi, lo, hi, ...], ...]
     header BLOB NOT NULL                    -- core/headers.py
 );
-CREATE INDEX entries_by_mark ON entries (mark);
-CREATE INDEX entries_of_subgraphs ON entries (namespace) WHERE nested;
-CREATE INDEX entries_by_run ON entries (run) WHERE run IS NOT NULL;
+CREATE INDEX IF NOT EXISTS entries_by_mark ON entries (mark);
+CREATE INDEX IF NOT EXISTS entries_of_subgraphs ON entries (namespace) WHERE nested;
+CREATE INDEX IF NOT EXISTS entries_by_run ON entries (run) WHERE run IS NOT NULL;
 
-CREATE TABLE items (
+CREATE TABLE IF NOT EXISTS items (
     key INTEGER PRIMARY KEY,                -- channel << 32 | number of the first item
     count INTEGER NOT NULL,
     body BLOB NOT NULL                      -- core/rows.py
 );
 
-CREATE TABLE batches (
+CREATE TABLE IF NOT EXISTS batches (
     key INTEGER PRIMARY KEY,                -- in the order of arrival
     namespace INTEGER NOT NULL,
     checkpoint TEXT NOT NULL,               -- may arrive later than its writes
@@ -57,4 +57,27 @@ CREATE TABLE batches (
     path TEXT NOT NULL,
     body BLOB NOT NULL                      -- core/writes.py
 );
-CREATE INDEX batches_by_mark ON batches (namespace, mark);
+CREATE INDEX IF NOT EXISTS batches_by_mark ON batches (namespace, mark);
+
+-- A table with rowids, and the body last: so a listing reads no bodies, however large. WITHOUT ROWID, SQLite reads rows
+-- as a whole: with bodies of 20 KB a listing took 1.4 ms instead of 0.14 and a hit 0.17 ms instead of 0.03. The names of
+-- a thread and a key in one index would not fit in a page's share of it (102 bytes): 1.2 KB a cell instead of 0.6.
+CREATE TABLE IF NOT EXISTS shelves (
+    id INTEGER PRIMARY KEY,
+    thread TEXT NOT NULL,                   -- its name, for it need not be there; '' for what all threads share
+    kind TEXT NOT NULL,
+    UNIQUE (thread, kind)
+);
+
+CREATE TABLE IF NOT EXISTS cells (
+    id INTEGER PRIMARY KEY,
+    shelf INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    token TEXT NOT NULL,
+    origin TEXT,                            -- the name of the thread that shares it
+    expires_at INTEGER,                     -- milliseconds since 1970
+    header BLOB NOT NULL,
+    body BLOB NOT NULL,
+    UNIQUE (shelf, key)
+);
+CREATE INDEX IF NOT EXISTS cells_by_origin ON cells (origin) WHERE origin IS NOT NULL;

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     Address,
@@ -29,7 +30,7 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
-from langgraph_keel.sqlite import reading, removal
+from langgraph_keel.sqlite import cells, reading, removal
 from langgraph_keel.sqlite.rows import (
     LAST,
     Execute,
@@ -119,6 +120,34 @@ class SqliteStore(Store[Work, Any]):
         """See `Store.read_threads`."""
         page: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(reading.read_threads, after, limit))
         return page
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
+        """See `Store.swap_cell`.
+
+        Whoever takes a cell to be empty may be wrong, and then a read tells him so, for which he waits for nobody. Who
+        brings a token saw it there, and goes to the writer at once.
+        """
+        swap = partial(cells.swap_cell, shelf, key, expected, new)
+        settled = partial(cells.settled, shelf, key, expected, new) if expected is None else None
+        swapped: Swapped = yield Work(swap, writes=True, unless=settled)
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        found: Mapping[str, Cell] = yield Work(partial(cells.read_cells, shelf, keys))
+        return found
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        page: Sequence[tuple[str, Cell]] = yield Work(partial(cells.list_cells, shelf, prefix, after, limit))
+        return page
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
+        """See `Store.remove_cells`."""
+        removed: int = yield Work(partial(cells.remove_cells, shelf, tokens), writes=True)
+        return removed
 
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:

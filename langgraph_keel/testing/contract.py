@@ -13,6 +13,7 @@ are no capability flags: a store keeps all of it, or it is no backend of Keel.
 
 from __future__ import annotations
 
+from langgraph_keel.testing.contract_cells import CellContract
 from langgraph_keel.testing.contract_conflicts import ConflictContract
 from langgraph_keel.testing.contract_copying import CopyingContract
 from langgraph_keel.testing.contract_delta import DeltaContract
@@ -28,6 +29,7 @@ from langgraph_keel.testing.contract_writes import WritesContract
 class SaverContract(
     # Pytest runs the last of them first: what is basic and quick.
     ValuesContract,
+    CellContract,
     FaultContract,
     DeltaContract,
     CopyingContract,

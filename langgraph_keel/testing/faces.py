@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from langgraph_keel.core.plan import arun, run
 from langgraph_keel.saver import KeelSaver
 
 T = TypeVar("T")
@@ -39,6 +40,10 @@ class Face(ABC):
     @abstractmethod
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method by its sync name."""
+
+    @abstractmethod
+    def verb(self, name: str, *args: Any) -> Any:
+        """Call a verb of the store below the saver, for what no method of the saver shows as it is."""
 
     @abstractmethod
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
@@ -104,6 +109,11 @@ class SyncFace(Face):
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.saver, name)(*args, **kwargs)
 
+    def verb(self, name: str, *args: Any) -> Any:
+        """See `Face.verb`."""
+        backend = self.saver._backend
+        return run(getattr(backend.checkpoints.store, name)(*args), backend.driver)
+
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.list`."""
         listing = cast(Generator[CheckpointTuple, None, None], self.saver.list(config, **options))
@@ -130,6 +140,11 @@ class AsyncFace(Face):
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.run(getattr(self.saver, f"a{name}")(*args, **kwargs))
+
+    def verb(self, name: str, *args: Any) -> Any:
+        """See `Face.verb`."""
+        backend = self.saver._backend
+        return self.run(arun(getattr(backend.checkpoints.store, name)(*args), backend.async_driver))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.alist`, driven one checkpoint at a time."""

@@ -8,7 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
-from . import append, chat, floors, footprint, fork, latency, log, memory, prune, requests, roots, threads, values
+from . import (
+    append,
+    chat,
+    floors,
+    footprint,
+    fork,
+    latency,
+    ledger,
+    log,
+    memory,
+    prune,
+    requests,
+    roots,
+    threads,
+    values,
+)
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
 from .report import Row, show
@@ -29,6 +44,7 @@ MEASURES = {
     "log": log.measure,
     "append": append.measure,
     "roots": roots.measure,
+    "ledger": ledger.measure,
 }
 
 

@@ -1,7 +1,7 @@
 """What is measured: a saver and how it is opened, and the pair of savers that stand beside each other."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ def nothing(_: Opener, __: Path) -> None:
 class Backend:
     """One saver: how to open it on a directory of its own (both faces), and what it stores and writes there.
 
-    A saver on a server takes the directory's name for that of a database or prefix of its own.
+    A saver on a server takes the directory's name for that of a database or prefix of its own. `trip` makes what asks
+    such a server for next to nothing, over a connection of its own.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Backend:
     stored: Callable[[Path], int] = directory_bytes
     written: Callable[[], int | None] = bytes_written
     prepare: Callable[[Opener, Path], None] = nothing
+    trip: Callable[[ExitStack, Path], Callable[[], object]] | None = None
 
 
 @contextmanager

@@ -15,8 +15,8 @@ the faster of the two.
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -121,11 +121,16 @@ def _keel(directory: Path) -> Any:
     return import_module("langgraph_keel").PostgresSaver.from_conn_string(database(directory))
 
 
+def _trip(stack: ExitStack, directory: Path) -> Callable[[], object]:
+    connection = stack.enter_context(psycopg.connect(database(directory), autocommit=True))
+    return lambda: connection.execute("SELECT 1").fetchone()
+
+
 PAIR = Pair(
-    ours=Backend("keel-postgres", _keel, _keel, stored, written, prepare),
+    ours=Backend("keel-postgres", _keel, _keel, stored, written, prepare, _trip),
     theirs=Backend("langgraph-postgres", _langgraph, _langgraph_async, stored, written, prepare),
     pooled=Backend("langgraph-postgres-pool", _langgraph, _langgraph_pooled, stored, written, prepare),
     targets=POSTGRES,
-    measures=("floors", "chat", "latency", "prune", "threads", "dict", "channels", "fork", "memory"),
+    measures=("floors", "chat", "latency", "prune", "threads", "dict", "channels", "fork", "memory", "ledger"),
     serve=serve,
 )

@@ -6,8 +6,8 @@ The server syncs its log at every write (`appendfsync always`), as a store must 
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,15 @@ def _keel(directory: Path) -> Any:
     return opened(os.environ[SERVER], directory.name)
 
 
+def _trip(stack: ExitStack, _: Path) -> Callable[[], object]:
+    client = stack.enter_context(redis.Redis.from_url(os.environ[SERVER]))
+    return lambda: client.ping()
+
+
 PAIR = Pair(
-    ours=Backend("keel-redis", _keel, _keel, stored),
+    ours=Backend("keel-redis", _keel, _keel, stored, trip=_trip),
     theirs=None,
     targets=REDIS,
-    measures=("requests", "footprint", "latency", "threads"),
+    measures=("requests", "footprint", "latency", "threads", "ledger"),
     serve=serve,
 )

@@ -20,6 +20,7 @@ SQLITE = {
     "fork": Target(5000, "≤ 5 KB", "figure"),
     "threads": Target(2, "≥ 2", at_least=True),
     "memory": Target(64_000, "no more", "figure"),
+    "ledger: hit": Target(1, "< 1 ms", "figure"),
 }
 
 POSTGRES = {
@@ -35,6 +36,7 @@ POSTGRES = {
 }
 
 REDIS = {
+    "ledger: hit": Target(3, "≤ 3"),
     "request": Target(2, "≤ 2"),
     "footprint": Target(2, "≤ 2"),
 }

@@ -11,9 +11,10 @@ from stores import MemoryUnderTest
 
 from broken import __main__ as broken
 from langgraph_keel.testing import Rig, SaverContract, SyncFace
+from langgraph_keel.testing.contract_cells import CellContract
 
 
-class TestBroken(SaverContract):
+class OnBroken:
     @pytest.fixture
     def backend(self) -> MemoryUnderTest:
         return MemoryUnderTest(broken.STORES[os.environ["KEEL_BROKEN_STORE"]]())
@@ -27,3 +28,11 @@ class TestBroken(SaverContract):
     @pytest.fixture
     def warm(self, rig: Rig) -> Rig:
         return rig
+
+
+class TestContract(OnBroken, SaverContract):
+    """All of it."""
+
+
+class TestCells(OnBroken, CellContract):
+    """What a store that keeps only cells wrongly is run on: a twentieth of the whole."""

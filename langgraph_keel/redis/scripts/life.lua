@@ -1,6 +1,7 @@
--- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when.
--- Both name a life of a thread, by its last activity, its id and its epoch: so that what an earlier life left there,
--- which expired or was deleted by hand, is never taken for this one.
+-- Shared. KEYS[2] is the index of the bucket's threads, KEYS[3] that of those that expire, by when; KEYS[4] and KEYS[5]
+-- are the thread's cells, which live as long as it. With: expiry
+-- Both indexes name a life of a thread, by its last activity, its id and its epoch: so that what an earlier life left
+-- there, which expired or was deleted by hand, is never taken for this one.
 local function place(life)
   return life.member .. '\0' .. life.epoch
 end
@@ -30,20 +31,18 @@ local function sweep(now)
 end
 
 -- Let the thread expire so many milliseconds from now: its own time, or else the saver's (neither: as it is).
--- In the same script as the write, and of one hash: a thread expires as a whole. The score is taken after the
--- expiry, so that who is swept has expired.
+-- In the same script as the write, and of one hash: a thread expires as a whole, and its cells with it. The score is
+-- later than that, so that who is swept has expired.
 local function arm(life, default)
   local ttl = redis.call('HGET', KEYS[1], 'ttl') or default
   if ttl == '0' then
-    redis.call('PERSIST', KEYS[1])
+    persist({ KEYS[1], KEYS[4], KEYS[5] })
     redis.call('ZREM', KEYS[3], place(life))
   elseif ttl ~= '' then
-    redis.call('PEXPIRE', KEYS[1], ttl)
-    local time = redis.call('TIME')
-    local now = time[1] * 1000 + math.floor(time[2] / 1000)
+    local at = expire({ KEYS[1], KEYS[4], KEYS[5] }, ttl)
     if life.member ~= '' then
-      redis.call('ZADD', KEYS[3], now + ttl + 1, place(life))
+      redis.call('ZADD', KEYS[3], at + 1, place(life))
     end
-    sweep(now)
+    sweep(at - ttl)
   end
 end

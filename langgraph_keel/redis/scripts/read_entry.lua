@@ -1,4 +1,4 @@
--- Store.read_entry. With: fields, rows, parents, life
+-- Store.read_entry. With: fields, rows, parents, expiry, life
 -- Grows with: the rows and batches of the entry.
 -- ARGV: ns, id ('' for the head); and to let the thread live on because it is read: '1', the saver's ttl
 local ns, id, refreshes, ttl = unpack(ARGV)

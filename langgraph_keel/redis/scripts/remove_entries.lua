@@ -1,4 +1,4 @@
--- Store.remove_entries. With: fields, life, order
+-- Store.remove_entries. With: fields, expiry, life, order
 -- Grows with: what is removed, and the entries that stay.
 -- ARGV: epoch, count of entries to go, their places; then per ghost its place and the channels it keeps, each between
 -- spaces.

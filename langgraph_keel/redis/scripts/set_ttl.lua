@@ -1,4 +1,4 @@
--- RedisStore.set_ttl. With: fields, life
+-- RedisStore.set_ttl. With: fields, expiry, life
 -- Constant. ARGV: milliseconds, or 0 for ever. Replies whether there is such a thread.
 local thread = life(KEYS[1], get('thread'))
 if not thread then

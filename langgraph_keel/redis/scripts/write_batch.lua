@@ -1,4 +1,4 @@
--- Store.write_batch. With: fields, life
+-- Store.write_batch. With: fields, expiry, life
 -- Grows with: the logarithm of the batches that the checkpoint has.
 -- ARGV: epoch (of the thread, should it be new), ns, id, ttl, value
 local epoch, ns, id, ttl, value = unpack(ARGV)

@@ -1,4 +1,4 @@
--- Store.write_entry. With: fields, life
+-- Store.write_entry. With: fields, expiry, life
 -- Grows with: the rows of the request, the small rows a repack replaces; for an id that is put again, with what was
 -- put since.
 -- ARGV: epoch (of the thread, should it be new), ns, id, parent, run, time, token, refs, header, epoch, sequence

@@ -1,4 +1,4 @@
--- Store.copy_thread, the second: the target, whole or not at all. With: fields, life
+-- Store.copy_thread, the second: the target, whole or not at all. With: fields, expiry, life
 -- Grows with: the thread.
 -- ARGV: epoch, member ('' where the source has none), ttl, and the fields of the source
 -- A copy with this very epoch is what this request made before its reply was lost.

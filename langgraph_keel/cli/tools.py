@@ -1,0 +1,150 @@
+"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.progress import track
+
+from langgraph_keel import open_saver
+from langgraph_keel.cli import ledger as render
+from langgraph_keel.cli.as_json import as_json
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Url, reading
+from langgraph_keel.cli.terminal import console, print_json
+from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.tools import KeelCache, ToolCache
+
+Thread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; left out with --shared.")]
+Shared = Annotated[bool, typer.Option("--shared", help="The calls that threads share.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the beginning of it.")]
+Result = Annotated[
+    str | None, typer.Option("--result", metavar="TEXT", help="With done: what the tool would have said.")
+]
+Nodes = Annotated[bool, typer.Option("--nodes", help="The cached results of nodes (KeelCache).")]
+Expired = Annotated[bool, typer.Option("--expired", help="Only what has expired.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]
+cache = typer.Typer(no_args_is_help=True, help="The cache of tool results: what it holds and saves, and clearing it.")
+
+
+class Decision(StrEnum):
+    """What became of a call."""
+
+    retry = "retry"
+    done = "done"
+    skip = "skip"
+
+
+def tools(
+    thread: Thread = None,
+    url: Url = DEFAULT_URL,
+    shared: Shared = False,
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """List the tool calls of a thread: what ran, how it ended, what was answered from the ledger since.
+
+    Example: `keel tools my-thread`
+    """
+    owner = _owner(thread, shared)
+    with reading(url, imports) as saver:
+        calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
+    if json:
+        print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
+    else:
+        console().print(render.calls_page(owner, calls, full=full))
+
+
+def settle(
+    key: Key,
+    decision: Annotated[Decision, typer.Argument(help="May it run again, was it done, or shall it not be repeated?")],
+    thread: Annotated[str | None, typer.Option("--thread", "-t", help="The thread.")] = None,
+    url: Url = DEFAULT_URL,
+    shared: Shared = False,
+    result: Result = None,
+    json: AsJson = False,
+) -> None:
+    """Say what became of a tool call that was cut off, so that its thread can go on.
+
+    Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
+    """
+    with open_saver(url) as saver:
+        ToolCache(saver).settle(_owner(thread, shared), key, decision.value, result)
+    if json:
+        print_json({"key": key, "decision": decision.value})
+    else:
+        console().print(render.settled_line(key, decision.value))
+
+
+@cache.command()
+def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False) -> None:
+    """Count the calls of all threads by tool: runs, answers from the ledger, failures, doubts, and what was saved.
+
+    Example: `keel cache stats --url sqlite:///agent.db`
+    """
+    with reading(url, imports) as saver:
+        rows = render.by_tool(_every_call(saver, quiet=json))
+    if json:
+        print_json({"tools": [asdict(row) for row in rows]})
+    else:
+        console().print(render.stats_page(rows))
+
+
+@cache.command()
+def clear(
+    thread: Annotated[str | None, typer.Option("--thread", "-t", help="The settled calls of this thread.")] = None,
+    shared: Shared = False,
+    nodes: Nodes = False,
+    expired: Expired = False,
+    url: Url = DEFAULT_URL,
+    yes: Yes = False,
+    json: AsJson = False,
+) -> None:
+    """Forget stored results: the tools will run again. Calls under way, or of unknown outcome, stay.
+
+    Example: `keel cache clear --thread my-thread --yes`
+    """
+    if not (thread or shared or nodes):
+        raise InvalidInput("say what to clear: --thread THREAD, --shared or --nodes")
+    if nodes and expired:
+        raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
+    count = _cleared(url, thread, shared, nodes, expired) if yes else 0
+    if json:
+        print_json({"calls": count, "done": yes})
+    elif yes:
+        console().print(f"Forgot {count:,} call{'s' * (count != 1)}{' and all results of nodes' * nodes}.")
+    else:
+        console().print("Nothing was changed: --yes forgets the results, and the tools will run again when asked.")
+
+
+def _cleared(url: str, thread: str | None, shared: bool, nodes: bool, expired: bool) -> int:
+    with open_saver(url) as saver:
+        ledger = ToolCache(saver)
+        owners = [*([thread] if thread else []), *([None] if shared else [])]
+        if nodes:
+            KeelCache(saver).clear()
+        return sum(ledger.clear(owner, expired_only=expired) for owner in owners)
+
+
+def _owner(thread: str | None, shared: bool) -> str | None:
+    if (thread is None) != shared:
+        raise InvalidInput("give a thread, or --shared for the calls that threads share, not both")
+    return thread
+
+
+def _every_call(saver: Any, *, quiet: bool) -> Iterator[KeptCall]:
+    yield from saver.tools(None)
+    threads: Iterable[Any] = list(saver.threads())
+    shown = track(threads, "Reading threads", console=console(stderr=True, quiet=quiet), transient=True)
+    for info in shown:
+        yield from saver.tools(info.thread_id)
+
+
+def call_json(call: KeptCall) -> dict[str, Any]:
+    """Return a call as `--json` prints it."""
+    return {**asdict(call), "args": as_json(call.args), "saved": call.saved}

@@ -1,0 +1,120 @@
+"""The ledger as people read it: each call, what became of it, how often it was answered since, and what that saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.ledger import CLAIMED, HITS, TOOLS, UNKNOWN, CallRecord, Ledger
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall:
+    """One tool call as the ledger has it.
+
+    Attributes:
+        thread_id: The thread that made it.
+        key: Its key: a keyed hash of tool and arguments.
+        tool: The tool's name.
+        state: `claimed` (it is running), `done`, `failed`, `waiting` (it has asked a person) or `unknown` (its process
+            died, or it was cancelled while the tool ran).
+        args: The arguments, if the cache was told to store them.
+        started_at: ISO time when it began.
+        ended_at: ISO time when it ended; `None` if it has not, or nobody knows.
+        hits: How often it was answered from the ledger since.
+        cost: What one call costs, as its policy says.
+        nbytes: Bytes of the stored result.
+        is_kept: Whether there is a stored result.
+        error: What it failed with.
+        version: The tool's version.
+        checkpoint_id: The checkpoint whose step made it.
+        run_id: The run that made it.
+        tool_call_id: The model's name for it.
+        holder: Who made it: host, machine, process, and when that began.
+    """
+
+    thread_id: str
+    key: str
+    tool: str
+    state: str
+    args: Any
+    started_at: str
+    ended_at: str | None
+    hits: int
+    cost: float | None
+    nbytes: int
+    is_kept: bool
+    error: str | None
+    version: str
+    checkpoint_id: str
+    run_id: str
+    tool_call_id: str
+    holder: str
+
+    @property
+    def saved(self) -> float:
+        """What the hits would have cost."""
+        return self.hits * (self.cost or 0.0)
+
+
+def shelf_of(thread_id: str | None) -> Shelf:
+    """Return where the calls of a thread are; with `None`, those that threads share."""
+    return Shelf(None if thread_id is None else thread_id_of(thread_id), TOOLS)
+
+
+def calls_of(
+    store: Store[Q, R],
+    codec: Codec,
+    shelf: Shelf,
+    after: str | None,
+    limit: int,
+    now: int,
+    is_dead: Callable[[str], bool],
+) -> Plan[Q, R, Sequence[KeptCall]]:
+    """Read a page of calls, in the order of their keys. Two trips."""
+    ledger = Ledger(store, codec, partial(str, ""), is_dead)
+    page = yield from ledger.page(shelf, after, limit)
+    if not page:
+        return []
+    counts = yield from store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
+    return [_call(key, record, _hits(counts, key, codec), now, is_dead) for key, record, _ in page]
+
+
+def _hits(counts: Mapping[str, Cell], key: str, codec: Codec) -> int:
+    return int(codec.decode(counts[key].header)[0]) if key in counts else 0
+
+
+def _call(key: str, record: CallRecord, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+    is_lost = record.state == CLAIMED and (record.until <= now or is_dead(record.holder))
+    return KeptCall(
+        record.thread_id,
+        key,
+        record.tool,
+        UNKNOWN if is_lost else record.state,
+        record.args,
+        moment(record.started_at),
+        None if record.ended_at is None else moment(record.ended_at),
+        hits,
+        record.cost,
+        record.nbytes,
+        record.is_kept,
+        record.error,
+        record.version,
+        record.checkpoint_id,
+        record.run_id,
+        record.tool_call_id,
+        record.holder,
+    )
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time, given in milliseconds since 1970, as ISO text."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,90 @@
+"""Cells: values beside the checkpoints, each changed by compare-and-set. Calls of tools, and results that are shared.
+
+A *shelf* holds the cells of one kind, of one thread or of none (then all threads share it). A cell is replaced by
+whoever knows the token of what stands there; tokens are random, so nobody who was too slow can know it by chance
+(fencing), and a request that is sent again after a lost reply is known by the token it brings.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from langgraph_keel.errors import InvalidInput
+
+_KIND = re.compile(r"[a-z]{1,16}")
+_KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Where cells are.
+
+    Attributes:
+        thread_id: The thread they belong to and are deleted with; `None` for those that all threads share.
+        kind: What they are: 1 to 16 letters from a to z.
+
+    Raises:
+        InvalidInput: `kind` is anything else.
+    """
+
+    thread_id: str | None
+    kind: str
+
+    def __post_init__(self) -> None:
+        """Check the kind."""
+        if not _KIND.fullmatch(self.kind):
+            raise InvalidInput(f"{self.kind!r} is no kind of cell: use 1 to 16 letters from a to z")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a cell holds.
+
+    Attributes:
+        token: Tells this content from all that the cell ever held and will hold; random, 1 to 32 letters and digits.
+        header: The small part, which listings read; framed (see `core.frames`), opaque to stores.
+        body: The rest, framed; `b""` if there is none, or if it was not asked for.
+        origin: The thread that wrote a shared cell, `""` if none did: what a thread has shared is deleted with it.
+        expires_at: Milliseconds since 1970, from which on the core takes it to be gone; `None` is never.
+    """
+
+    token: str
+    header: bytes
+    body: bytes = b""
+    origin: str = ""
+    expires_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The reply to a swap.
+
+    Attributes:
+        done: Whether the cell now holds what was brought.
+        cell: If not: what it holds instead, body and all; `None` if it is empty.
+    """
+
+    done: bool
+    cell: Cell | None = None
+
+
+def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Literal["write", "again", "refuse"]:
+    """Return what a swap does to a cell that holds `current`: `Store.swap_cell`, for stores that decide in Python."""
+    held = None if current is None else current.token
+    if held == expected:
+        return "write"
+    return "again" if held == (None if new is None else new.token) else "refuse"
+
+
+def key_of_cell(key: str) -> str:
+    """Return `key` if it can name a cell.
+
+    Raises:
+        InvalidInput: It is not 1 to 128 of the characters a-z, 0-9, `_`, `.` and `-`, or begins with one of the last
+            two: every backend takes those as they are, file systems and URLs included.
+    """
+    if not _KEY.fullmatch(key):
+        raise InvalidInput(f"{key!r} cannot name a cell: use 1 to 128 of a-z, 0-9, '_', '.', '-', not '.' or '-' first")
+    return key

@@ -1,0 +1,324 @@
+"""The ledger of tool calls: claimed before a tool runs, settled before its result is used.
+
+A call is a cell (see `core.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
+tool is done, the result. Who holds the token of a claim may settle it; whoever takes a claim over gives it a new token,
+so a holder that was thought dead cannot write over what came after it (fencing). A claim is one swap, which a hit
+refuses and answers with the result: one round trip. Settling is the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Generic, TypeAlias
+
+from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.store import Store
+from langgraph_keel.errors import CorruptStore
+
+TOOLS = "tool"
+"""The kind of cells that calls of tools are."""
+
+HITS = "hits"
+"""The kind of cells that count how often a call was answered from the ledger, under the keys of the calls."""
+
+CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
+"""The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call of a tool, as the ledger has it. Times are milliseconds since 1970.
+
+    Attributes:
+        tool: The tool's name.
+        version: What the tool was then; a result of another version is no hit.
+        state: `claimed`, `done`, `failed`, `unknown` or `waiting`.
+        started_at: When the tool began to run.
+        until: Until when the claim holds, unless it is renewed.
+        holder: Who claimed it: host, process, and which of them (see `langgraph_keel.holder`).
+        lineage: The idempotency key: the same for every attempt at one call, until that is settled for good.
+        thread_id: The thread it was made in.
+        checkpoint_id: The checkpoint whose step made it.
+        task_id: The task of that step.
+        run_id: The run, as `delete_for_runs` knows it.
+        tool_call_id: The model's name for the call.
+        ended_at: When the tool ended.
+        is_kept: Whether the result is there to be replayed.
+        nth: How many equal calls of the same task came before it, where the model has no name for them.
+        answers: How many answers of persons the call used, or has asked for so far.
+        asked: How many of them were about the fate of an earlier attempt.
+        is_persons: Whether its result uses a person's answer: it is replayed to the very same call only.
+        before: The state of an earlier attempt at the same call, if it was taken over.
+        nbytes: How many bytes the stored result has.
+        cost: What a call costs, as the user says.
+        error: What it failed with.
+        args: The arguments, if the user lets them be stored.
+    """
+
+    tool: str
+    version: str
+    state: str
+    started_at: int
+    until: int
+    holder: str
+    lineage: str
+    thread_id: str = ""
+    checkpoint_id: str = ""
+    task_id: str = ""
+    run_id: str = ""
+    tool_call_id: str = ""
+    nth: int = 0
+    ended_at: int | None = None
+    is_kept: bool = False
+    answers: int = 0
+    asked: int = 0
+    is_persons: bool = False
+    before: str = ""
+    nbytes: int = 0
+    cost: float | None = None
+    error: str | None = None
+    args: Any = None
+
+
+_FIELDS = {field.name for field in fields(CallRecord)}
+# What is empty or zero is not written.
+_UNSAID: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A call that is ours to make: until `record.until`, unless it is renewed."""
+
+    shelf: Shelf
+    key: str
+    token: str
+    record: CallRecord
+
+
+@dataclass(slots=True)
+class Draft:
+    """A claim on its way.
+
+    Attributes:
+        shelf: Where the call belongs.
+        key: The hash of the call.
+        token: The claim's token, known before anything is sent.
+        record: What is claimed, as it was sent last.
+        expected: What the cell must hold for that.
+    """
+
+    shelf: Shelf
+    key: str
+    token: str
+    record: CallRecord
+    expected: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A call that was made already, and its result. `token` is what `claim` needs to make it again."""
+
+    record: CallRecord
+    body: bytes
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else is making this call now."""
+
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A call that was begun, and nobody knows how it ended. `token` is what `claim` needs to make it again."""
+
+    record: CallRecord
+    token: str
+
+
+Verdict: TypeAlias = Claim | Finished | Busy | Doubtful
+
+
+class Ledger(Generic[Q, R]):
+    """The plans of the ledger, over one store.
+
+    Args:
+        store: The store.
+        codec: How records and results are written.
+        tokens: Where tokens come from: 32 letters and digits, never the same again.
+        is_dead: Whether a holder is known to be no more; `False` if that cannot be said from here.
+    """
+
+    def __init__(
+        self, store: Store[Q, R], codec: Codec, tokens: Callable[[], str], is_dead: Callable[[str], bool]
+    ) -> None:
+        self._store = store
+        self._codec = codec
+        self._tokens = tokens
+        self._is_dead = is_dead
+
+    def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Draft:
+        """Return a claim that is not made yet. `mine.started_at` is now."""
+        return Draft(shelf, key, self._tokens(), mine)
+
+    def claim(self, draft: Draft, doubt: Doubtful | None = None) -> Plan[Q, R, Verdict]:
+        """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
+
+        Args:
+            draft: What to claim; it is told what is sent, so that it can be withdrawn.
+            doubt: The call that shall be made again, whatever became of it.
+        """
+        mine, suspect = draft.record, ""
+        if doubt:
+            draft.expected, draft.record = doubt.token, _continued(mine, doubt.record)
+        while True:
+            cell = self._cell(draft.token, draft.record)
+            reply = yield from self._store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
+            if reply.done:
+                return Claim(draft.shelf, draft.key, draft.token, draft.record)
+            draft.expected, draft.record = None, mine
+            if reply.cell is not None:
+                record = self.record_of(draft.key, reply.cell)
+                verdict = self._verdict(record, reply.cell, mine)
+                if isinstance(verdict, Doubtful) and record.state == CLAIMED and reply.cell.token != suspect:
+                    suspect = reply.cell.token  # it may have settled the call and ended since this was read: look again
+                elif verdict is not None:
+                    return verdict
+                else:
+                    # What was done for good is followed by a new call, not by another attempt.
+                    draft.expected = reply.cell.token
+                    draft.record = mine if record.state == DONE else _continued(mine, record)
+
+    def _verdict(self, record: CallRecord, cell: Cell, mine: CallRecord) -> Verdict | None:
+        """Return what a claim finds, or `None` if the call may be made."""
+        now = mine.started_at
+        if record.state == CLAIMED and record.until > now and not self._is_dead(record.holder):
+            return Busy(record)
+        if record.state in (CLAIMED, UNKNOWN):
+            return Doubtful(record, cell.token)
+        if record.state != DONE:
+            return None
+        if is_same_call(record, mine):
+            # Whatever became of the tool meanwhile, and however old it is. Without a result it must not run in silence.
+            return Finished(record, cell.body, cell.token) if record.is_kept else Doubtful(record, cell.token)
+        is_fresh = cell.expires_at is None or cell.expires_at > now
+        is_current = is_fresh and record.version == mine.version
+        may_be_used = record.is_kept and is_current and not record.is_persons
+        return Finished(record, cell.body, cell.token) if may_be_used else None
+
+    def renew(self, claim: Claim, until: int) -> Plan[Q, R, bool]:
+        """Make a claim hold longer; return whether it is still ours. One trip."""
+        cell = self._cell(claim.token, replace(claim.record, until=until))
+        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, cell)
+        return reply.done
+
+    def withdraw(self, draft: Draft, now: int) -> Plan[Q, R, None]:
+        """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
+
+        A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
+        idempotency key, and a doubt stays one.
+        """
+        done = False
+        while not done:
+            cells = yield from self._store.read_cells(draft.shelf, [draft.key])
+            cell = cells.get(draft.key)
+            token = cell.token if cell else None
+            if token not in (draft.token, draft.expected):
+                return
+            reply = yield from self._store.swap_cell(draft.shelf, draft.key, token, self._without(draft, cell, now))
+            done = reply.done
+
+    def _without(self, draft: Draft, cell: Cell | None, now: int) -> Cell:
+        """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
+        if cell is not None and cell.token != draft.token:
+            return replace(cell, token=self._tokens())
+        record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
+        return self._cell(self._tokens(), replace(record, error="it never began") if record.state == FAILED else record)
+
+    def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
+        """Return how a call ended, ready to be written: more than once does no harm."""
+        return self._cell(self._tokens(), record, result, expires_at)
+
+    def settle(self, claim: Claim | Draft, settlement: Cell) -> Plan[Q, R, bool]:
+        """Write how a call ended; return whether the claim was still ours. One trip, durable."""
+        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
+        return reply.done
+
+    def settle_doubt(
+        self, shelf: Shelf, key: str, doubt: Doubtful, record: CallRecord, body: bytes
+    ) -> Plan[Q, R, bool]:
+        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
+        reply = yield from self._store.swap_cell(shelf, key, doubt.token, self._cell(self._tokens(), record, body))
+        return reply.done
+
+    def page(self, shelf: Shelf, after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, CallRecord, Cell]]]:
+        """Read a page of a shelf's records, in the order of their keys. One trip."""
+        cells = yield from self._store.list_cells(shelf, "", after, limit)
+        return [(key, self.record_of(key, cell), cell) for key, cell in cells]
+
+    def beginning(self, shelf: Shelf, prefix: str) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+        """Read two calls at most whose keys begin so. One trip."""
+        return (yield from self._store.list_cells(shelf, prefix, None, 2))
+
+    def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
+        said = {name: value for name, value in asdict(record).items() if value not in (None, "", 0, False)}
+        return Cell(token, self._codec.encode([said]), body, record.thread_id, expires_at)
+
+    def record_of(self, key: str, cell: Cell) -> CallRecord:
+        """Return the record in a cell's header.
+
+        Raises:
+            CorruptStore: The header holds something else.
+        """
+        try:
+            (said,) = self._codec.decode(cell.header)
+            record = CallRecord(**(_UNSAID | {name: said[name] for name in said if name in _FIELDS}))
+        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
+            raise CorruptStore(f"the record of tool call {key} does not decode: {error}") from error
+        return record
+
+
+def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
+    """Return whether a call is the very one that was made: of the same task, and by the same name."""
+    places = [(call.task_id, call.tool_call_id, call.nth) for call in (record, mine)]
+    return bool(mine.task_id) and places[0] == places[1]
+
+
+def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
+    """Return a claim that goes on from an earlier attempt at the same call, with its idempotency key."""
+    state = UNKNOWN if before.state in (CLAIMED, DONE) else before.state
+    mine = replace(mine, lineage=before.lineage, before=state)
+    if not is_same_call(before, mine):
+        return mine
+    is_persons = before.is_persons or before.state == WAITING
+    return replace(mine, asked=max(mine.asked, before.asked), answers=before.answers, is_persons=is_persons)
+
+
+def forget(
+    ledger: Ledger[Q, R], store: Store[Q, R], shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]
+) -> Plan[Q, R, int]:
+    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
+
+    One trip a page; three more for every page with something to remove.
+    """
+    after, removed, limit = None, 0, 500
+    while True:
+        page = yield from ledger.page(shelf, after, limit)
+        gone = {key: cell.token for key, record, cell in page if is_over(record, cell)}
+        if gone:
+            removed += yield from store.remove_cells(shelf, gone)
+            yield from _forget_hits(store, Shelf(shelf.thread_id, HITS), list(gone))
+        if len(page) < limit:
+            return removed
+        after = page[-1][0]
+
+
+def _forget_hits(store: Store[Q, R], shelf: Shelf, keys: Sequence[str]) -> Plan[Q, R, None]:
+    counts = yield from store.read_cells(shelf, keys)
+    if counts:
+        yield from store.remove_cells(shelf, {key: cell.token for key, cell in counts.items()})

@@ -1,0 +1,46 @@
+"""Who makes a call: a name that another process of the same machine can find dead without waiting for a lease."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+_UNKNOWN = "-"
+
+
+def this_holder() -> str:
+    """Return this process's name: host, machine, process id, and when the process began.
+
+    The machine is the boot and the space of process ids (containers share the first), both from Linux's `/proc`; where
+    there is none they are `-`, and only the lease tells whether a holder is alive.
+    """
+    pid = os.getpid()
+    return "/".join((socket.gethostname().replace("/", "_"), _machine(), str(pid), _began(pid)))
+
+
+def is_dead(holder: str) -> bool:
+    """Return whether a holder was a process of this very machine and is no more; `False` if nobody can say."""
+    parts = holder.rsplit("/", 3)
+    if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
+        return False
+    return _began(int(parts[2])) != parts[3]
+
+
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return _UNKNOWN
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in ticks since the machine did; `-` if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+    except OSError:
+        return _UNKNOWN
+    # The second field, the name of the program in brackets, may hold anything; see proc(5). The state comes next.
+    state, *fields = stat.rpartition(")")[2].split()
+    return _UNKNOWN if state in ("Z", "X") else fields[18]

@@ -1,0 +1,43 @@
+-- Store.swap_cell. With: expiry, cells
+-- Constant, but for the bodies. ARGV: the cell, the token it should hold ('' if it should be empty), the value that it
+-- is to hold ('' to empty it), its body, the saver's ttl
+local name, expected, value, body, default = unpack(ARGV)
+local held = redis.call('HGET', KEYS[1], name)
+if token_of(held) ~= expected then
+  -- The same request again, because its reply was lost: done, as the first time.
+  if token_of(held) == token_of(value) then
+    return { 1 }
+  end
+  return held and { 0, held, redis.call('HGET', KEYS[1], name .. ':body') } or { 0 }
+end
+local before, now = shared(name, held), shared(name, value)
+if value == '' then
+  drop(name, before)
+  return { 1 }
+end
+
+-- Cells live as if the thread was written now (its own time, or else the saver's), and no shorter than the thread.
+-- Read before anything is written: if that key is somebody else's, the script ends here.
+local ttl = tonumber(redis.call('HGET', KEYS[3], 'ttl') or default) or 0
+local left = redis.call('PTTL', KEYS[3])
+
+-- Names before the cell: should the user have no right to it (ACL), all that is left are names that readers pass over.
+redis.call('ZADD', KEYS[2], 0, name)
+if now then
+  redis.call('ZADD', KEYS[2], 0, now)
+end
+redis.call('HSET', KEYS[1], name, value)
+if body == '' then
+  redis.call('HDEL', KEYS[1], name .. ':body')
+else
+  redis.call('HSET', KEYS[1], name .. ':body', body)
+end
+if before and before ~= now then
+  redis.call('ZREM', KEYS[2], before)
+end
+if left == -1 then
+  persist({ KEYS[1], KEYS[2] })
+elseif math.max(ttl, left) > 0 then
+  expire({ KEYS[1], KEYS[2] }, math.max(ttl, left))
+end
+return { 1 }

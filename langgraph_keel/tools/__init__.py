@@ -1,0 +1,10 @@
+"""Tool results: the ledger of calls, and LangGraph's cache of nodes, on every backend."""
+
+from __future__ import annotations
+
+from langgraph_keel.tools.account import CacheStats
+from langgraph_keel.tools.cache import ToolCache
+from langgraph_keel.tools.node_cache import KeelCache
+from langgraph_keel.tools.policy import ToolPolicy
+
+__all__ = ["CacheStats", "KeelCache", "ToolCache", "ToolPolicy"]

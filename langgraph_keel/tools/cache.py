@@ -1,0 +1,341 @@
+"""ToolCache: the ledger of tool calls as users meet it."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+
+from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.calls import shelf_of as shelf_of_calls
+from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget
+from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.holder import is_dead, this_holder
+from langgraph_keel.saver import KeelSaver
+from langgraph_keel.tools.account import Account, CacheStats
+from langgraph_keel.tools.calls import Call, place_of, shelf_of
+from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Run, Steps, ToolDriver
+from langgraph_keel.tools.keeper import Keeper
+from langgraph_keel.tools.kept import KeptTool, with_argument
+from langgraph_keel.tools.keys import arguments_of, key_of, version_of
+from langgraph_keel.tools.policy import ToolPolicy
+from langgraph_keel.tools.settling import read_result, settled
+from langgraph_keel.tools.turns import Running, Ticket, turns_of
+
+if TYPE_CHECKING:
+    from langchain.agents.middleware import AgentMiddleware
+    from langgraph.prebuilt.tool_node import ToolCallRequest
+
+Execute: TypeAlias = Callable[[Any], Any]
+SECRETS = Shelf(None, "secret")
+_VERSIONS = 1000
+
+
+class ToolCache:
+    """Runs each tool call once: claimed in the ledger before it runs, its result stored before it is used.
+
+        cache = ToolCache(saver, {"search": ToolPolicy(unknown="retry", ttl=3600)})
+        ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
+        create_agent(model, tools, middleware=[..., cache.middleware()], checkpointer=saver)  # last: innermost
+        kept = cache.tool(my_tool)  # to call from any node
+
+    A call is known by a keyed hash of its tool and validated arguments, in its thread unless the policy says otherwise.
+    A resumed agent gets stored results; another process that makes the same call at the same time waits and shares the
+    result. Not kept: results that say they are errors, exceptions, results that used a person's answer (outside of
+    the very same call), commands that name their call in a way that cannot be rewritten, tools that are volatile.
+
+    A call whose process died is *unknown*, and `ToolPolicy.unknown` says what happens. With `"ask"` the graph
+    interrupts with `{"type": "tool_outcome_unknown", "tool", "args", "started_at", ...}`; resume it with `"retry"`,
+    `"skip"`, `"done"`, or `{"decision": "done", "result": "what the tool would have said"}`.
+
+    Hosts that share a store need clocks that agree within the lease.
+
+    Args:
+        saver: Where the ledger is: the same store, deleted and expiring with its threads.
+        policies: How tools are kept, by their names; `None` for one that is not kept at all.
+        default: How all others are.
+        secret: The key of the hash, at least 16 bytes; `None` makes one and keeps it in the store.
+        context: What else must be the same for a call to be the same, such as a model's version.
+        lease: Seconds after which a claim that is not renewed counts as dead. A dead process of the same machine is
+            seen at once (Linux).
+        store_arguments: Whether arguments are stored, so that people can read them in the ledger.
+
+    Raises:
+        InvalidInput: `saver` is none of Keel's, the secret is short, or the lease is below one second.
+    """
+
+    def __init__(
+        self,
+        saver: KeelSaver,
+        policies: Mapping[str, ToolPolicy | None] | None = None,
+        *,
+        default: ToolPolicy | None = None,
+        secret: bytes | None = None,
+        context: str | Callable[[RunnableConfig], str] = "",
+        lease: float = 30.0,
+        store_arguments: bool = False,
+    ) -> None:
+        _check(saver, secret, lease)
+        self.saver = saver
+        self._policies = dict(policies or {})
+        self._default = default or ToolPolicy()
+        self._secret = secret
+        self._context = context
+        self._lease = int(lease * 1000)
+        self._stores_arguments = store_arguments
+        self._versions: dict[int, tuple[BaseTool | None, str]] = {}
+        self._keeper = Keeper(lease / 3, self._renew)
+        self._account = Account(saver, self._keeper)
+        self._running = Running()
+
+    def __enter__(self) -> Self:
+        """Return the cache itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write what is still to be written."""
+        self.close()
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Write the counts of hits, and how cancelled calls ended, for at most `timeout` seconds. It may be used on."""
+        self._account.flush()
+        self._keeper.flush(timeout)
+
+    @property
+    def stats(self) -> CacheStats:
+        """What this cache has seen in this process."""
+        return self._account.stats
+
+    # -- where it plugs in ---------------------------------------------------------------------------------------
+
+    def wrap_tool_call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        """Answer a tool call of a `ToolNode`. A hit is one round trip to the store; a miss is two, around the tool.
+
+        Raises:
+            ToolOutcomeUnknown: The call was cut off before, and the policy is `"raise"`.
+            InvalidInput: An argument has no canonical form.
+            StoreError: The claim or the result could not be stored. If it was the claim, the tool did not run.
+        """
+        if not self._keeps(request):
+            return execute(request)
+        return run(self._answer(request, execute), ToolDriver(self.saver._backend.driver))
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
+    ) -> Any:
+        """As `wrap_tool_call`, asynchronously."""
+        if not self._keeps(request):
+            return await execute(request)
+        return await arun(self._answer(request, execute), AsyncToolDriver(self.saver._backend.async_driver))
+
+    def middleware(self) -> AgentMiddleware[Any, Any]:
+        """Return it for `create_agent(middleware=[..., cache.middleware()])`.
+
+        Put it last: the last one is innermost, so what others change in a call (a person's edit) is what is hashed.
+
+        Raises:
+            InvalidInput: The package `langchain` is not installed.
+        """
+        try:
+            from langgraph_keel.tools.middleware import ToolCacheMiddleware
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"cache.middleware() is for create_agent: pip install langchain ({error})") from error
+        return ToolCacheMiddleware(self)
+
+    def tool(self, tool: BaseTool) -> BaseTool:
+        """Return a tool that does the same, but is kept, wherever it is called from: a node, an agent, a `ToolNode`.
+
+        It asks the ledger when it runs in a graph with a thread; it refuses to run elsewhere.
+        """
+        return KeptTool.of(tool, self)
+
+    # -- one call ------------------------------------------------------------------------------------------------
+
+    def policy_of(self, name: str) -> ToolPolicy | None:
+        """Return how a tool is kept; `None` if it is not."""
+        policy = self._policies.get(name, self._default)
+        return None if policy is None or policy.is_volatile else policy
+
+    def _keeps(self, request: Any) -> bool:
+        return request.tool is not None and self.policy_of(request.tool.name) is not None
+
+    def _answer(self, request: Any, execute: Execute) -> Steps:
+        asked, argument = request.tool_call, self._argument_of(request.tool)
+
+        def make(lineage: str) -> Any:
+            if argument is None:
+                return execute(request)
+            return execute(request.override(tool=with_argument(request.tool, argument, lineage)))
+
+        return self.answer(request.tool, asked["args"], asked["id"] or "", request.runtime.config, make)
+
+    def _argument_of(self, tool: BaseTool) -> str | None:
+        policy = self.policy_of(tool.name)
+        return policy.idempotency_argument if policy else None
+
+    def answer(
+        self, tool: BaseTool, args: Mapping[str, Any], call_id: str, config: RunnableConfig, make: Callable[[str], Any]
+    ) -> Steps:
+        """Plan one call of a tool that is kept; `make` runs it, given the idempotency key."""
+        try:
+            valid = arguments_of(tool, args)
+        except ValueError:
+            # The tool says itself what is wrong with them; nothing will have been done.
+            return (yield Run((None, ""), partial(make, "")))
+        name = call_id or f"{tool.name} {sorted(valid)}"
+        ticket = turns_of(config).arrive(name)
+        try:
+            secret = yield from self._known_secret()
+            call = self._call(tool, valid, call_id, config, ticket, secret, make)
+            return (yield from self._flow(config).answer(call))
+        finally:
+            ticket.leave()
+
+    def _call(
+        self,
+        tool: BaseTool,
+        args: Mapping[str, Any],
+        call_id: str,
+        config: RunnableConfig,
+        ticket: Ticket,
+        secret: bytes,
+        make: Callable[[str], Any],
+    ) -> Call:
+        policy = self.policy_of(tool.name) or self._default
+        place = place_of(config)
+        shelf, scope = shelf_of(policy.scope, place, config)
+        context = self._context(config) if callable(self._context) else self._context
+        ignore = {*policy.ignore, *([policy.idempotency_argument] if policy.idempotency_argument else [])}
+        record = CallRecord(
+            tool.name,
+            self._version(tool, policy),
+            CLAIMED,
+            0,
+            0,
+            this_holder(),
+            secrets.token_hex(16),
+            place.thread_id,
+            place.checkpoint_id,
+            place.task_id,
+            place.run_id,
+            call_id,
+            0 if call_id else ticket.nth,
+            cost=policy.cost,
+            args=dict(args) if self._stores_arguments else None,
+        )
+        key = key_of(secret, tool.name, (scope, context), args, ignore)
+        return Call(policy, shelf, key, record, config, ticket, make)
+
+    def _version(self, tool: BaseTool, policy: ToolPolicy) -> str:
+        known = self._versions.get(id(tool))
+        if len(self._versions) > _VERSIONS:
+            self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
+        if known is None or known[0] is not tool:  # the address of one that is gone may be used again
+            known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
+        return known[1]
+
+    def _ledger(self, codec: Codec | None = None) -> Ledger[Any, Any]:
+        store = self.saver._backend.checkpoints.store
+        return Ledger(store, codec or self.saver._codec, partial(secrets.token_hex, 16), is_dead)
+
+    def _flow(self, config: RunnableConfig) -> Flow:
+        codec, driver = self._codec_of(config), self.saver._backend.driver
+        ledger = self._ledger(codec)
+        return Flow(ledger, codec, self._keeper, self._account, self._running, _now, self._lease, driver)
+
+    def _codec_of(self, config: RunnableConfig) -> Codec:
+        # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
+        runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        is_ours = isinstance(runs_on, KeelSaver) and runs_on._backend is self.saver._backend
+        return runs_on._codec if is_ours else self.saver._codec
+
+    def _renew(self, claim: Claim) -> bool:
+        return run(self._ledger().renew(claim, _now() + self._lease), self.saver._backend.driver)
+
+    def _known_secret(self) -> Plan[Any, Any, bytes]:
+        """Return the key of the hash; once per cache, it is read from the store, or made."""
+        if self._secret is None:
+            store, codec = self.saver._backend.checkpoints.store, self.saver._codec
+            fresh = secrets.token_bytes(32)
+            cell = Cell(secrets.token_hex(16), codec.encode([fresh]))
+            reply = yield from store.swap_cell(SECRETS, "tools", None, cell)
+            self._secret = fresh if reply.cell is None else codec.decode(reply.cell.header)[0]
+        return self._secret
+
+    # -- afterwards ----------------------------------------------------------------------------------------------
+
+    def settle(self, thread_id: str | None, key: str, decision: str, result: str | None = None) -> None:
+        """Say what became of a call whose outcome is unknown.
+
+        Args:
+            thread_id: Its thread; `None` for a call that is shared by threads.
+            key: Its key, or the beginning of it.
+            decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
+                `result`. `"skip"`: nobody knows, and it shall not be made again.
+            result: See above.
+
+        Raises:
+            NotFound: There is no such call whose outcome is unknown.
+            InvalidInput: There is no such decision, or more than one call whose key begins so.
+        """
+        steps = settled(self._ledger(), self.saver._codec, shelf_of_calls(thread_id), key, decision, result, _now())
+        run(steps, self.saver._backend.driver)
+
+    def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
+        """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
+
+        They will be made again when they are asked for. Calls that are under way or whose outcome is unknown stay.
+
+        Args:
+            thread_id: The thread.
+            expired_only: Only results whose `ttl` is over.
+        """
+        now = _now()
+
+        def is_over(record: CallRecord, cell: Cell) -> bool:
+            is_expired = cell.expires_at is not None and cell.expires_at <= now
+            return record.state in (DONE, FAILED) and (is_expired or not expired_only)
+
+        store = self.saver._backend.checkpoints.store
+        return run(forget(self._ledger(), store, shelf_of_calls(thread_id), is_over), self.saver._backend.driver)
+
+    def result(self, thread_id: str, reference: str) -> Any:
+        """Return the whole of a result that was too large for the conversation (`ToolPolicy.offload_bytes`).
+
+        Args:
+            thread_id: The thread that made the call.
+            reference: What the message says: `response_metadata["keel_result"]["reference"]`.
+
+        Raises:
+            NotFound: The ledger does not have it, or no longer.
+        """
+        store = self.saver._backend.checkpoints.store
+        found = run(read_result(store, self._ledger(), thread_id_of(thread_id), reference), self.saver._backend.driver)
+        if found is None:
+            raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
+        (whole,) = self.saver._codec.decode(found)
+        return whole
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _check(saver: Any, secret: bytes | None, lease: float) -> None:
+    if not isinstance(saver, KeelSaver):
+        raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
+    if secret is not None and len(secret) < 16:
+        raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
+    if lease < 1:
+        raise InvalidInput(f"lease={lease!r}: use at least one second")

@@ -1,0 +1,395 @@
+"""The way of one call: claim, run, settle; or replay; or wait; or ask what became of it.
+
+Written once, as a plan (see `core.plan`) whose requests are those of the store and two more: to run the tool, and to
+wait a moment. The drivers below carry them out for threads and for loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.messages import ToolMessage
+from langgraph.errors import GraphBubbleUp
+from langgraph.types import interrupt
+
+from langgraph_keel.core.calls import moment
+from langgraph_keel.core.cells import Cell
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.ledger import (
+    DONE,
+    FAILED,
+    UNKNOWN,
+    WAITING,
+    Busy,
+    CallRecord,
+    Claim,
+    Doubtful,
+    Finished,
+    Ledger,
+    is_same_call,
+)
+from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, run
+from langgraph_keel.errors import InvalidInput, StoreError, ToolOutcomeUnknown, UnstorableValue, ValueRefused
+from langgraph_keel.tools.account import Account
+from langgraph_keel.tools.calls import Answers, Call, pass_over
+from langgraph_keel.tools.keeper import Keeper
+from langgraph_keel.tools.results import can_be_replayed, is_error, reference_of, replayed, shortened
+from langgraph_keel.tools.turns import Running
+
+_log = logging.getLogger(__name__)
+_MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5
+"""Seconds between two looks: at whose turn it is, at a call that somebody else is making, and at most."""
+_ERROR = 500
+"""Characters of an error that are kept."""
+Known: TypeAlias = frozenset[tuple[str | None, str]]
+# Calls that are being made in this context, by thread and key: a tool that makes its own call must not wait for itself.
+_making: ContextVar[Known] = ContextVar("keel_making", default=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A request: run the tool. `name` is the call's, by thread and key."""
+
+    name: tuple[str | None, str]
+    execute: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A request: wait."""
+
+    seconds: float
+
+
+Steps: TypeAlias = Plan[Any, Any, Any]
+
+
+class ToolDriver:
+    """Carries out what a call asks for, in the calling thread."""
+
+    def __init__(self, store: Driver[Any, Any]) -> None:
+        self._store = store
+
+    def send(self, request: Any) -> Any:
+        """Run the tool, wait, or send to the store."""
+        if isinstance(request, Pause):
+            return time.sleep(request.seconds)
+        if not isinstance(request, Run):
+            return self._store.send(request)
+        token = _making.set(_making.get() | {request.name})
+        try:
+            return request.execute()
+        finally:
+            _making.reset(token)
+
+
+class AsyncToolDriver:
+    """As `ToolDriver`, for a running loop; the tool is awaited."""
+
+    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
+        self._store = store
+
+    async def send(self, request: Any) -> Any:
+        """Run the tool, wait, or send to the store."""
+        if isinstance(request, Pause):
+            return await asyncio.sleep(request.seconds)
+        if not isinstance(request, Run):
+            return await self._store.send(request)
+        token = _making.set(_making.get() | {request.name})
+        try:
+            return await request.execute()
+        finally:
+            _making.reset(token)
+
+
+class Flow:
+    """The plans of calls, over one ledger.
+
+    Args:
+        ledger: The ledger.
+        codec: How results are written.
+        keeper: Keeps claims alive.
+        account: Counts hits and misses.
+        running: The calls that are under way in this process.
+        clock: Milliseconds since 1970.
+        lease: Milliseconds that a claim holds unless it is renewed.
+        driver: Sends what the keeper has to do.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger[Any, Any],
+        codec: Codec,
+        keeper: Keeper,
+        account: Account,
+        running: Running,
+        clock: Callable[[], int],
+        lease: int,
+        driver: Driver[Any, Any],
+    ) -> None:
+        self._ledger = ledger
+        self._codec = codec
+        self._keeper = keeper
+        self._account = account
+        self._running = running
+        self._clock = clock
+        self._lease = lease
+        self._driver = driver
+
+    def answer(self, call: Call) -> Steps:
+        """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
+        if _name(call) in _making.get():
+            return (yield Run(_name(call), partial(call.execute, call.record.lineage)))
+        pause, ticket = _SOON, call.ticket
+        doubt: Doubtful | None = None
+        while True:
+            verdict = yield from self._claim(call, doubt)
+            if isinstance(verdict, Busy):
+                doubt = None
+                ticket.begin()  # whoever makes this call may come later in the same task
+                yield Pause(pause)
+                pause = min(pause * 1.5, _LATE)
+                continue
+            yield from _wait_for(lambda: ticket.is_next)
+            if isinstance(verdict, Claim):
+                return (yield from self._make(call, verdict))
+            call, doubt, settled = yield from self._settled(call, verdict)
+            if doubt is None:
+                return settled
+
+    def _settled(self, call: Call, verdict: Finished | Doubtful) -> Plan[Any, Any, tuple[Call, Doubtful | None, Any]]:
+        """Return the result of a call that was made, or the doubt that is to be resolved by making it again."""
+        if isinstance(verdict, Finished):
+            try:
+                result = self._replay(call, verdict)
+            except ValueRefused as error:
+                _log.warning("tool %r: its stored result cannot be read here: %s", call.record.tool, error)
+                doubt = Doubtful(verdict.record, verdict.token)
+                if not is_same_call(verdict.record, call.record):
+                    return call, doubt, None
+                verdict = doubt
+            else:
+                self._account.note_hit(call)
+                return call, None, result
+        call, settled = yield from self._judge(call, verdict)
+        return call, verdict if settled is None else None, settled
+
+    def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Claim | Finished | Busy | Doubtful]:
+        now = self._clock()
+        record = replace(call.record, started_at=now, until=now + self._lease)
+        draft = self._ledger.draft(call.shelf, call.key, record)
+        try:
+            return (yield from self._ledger.claim(draft, doubt))
+        except BaseException:
+            # Cancelled, or the reply was lost: the claim may stand, and nobody would ever run the tool.
+            self._keeper.defer(lambda: run(self._ledger.withdraw(draft, self._clock()), self._driver))
+            raise
+
+    # -- making a call -------------------------------------------------------------------------------------------
+
+    def _make(self, call: Call, claim: Claim) -> Steps:
+        answers = Answers(call, promised=claim.record.answers - claim.record.asked)
+        self._account.note_miss()
+        self._keeper.hold(claim)
+        place = claim.record.thread_id, claim.record.checkpoint_id, claim.key
+        self._running.begin(*place)
+        try:
+            with answers.counted():
+                result = yield Run(_name(call), partial(call.execute, claim.record.lineage))
+        except GraphBubbleUp:
+            asked = answers.count + claim.record.asked
+            yield from self._give_up(claim, WAITING, answers=asked)
+            raise
+        except Exception as error:
+            yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
+            raise
+        except BaseException:
+            # Cancelled in the middle: nobody knows what the tool has done, and this task may not wait for a store.
+            self._defer(claim, self._ended(claim, UNKNOWN, error="it was cancelled"))
+            raise
+        finally:
+            self._keeper.drop(claim)
+            self._running.end(*place)
+        return (yield from self._keep(call, claim, result, answers.count + claim.record.asked))
+
+    def _ended(self, claim: Claim, state: str, **more: Any) -> CallRecord:
+        return replace(claim.record, state=state, ended_at=self._clock(), **more)
+
+    def _defer(self, claim: Claim, record: CallRecord) -> None:
+        settlement = self._ledger.settlement(record)
+        self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
+
+    def _store(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
+        """Write how a call ended; if that is cut off, or the store fails, the keeper writes it once more."""
+        try:
+            return (yield from self._ledger.settle(claim, settlement))
+        except BaseException:
+            self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
+            raise
+
+    def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[Any, Any, None]:
+        # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
+        with suppress(StoreError):
+            yield from self._store(claim, self._ledger.settlement(self._ended(claim, state, **more)))
+
+    def _keep(self, call: Call, claim: Claim, result: Any, answers: int) -> Steps:
+        if is_error(result):
+            yield from self._give_up(claim, FAILED, error=str(getattr(result, "content", ""))[:_ERROR])
+            return result
+        try:
+            body = self._body(call, result)
+        except BaseException:
+            self._defer(claim, self._ended(claim, DONE, answers=answers))
+            raise
+        is_persons = claim.record.is_persons or answers > 0
+        more = {"is_kept": body is not None, "answers": answers, "is_persons": is_persons, "nbytes": len(body or b"")}
+        ttl = call.policy.ttl
+        expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
+        settlement = self._ledger.settlement(self._ended(claim, DONE, **more), body or b"", expires_at)
+        if not (yield from self._store(claim, settlement)):
+            _log.warning("tool %r was slow, and its claim was taken over: its result is not stored", claim.record.tool)
+            return result
+        return result if body is None else self._shown(call, result, body)
+
+    def _body(self, call: Call, result: Any) -> bytes | None:
+        """Return a result as it is stored, or `None` if it may not or cannot be used again."""
+        policy = call.policy
+        if policy.cache_if is not None and not policy.cache_if(result):
+            return None
+        try:
+            body = self._codec.encode([result])
+            is_ours = can_be_replayed(result, call.record.tool_call_id)
+        except UnstorableValue as error:
+            _log.warning("tool %r: its result cannot be kept: %s", call.record.tool, error)
+            return None
+        return body if is_ours and len(body) <= (policy.max_bytes or len(body)) else None
+
+    # -- a call that was made ------------------------------------------------------------------------------------
+
+    def _replay(self, call: Call, found: Finished) -> Any:
+        (result,) = self._codec.decode(found.body)
+        pass_over(call.config, found.record.answers)
+        return self._shown(call, replayed(result, found.record, call.record.tool_call_id), found.body)
+
+    def _shown(self, call: Call, result: Any, body: bytes) -> Any:
+        limit = call.policy.offload_bytes
+        return result if limit is None else shortened(result, reference_of(call.shelf, call.key, body), limit)
+
+    # -- a call that nobody knows the end of -----------------------------------------------------------------------
+
+    def _judge(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, tuple[Call, ToolMessage | None]]:
+        """Return the result that a person gives, or none if the call is to be made again."""
+        if call.policy.unknown == "retry":
+            return call, None
+        if call.policy.unknown == "raise":
+            # An async graph cancels the other calls of the step when one raises, and would put them in doubt, too.
+            where = call.record.thread_id, call.record.checkpoint_id
+            known = _making.get()
+            yield from _wait_for(lambda: not self._running.others(*where, known))
+            raise outcome_unknown(doubt.record, call.key)
+        decision, result, asked = _asked(call, doubt)
+        record = replace(call.record, asked=asked, answers=asked)
+        if decision == "retry":
+            return replace(call, record=record), None
+        message = said(record, decision, result)
+        body = self._codec.encode([message])
+        begun = replace(record, started_at=doubt.record.started_at, until=doubt.record.until)
+        ended = replace(begun, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
+        yield from self._ledger.settle_doubt(call.shelf, call.key, doubt, ended, body)
+        return call, message
+
+
+def _name(call: Call) -> tuple[str | None, str]:
+    return call.shelf.thread_id, call.key
+
+
+def _wait_for(is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
+    pause = _MOMENT
+    while not is_so():
+        yield Pause(pause)
+        pause = min(pause * 1.5, _LATE)
+
+
+def _asked(call: Call, doubt: Doubtful) -> tuple[str, Any, int]:
+    """Ask a person; return the decision, the result if one was given, and how many answers this task has used.
+
+    LangGraph gives all answers of a task again at every attempt, and the last one again after every crash: an answer
+    to an earlier question of this call must not be taken for one to this. So only the first question about a call may
+    be answered by a word alone.
+    """
+    asked = 0
+    question = question_of(call, doubt)
+    needs_name = is_same_call(doubt.record, call.record) and doubt.record.asked > 0
+    while True:
+        answer = interrupt(question)
+        asked += 1
+        try:
+            return *decision_of(answer, question["attempt"], needs_name), asked
+        except InvalidInput as error:
+            # LangGraph keeps the answer, and would give it to every later attempt: ask once more instead of failing.
+            question = {**question, "problem": str(error)}
+
+
+def outcome_unknown(record: CallRecord, key: str) -> ToolOutcomeUnknown:
+    """Return the error for a call that nobody knows the end of."""
+    reason = "has finished, but left no result" if record.state == DONE else "was cut off"
+    return ToolOutcomeUnknown(record.tool, record.thread_id, key, moment(record.started_at), reason)
+
+
+def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
+    """Return what a person is asked: an interrupt's value, plain data."""
+    return {
+        "type": "tool_outcome_unknown",
+        "tool": doubt.record.tool,
+        "tool_call_id": call.record.tool_call_id,
+        "args": doubt.record.args,
+        "started_at": moment(doubt.record.started_at),
+        "holder": doubt.record.holder.partition("/")[0],
+        "key": call.key,
+        "attempt": doubt.token[:8],
+        "decisions": ["retry", "done", "skip"],
+        "answer_like": {"decision": "retry", "attempt": doubt.token[:8]},
+    }
+
+
+def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:
+    """Return what a person has decided, and the result if one was given.
+
+    Args:
+        answer: A word, or `{"decision": ..., "result": ..., "attempt": ...}`.
+        attempt: The attempt that was asked about.
+        needs_name: Whether the answer must name it.
+
+    Raises:
+        InvalidInput: It is neither of those, or about another attempt.
+    """
+    said = answer if isinstance(answer, dict) else {"decision": answer}
+    if said.get("decision") not in ("retry", "done", "skip"):
+        raise InvalidInput(
+            f"{answer!r} is no answer to a tool whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
+            "{'decision': 'done', 'result': 'what the tool would have said'}"
+        )
+    if said.get("attempt", "" if needs_name else attempt) != attempt:
+        raise InvalidInput(
+            f"an earlier question about this call was answered {said['decision']!r}; say that this answer is about "
+            f"this attempt: {{'decision': {said['decision']!r}, 'attempt': {attempt!r}}}"
+        )
+    return said["decision"], said.get("result")
+
+
+def said(record: CallRecord, decision: str, result: Any) -> ToolMessage:
+    """Return what a person has said instead of a tool."""
+    if decision == "skip":
+        text = "It is not known whether this call was carried out. A person decided not to repeat it."
+    else:
+        text = "A person confirmed that this call was carried out." if result is None else str(result)
+    status: Literal["success", "error"] = "error" if decision == "skip" else "success"
+    return ToolMessage(text, name=record.tool, tool_call_id=record.tool_call_id, status=status)

@@ -1,0 +1,122 @@
+"""One thread per cache: it keeps claims alive while tools run, and does what a cancelled call could not wait for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from threading import Condition, Thread
+from time import monotonic
+from weakref import WeakSet
+
+from langgraph_keel.core.ledger import Claim
+
+_log = logging.getLogger(__name__)
+Job = Callable[[], object]
+_IDLE = 10.0
+"""Seconds without anything to do after which a keeper's thread ends."""
+_KEEPERS: WeakSet[Keeper] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Forget, in a process that was forked, the thread and the claims, which are the parent's."""
+    for keeper in _KEEPERS:
+        keeper._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class Keeper:
+    """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it was not for a while.
+
+    Args:
+        period: Seconds between two renewals of a claim.
+        renew: Renews one; `False` if it is no longer ours.
+    """
+
+    def __init__(self, period: float, renew: Callable[[Claim], bool]) -> None:
+        self._period = period
+        self._renew = renew
+        self._forget()
+        _KEEPERS.add(self)
+
+    def _forget(self) -> None:
+        self._changed = Condition()
+        self._held: dict[str, tuple[float, Claim]] = {}
+        self._jobs: list[Job] = []
+        self._is_busy = False
+        self._thread: Thread | None = None
+
+    def hold(self, claim: Claim) -> None:
+        """Renew a claim from now on."""
+        with self._changed:
+            self._start()
+            self._held[claim.token] = monotonic() + self._period, claim
+            self._changed.notify_all()
+
+    def drop(self, claim: Claim) -> None:
+        """Renew a claim no longer."""
+        with self._changed:
+            self._held.pop(claim.token, None)
+
+    def defer(self, job: Job) -> None:
+        """Do something soon, in the keeper's thread. What it raises is logged."""
+        with self._changed:
+            self._start()
+            self._jobs.append(job)
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all jobs are done, for at most `timeout` seconds; return whether they are."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and not self._is_busy, timeout)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="keel-keeper", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
+            jobs, claims = work
+            for job in jobs:
+                self._attempt(job)
+            for claim in claims:
+                self._attempt(partial(self._renewed, claim))
+
+    def _next(self) -> tuple[list[Job], list[Claim]] | None:
+        """Wait for jobs and for claims that are due; return `None` when there was nothing for long."""
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+            while not self._jobs and not self._due():
+                soonest = min((at for at, _ in self._held.values()), default=monotonic() + _IDLE)
+                is_told = self._changed.wait(max(0.0, soonest - monotonic()))
+                if not (is_told or self._held or self._jobs):
+                    self._thread = None
+                    return None
+            jobs, self._jobs, self._is_busy = self._jobs, [], True
+            return jobs, self._due()
+
+    def _due(self) -> list[Claim]:
+        now = monotonic()
+        return [claim for at, claim in self._held.values() if at <= now]
+
+    def _renewed(self, claim: Claim) -> None:
+        is_ours = self._renew(claim)
+        with self._changed:
+            is_held = self._held.pop(claim.token, None) is not None
+            if is_ours and is_held:
+                self._held[claim.token] = monotonic() + self._period, claim
+        if is_held and not is_ours:
+            _log.warning("tool %r runs, but its claim was taken over by somebody else", claim.record.tool)
+
+    def _attempt(self, job: Job) -> None:
+        try:
+            job()
+        except Exception as error:
+            # The lease will run out, and the call's outcome be unknown: safe, and for others to see.
+            _log.warning("the ledger of tool calls could not be written: %s", error)

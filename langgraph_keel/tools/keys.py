@@ -1,0 +1,171 @@
+"""What makes two calls the same call: a keyed hash over the tool's name and its validated arguments.
+
+The arguments are those that the model gave, after validation by the tool's own schema: defaults are filled in, "1" and
+1 are the same where an int is wanted, and what the graph injects (state, store, ids) is not among them. They are
+written as canonical JSON (RFC 8785), in which a list and a tuple are the same, and 1 and 1.0; what JSON cannot tell
+apart otherwise (bytes, dates, sets, large integers, ...) is tagged. The hash is keyed (HMAC-SHA-256): who reads keys
+cannot try out arguments.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from pathlib import Path, PurePath
+from typing import Any
+from uuid import UUID
+
+import rfc8785
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel
+
+from langgraph_keel.errors import InvalidInput
+
+_SAFE = 2**53 - 1
+"""The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
+_TAG = "$keel"
+_NAMED = (datetime, date, time, UUID, Decimal, PurePath)
+
+
+def arguments_of(tool: BaseTool | None, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call as the tool's schema has them, without those that are injected.
+
+    Args:
+        tool: The tool; one whose schema is plain JSON Schema, as those of MCP, gets the arguments as they are.
+        args: What the model gave.
+
+    Raises:
+        ValueError: They do not fit the schema (pydantic's `ValidationError`).
+    """
+    schema: Any = tool.tool_call_schema if tool is not None else None
+    if not (inspect.isclass(schema) and issubclass(schema, BaseModel)):
+        return dict(args)
+    model = schema.model_validate(dict(args))
+    return {name: getattr(model, name) for name in schema.model_fields} | dict(model.model_extra or {})
+
+
+def version_of(tool: BaseTool | None, declared: str | None) -> str:
+    """Return a tool's version: the declared one, or a hash of its schema and, where it can be read, its source."""
+    if declared is not None:
+        return declared
+    if tool is None:
+        return ""
+    schema: Any = tool.tool_call_schema
+    shown = schema.model_json_schema() if inspect.isclass(schema) and issubclass(schema, BaseModel) else schema
+    text = json.dumps([tool.name, shown, _source(tool)], sort_keys=True, default=repr)
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def _source(tool: BaseTool) -> str:
+    what: Any = getattr(tool, "func", None) or getattr(tool, "coroutine", None) or type(tool)
+    try:
+        return inspect.getsource(what)
+    except (OSError, TypeError):
+        return f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', '')}"
+
+
+def key_of(
+    secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, Any], ignore: Collection[str] = ()
+) -> str:
+    """Return the key of a call: 64 hexadecimal digits.
+
+    Args:
+        secret: The key of the hash.
+        tool: The tool's name.
+        scope: What else must be the same: a run, a tenant, a model's version.
+        args: The validated arguments, in any order.
+        ignore: Names of arguments that make no difference.
+
+    Raises:
+        InvalidInput: An argument is of a type that has no canonical form, nested too deep, or holds itself.
+    """
+    kept = {name: value for name, value in args.items() if name not in ignore}
+    try:
+        text = rfc8785.dumps(["keel.tool.1", tool, list(scope), _canonical(kept, f"tool {tool!r}, arguments")])
+    except (RecursionError, UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
+        raise InvalidInput(f"the arguments of tool {tool!r} have no canonical form: {error}") from error
+    return hmac.new(secret, text, sha256).hexdigest()
+
+
+def _canonical(value: Any, where: str) -> Any:
+    """Return a value as JSON, so that different values differ and equal ones do not."""
+    if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
+        return value
+    for kind, form in _FORMS.items():
+        if isinstance(value, kind):
+            return form(value, where)
+    if is_dataclass(value) and not isinstance(value, type):
+        return _object(value, {field.name: getattr(value, field.name) for field in fields(value)}, where)
+    raise InvalidInput(
+        f"{where}: a {_class_of(value)} has no canonical form, so the call cannot be "
+        "recognized: leave the argument out (ToolPolicy(ignore=[...])), or give it a type that can be compared"
+    )
+
+
+def _tagged(kind: str, value: Any) -> dict[str, Any]:
+    return {_TAG: [kind, value]}
+
+
+def _number(value: int | float, where: str) -> Any:
+    if isinstance(value, int):
+        return value if -_SAFE <= value <= _SAFE else _tagged("int", str(value))
+    return value if math.isfinite(value) else _tagged("float", repr(value))
+
+
+def _mapping(value: Mapping[Any, Any], where: str) -> Any:
+    if all(type(name) is str for name in value) and _TAG not in value:
+        return {name: _canonical(part, f"{where}.{name}") for name, part in value.items()}
+    pairs = [[_canonical(name, where), _canonical(part, f"{where}[{name!r}]")] for name, part in value.items()]
+    return _tagged("dict", sorted(pairs, key=rfc8785.dumps))
+
+
+def _sequence(value: Collection[Any], where: str) -> Any:
+    return [_canonical(part, f"{where}[{place}]") for place, part in enumerate(value)]
+
+
+def _set(value: Collection[Any], where: str) -> Any:
+    return _tagged("set", sorted((_canonical(part, where) for part in value), key=rfc8785.dumps))
+
+
+def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
+    return _tagged("object", [_class_of(value), _mapping(parts, where)])
+
+
+def _class_of(value: Any) -> str:
+    return f"{_module_of(type(value))}.{type(value).__qualname__}"
+
+
+def _module_of(kind: type) -> str:
+    """Return where a class is from, the same for a program that is run and one that imports it."""
+    main = sys.modules.get("__main__")
+    if kind.__module__ != "__main__" or main is None:
+        return kind.__module__
+    spec, path = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return str(spec.name) if spec else Path(path).stem if path else kind.__module__
+
+
+def _model(value: BaseModel, where: str) -> Any:
+    return _object(value, {**dict(value), **(value.model_extra or {})}, where)
+
+
+_FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
+    Enum: lambda value, where: _tagged("enum", [_class_of(value), _canonical(value.value, where)]),
+    (int, float): _number,
+    Mapping: _mapping,
+    (list, tuple): _sequence,
+    (set, frozenset): _set,
+    (bytes, bytearray): lambda value, where: _tagged("bytes", base64.b64encode(value).decode()),
+    timedelta: lambda value, where: _tagged("timedelta", [value.days, value.seconds, value.microseconds]),
+    _NAMED: lambda value, where: _tagged(type(value).__name__, str(value)),
+    BaseModel: _model,
+}

@@ -1,0 +1,67 @@
+"""What the user decides about a tool: when a result may be used again, and what becomes of a call that was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_keel.errors import InvalidInput
+
+Scope: TypeAlias = Literal["thread", "run", "shared"] | Callable[[RunnableConfig], str]
+_SCOPES = ("thread", "run", "shared")
+_UNKNOWN = ("raise", "retry", "ask")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPolicy:
+    """How one tool is kept. The defaults suit a tool that acts: it runs once, and a doubt is yours to settle.
+
+    Attributes:
+        unknown: What happens to a call that was begun, and whose end nobody knows, because its process died: `"raise"`
+            raises `ToolOutcomeUnknown`; `"retry"` runs the tool again, for those that only read, or that recognize a
+            call by its idempotency key; `"ask"` asks a person by an interrupt (see `ToolCache`).
+        scope: Where a result may be used again: in the same `"thread"`; in the same `"run"`, the one with this
+            `run_id` in its config; everywhere (`"shared"`); or wherever a function of the run's config gives the same
+            text, such as a tenant.
+        ttl: Seconds for which a result may be used again; `None` is as long as the thread lives.
+        ignore: Arguments that make no difference.
+        version: The tool's version; `None` derives one from its schema and source. Results of others are not used.
+        cache_if: Whether a result (as the tool's node gets it) may be used again; `None` is always.
+        max_bytes: Results that take more, packed and compressed, are not kept; `None` is no limit.
+        offload_bytes: Text results that take more stay out of the conversation: the message carries the beginning, a
+            digest and a reference for `ToolCache.result`. `None` is never.
+        idempotency_argument: The tool's argument that gets the idempotency key: the same for every attempt at one call.
+        cost: What a call costs, in your currency, for the account of what was saved.
+        is_volatile: Never keep anything: the tool runs as if there were no ledger.
+
+    Raises:
+        InvalidInput: One of them cannot be meant so.
+    """
+
+    unknown: Literal["raise", "retry", "ask"] = "raise"
+    scope: Scope = "thread"
+    ttl: float | None = None
+    ignore: Collection[str] = ()
+    version: str | None = None
+    cache_if: Callable[[Any], bool] | None = None
+    max_bytes: int | None = None
+    offload_bytes: int | None = None
+    idempotency_argument: str | None = None
+    cost: float | None = None
+    is_volatile: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what can be checked now, before a tool has run."""
+        if self.unknown not in _UNKNOWN:
+            raise InvalidInput(f"unknown={self.unknown!r}: use 'raise', 'retry' or 'ask'")
+        if self.scope not in _SCOPES and not callable(self.scope):
+            raise InvalidInput(f"scope={self.scope!r}: use 'thread', 'run', 'shared' or a function of the config")
+        if isinstance(self.ignore, str):
+            raise InvalidInput(f"ignore={self.ignore!r}: pass a list of names, not one string")
+        for name in ("ttl", "max_bytes", "offload_bytes"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise InvalidInput(f"{name}={limit!r}: use a number above 0, or None")

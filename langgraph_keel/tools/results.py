@@ -1,0 +1,133 @@
+"""Results of tools, stored and played again: with the new call's id, no old message id, and marked as a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from langgraph.types import Command
+
+from langgraph_keel.core.cells import Shelf
+from langgraph_keel.core.ledger import TOOLS, CallRecord
+from langgraph_keel.core.serde import KeelSerializer
+
+REPLAY = "keel_replay"
+"""The key of `response_metadata` that says that a message is a replay."""
+REFERENCE = "keel_result"
+"""The key of `response_metadata` that says where the whole of a large result is."""
+_PREVIEW = 500
+"""Characters of a large result that stay in the conversation."""
+_PROBE = "keel-probe"
+_PLAIN = KeelSerializer()
+_OF_THREAD, _SHARED = "keel-tool", "keel-shared-tool"
+
+Change = Callable[[BaseMessage], BaseMessage]
+
+
+def is_error(result: Any) -> bool:
+    """Return whether a tool says itself that it failed."""
+    return any(isinstance(message, ToolMessage) and message.status == "error" for message in _messages(result))
+
+
+def _messages(result: Any) -> list[BaseMessage]:
+    found: list[BaseMessage] = []
+
+    def note(message: BaseMessage) -> BaseMessage:
+        found.append(message)
+        return message
+
+    _changed(result, note)
+    return found
+
+
+def _changed(result: Any, change: Change) -> Any:
+    """Return a result with its messages changed: a message, a command whose update holds some, or a list of both."""
+    if isinstance(result, BaseMessage):
+        return change(result)
+    if isinstance(result, list):
+        return [_changed(part, change) for part in result]
+    if isinstance(result, Command):
+        return replace(result, update=_changed(result.update, change))
+    if isinstance(result, dict):
+        return {name: _changed(part, change) for name, part in result.items()}
+    return result
+
+
+def can_be_replayed(result: Any, call_id: str) -> bool:
+    """Return whether a result can be given to another call: nothing in it names this one in a way we cannot change.
+
+    Raises:
+        UnstorableValue: Nobody can tell: it holds something of an unknown kind.
+    """
+    if not call_id or isinstance(result, ToolMessage):
+        return True
+    # In the bytes of our own serializer: those of another one may be compressed or encrypted.
+    return call_id.encode() not in _PLAIN.pack_item(for_call(result, call_id, _PROBE))
+
+
+def for_call(result: Any, old_id: str, new_id: str) -> Any:
+    """Return a copy of a result that answers another call: its id instead of the old one, in messages without ids."""
+
+    def answer(message: BaseMessage) -> BaseMessage:
+        if not isinstance(message, ToolMessage):
+            return message
+        call_id = new_id if message.tool_call_id == old_id else message.tool_call_id
+        return message.model_copy(update={"id": None, "tool_call_id": call_id})
+
+    return _changed(result, answer)
+
+
+def replayed(result: Any, record: CallRecord, call_id: str) -> Any:
+    """Return a stored result for a new call, marked as a replay."""
+    ended = datetime.fromtimestamp((record.ended_at or record.started_at) / 1000, UTC).isoformat()
+    mark = {"from": ended, "checkpoint_id": record.checkpoint_id, "tool_call_id": record.tool_call_id}
+
+    def noted(message: BaseMessage) -> BaseMessage:
+        if not isinstance(message, ToolMessage):
+            return message
+        return message.model_copy(update={"response_metadata": {**message.response_metadata, REPLAY: mark}})
+
+    return _changed(for_call(result, record.tool_call_id, call_id), noted)
+
+
+def shortened(result: Any, reference: str, limit: int) -> Any:
+    """Return a result with the texts of its tool messages cut off where they are larger than `limit` bytes."""
+
+    def cut(message: BaseMessage) -> BaseMessage:
+        text = message.content
+        if not isinstance(message, ToolMessage) or not isinstance(text, str) or len(data := _bytes(text)) <= limit:
+            return message
+        whole = {"reference": reference, "sha256": sha256(data).hexdigest(), "bytes": len(data)}
+        shown = f"{text[:_PREVIEW]}\n[... {len(data):,} bytes in all; the whole result: {reference}]"
+        about = {**message.response_metadata, REFERENCE: whole}
+        return message.model_copy(update={"content": shown, "artifact": None, "response_metadata": about})
+
+    return _changed(result, cut)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
+
+
+def reference_of(shelf: Shelf, key: str, body: bytes) -> str:
+    """Return where a whole result can be read, and which one it is: the same call may have another one some day."""
+    return f"{_SHARED if shelf.thread_id is None else _OF_THREAD}:{key}:{_digest(body)}"
+
+
+def place_of(reference: str, thread_id: str) -> tuple[Shelf, str]:
+    """Return the shelf and the key that a reference names."""
+    kind, _, rest = reference.partition(":")
+    return Shelf(None if kind == _SHARED else thread_id, TOOLS), rest.partition(":")[0]
+
+
+def is_meant(reference: str, body: bytes) -> bool:
+    """Return whether a reference names this very result."""
+    return reference.endswith(f":{_digest(body)}")
+
+
+def _digest(body: bytes) -> str:
+    return sha256(body).hexdigest()[:16]

@@ -1,0 +1,162 @@
+"""Stores that keep cells wrongly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.memory.store import MemoryStore, Request, State
+
+Page = Sequence[tuple[str, Cell]]
+Swap = Plan[Request, Any, Swapped]
+
+
+class TheLastSwapWins(MemoryStore):
+    """Replaces what a cell holds, whatever it is."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        def token(state: State) -> str | None:
+            cell = state.cells.get(shelf, {}).get(key)
+            return cell.token if cell else None
+
+        there: str | None = yield token
+        swapped = yield from super().swap_cell(shelf, key, there, new)
+        return swapped
+
+
+class AnEmptyCellIsOpenToAll(MemoryStore):
+    """Fills an empty cell for a caller who thinks that it holds something: one that was too slow."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        swapped = yield from super().swap_cell(shelf, key, expected, new)
+        if not swapped.done and swapped.cell is None:
+            swapped = yield from super().swap_cell(shelf, key, None, new)
+        return swapped
+
+
+class ARequestSentAgainIsRefused(MemoryStore):
+    """Does not know its own request when it comes again."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        before = yield from super().read_cells(shelf, [key])
+        if new is not None and key in before and before[key].token == new.token != expected:
+            return Swapped(False, before[key])
+        swapped = yield from super().swap_cell(shelf, key, expected, new)
+        return swapped
+
+
+class ARefusalTellsNothing(MemoryStore):
+    """Does not say what a cell holds instead."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        swapped = yield from super().swap_cell(shelf, key, expected, new)
+        return replace(swapped, cell=None)
+
+
+class RenewingKeepsTheContent(MemoryStore):
+    """Takes a swap that keeps its token for one that came again."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        if new is not None and new.token == expected:
+            yield lambda state: None
+            return Swapped(True)
+        swapped = yield from super().swap_cell(shelf, key, expected, new)
+        return swapped
+
+
+class PagesHaveBodies(MemoryStore):
+    """Lists cells with all that they hold."""
+
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Request, Any, Page]:
+        page = yield from super().list_cells(shelf, prefix, after, limit)
+        cells = yield from super().read_cells(shelf, [key for key, _ in page])
+        return [(key, cells[key]) for key, _ in page]
+
+
+class PagesAreInTheOrderOfWriting(MemoryStore):
+    """Lists cells as they came."""
+
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Request, Any, Page]:
+        def listed(state: State) -> Page:
+            cells = [(key, cell) for key, cell in state.cells.get(shelf, {}).items() if key.startswith(prefix)]
+            start = 1 + [key for key, _ in cells].index(after) if after else 0
+            return [(key, replace(cell, body=b"")) for key, cell in cells[start : start + limit]]
+
+        page: Page = yield listed
+        return page
+
+
+class RemovesWhatHasChanged(MemoryStore):
+    """Empties cells, whatever they hold by now."""
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
+        cells = yield from super().read_cells(shelf, list(tokens))
+        removed = yield from super().remove_cells(shelf, {key: cell.token for key, cell in cells.items()})
+        return removed
+
+
+class DeleteLeavesCells(MemoryStore):
+    """Deletes a thread, not its cells."""
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        yield lambda state: state.pop(thread_id, None)
+
+
+class DeleteLeavesWhatWasShared(MemoryStore):
+    """Deletes a thread and its own cells only."""
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        def delete(state: State) -> None:
+            state.pop(thread_id, None)
+            for shelf in [shelf for shelf in state.cells if shelf.thread_id == thread_id]:
+                del state.cells[shelf]
+
+        yield delete
+
+
+class ThreadsShareTheirCells(MemoryStore):
+    """Keeps the cells of all threads on one shelf."""
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swap:
+        swapped = yield from super().swap_cell(Shelf(None, shelf.kind), key, expected, new)
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
+        cells = yield from super().read_cells(Shelf(None, shelf.kind), keys)
+        return cells
+
+
+class CopiesHaveDoneTheSame(MemoryStore):
+    """Copies the cells of a thread with it."""
+
+    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
+        copied = yield from super().copy_thread(source, target)
+
+        def copy(state: State) -> None:
+            for shelf in [shelf for shelf in state.cells if shelf.thread_id == source]:
+                state.cells[Shelf(target, shelf.kind)] = dict(state.cells[shelf])
+
+        yield copy
+        return copied
+
+
+CELLS: Mapping[str, Callable[[], MemoryStore]] = {
+    store.__name__: store
+    for store in (
+        TheLastSwapWins,
+        AnEmptyCellIsOpenToAll,
+        ARequestSentAgainIsRefused,
+        ARefusalTellsNothing,
+        RenewingKeepsTheContent,
+        PagesHaveBodies,
+        PagesAreInTheOrderOfWriting,
+        RemovesWhatHasChanged,
+        DeleteLeavesCells,
+        DeleteLeavesWhatWasShared,
+        ThreadsShareTheirCells,
+        CopiesHaveDoneTheSame,
+    )
+}

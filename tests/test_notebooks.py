@@ -1,0 +1,160 @@
+"""Each notebook runs in a fresh kernel, makes good its claims, and shows what it showed when it was saved.
+
+`python tests/test_notebooks.py` runs them all, and saves what they show.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+TEXT = "text/plain"
+
+CHANGING = [
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(?=\+00:00)", "YYYY-MM-DDThh:mm:ss.ssssss"),
+    (r"\b\d\d:\d\d:\d\d\b", "hh:mm:ss"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
+    (r"\b[0-9a-f]{16}\b", "x" * 16),
+    (r"\b[0-9a-f]{12}\b", "x" * 12),
+    (r" *\b[\d.,]+ m?s\b", "… ms"),
+]
+"""What is another each time, and what is saved instead."""
+PATH = re.compile(r"(?<![\w.:/])/(?:[\w.-]+/)+|\b[A-Z]:\\\\?\w")
+"""A path from the root of somebody's disk."""
+
+
+def run(notebook: Any) -> None:
+    """Run a notebook in a fresh kernel, in an empty directory, with nobody's profile.
+
+    Raises:
+        CellExecutionError: A cell has failed, whatever tags it has.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        own = {name: f"{directory}/{name}" for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        NotebookClient(
+            notebook,
+            timeout=120,
+            force_raise_errors=True,
+            coalesce_streams=True,
+            record_timing=False,
+            resources={"metadata": {"path": directory}},
+        ).execute(env={**os.environ, **own, "PATH": path, "LANGSMITH_TRACING": "false"})
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# -- what a notebook shows ---------------------------------------------------------------------------------------------
+
+
+def settled(text: str) -> str:
+    """The text without what is another each time; tables keep their shape."""
+    for pattern, instead in CHANGING:
+        text = re.sub(pattern, partial(fitted, instead), text)
+    return text
+
+
+def fitted(instead: str, match: re.Match[str]) -> str:
+    return instead.rjust(len(match[0]))
+
+
+def settle(notebook: Any) -> None:
+    """Settle the texts that a notebook shows. What pictures and tables of HTML show is the same each time as it is."""
+    for output in (output for cell in code_cells(notebook) for output in cell.outputs):
+        if output.output_type == "stream":
+            output.text = settled(output.text)
+        elif TEXT in output.data:
+            output.data[TEXT] = settled(output.data[TEXT])
+
+
+def shown(notebook: Any) -> dict[str, Any]:
+    """What each cell shows."""
+    return {cell.id: [cell.execution_count, *map(content, cell.outputs)] for cell in code_cells(notebook)}
+
+
+def content(output: Any) -> dict[str, list[str]]:
+    """An output by its types; see `lines`."""
+    found = {output.name: output.text} if output.output_type == "stream" else output.data
+    return {kind: lines(text) for kind, text in found.items()}
+
+
+def lines(text: str) -> list[str]:
+    """The lines of a text, in no order: tools that start at the same time are listed in any.
+
+    A column of a table is as wide as the longest time in it, so spaces and rules are of any length.
+    """
+    return sorted(re.sub(r"([ ─])\1+", r"\1", line).strip() for line in text.splitlines())
+
+
+# -- the tests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_shows_what_was_saved(path: Path) -> None:
+    saved, notebook = read(path), read(path)
+    run(notebook)
+    settle(notebook)
+    assert shown(saved) == shown(notebook)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_names_no_path_of_a_machine(path: Path) -> None:
+    assert PATH.findall(path.read_text()) == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_asserts_what_it_says(path: Path) -> None:
+    """And what was saved is settled already."""
+    saved, notebook = read(path), read(path)
+    settle(notebook)
+    assert notebook == saved
+    assert [cell.id for cell in code_cells(saved) if cell.source.startswith("assert ")]
+
+
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["never_pay_twice"]
+
+
+def test_a_notebook_that_fails_is_found() -> None:
+    for tags in ([], ["raises-exception"]):
+        cell = nbformat.v4.new_code_cell("assert 1 == 2", metadata={"tags": tags})  # type: ignore[no-untyped-call]
+        with pytest.raises(CellExecutionError, match="assert 1 == 2"):
+            run(nbformat.v4.new_notebook(cells=[cell]))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("text", ["in /home/ada/trip.py", '"/tmp/x/"', "File </srv/a/b.py>:1", r"at C:\\Users"])
+def test_a_path_is_found(text: str) -> None:
+    assert PATH.search(text)
+
+
+def save() -> None:
+    """Run all notebooks, and save what they show."""
+    for path in NOTEBOOKS:
+        notebook = read(path)
+        metadata = dict(notebook.metadata)
+        run(notebook)
+        settle(notebook)
+        notebook.metadata = metadata  # as it was: the kernel notes the version of Python
+        nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    save()

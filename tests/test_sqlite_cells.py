@@ -1,0 +1,175 @@
+"""Cells in a SQLite file: who waits for whom, what a listing reads, what a deletion leaves, and stores made before."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from process_children import exit_code, forked
+from test_bad_stores import FileLock, SqliteLock, path, put, store, value_of
+
+from langgraph_keel import CorruptStore, NotSetUp, ReadOnlyStore, SqliteSaver, StoreBusy
+from langgraph_keel.core.cells import Cell, Shelf, Swapped
+from langgraph_keel.core.frames import raw_frame
+from langgraph_keel.testing.faces import AsyncFace, Face, SyncFace
+
+__all__ = ["path", "store"]
+
+SHELVES = [Shelf("t", "tool"), Shelf(None, "tool")]
+ONE, TWO = (Cell(token, raw_frame(b"header"), raw_frame(b"body")) for token in "12")
+PAGE = 512
+
+
+@pytest.fixture(params=[SyncFace, AsyncFace])
+def face(request: pytest.FixtureRequest, path: Path) -> Iterator[Face]:
+    with SqliteSaver(path, timeout=0.4) as saver:
+        face = request.param(lambda: saver)
+        face.verb("swap_cell", SHELVES[0], "k", None, ONE)
+        yield face
+        face.close()
+
+
+def swap(saver: SqliteSaver, *args: Any) -> Any:
+    return SyncFace(lambda: saver).verb("swap_cell", *args)
+
+
+def read(saver: SqliteSaver, shelf: Shelf, *keys: str) -> Any:
+    return SyncFace(lambda: saver).verb("read_cells", shelf, keys)
+
+
+def listed(saver: SqliteSaver, shelf: Shelf) -> list[str]:
+    return [key for key, _ in SyncFace(lambda: saver).verb("list_cells", shelf, "", None, 100)]
+
+
+@pytest.mark.parametrize("lock", [SqliteLock, FileLock])
+def test_a_hit_waits_for_no_writer(face: Face, path: Path, lock: Any) -> None:
+    with lock(path):
+        assert face.verb("swap_cell", SHELVES[0], "k", None, TWO) == Swapped(False, ONE)
+        assert face.verb("swap_cell", SHELVES[0], "k", None, ONE) == Swapped(True)
+        with pytest.raises(StoreBusy, match="nothing was written"):
+            face.verb("swap_cell", SHELVES[0], "k", "1", TWO)
+        with pytest.raises(StoreBusy, match="nothing was written"):
+            face.verb("swap_cell", SHELVES[0], "other", None, TWO)
+    # What was given up is not done later.
+    assert face.verb("swap_cell", SHELVES[0], "k", "1", TWO) == Swapped(True)
+    assert face.verb("read_cells", SHELVES[0], ["k", "other"]) == {"k": TWO}
+
+
+def test_a_refused_swap_writes_nothing(face: Face, path: Path) -> None:
+    files = [path, path.with_name("keel.db-wal")]
+    before = [file.read_bytes() for file in files]
+    for expected in (None, "0"):
+        assert face.verb("swap_cell", SHELVES[0], "k", expected, TWO) == Swapped(False, ONE)
+    assert face.verb("swap_cell", SHELVES[0], "empty", "0", TWO) == Swapped(False)
+    assert face.verb("swap_cell", SHELVES[1], "k", None, None) == Swapped(True)
+    assert face.verb("remove_cells", SHELVES[0], {"k": "0"}) == 0
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_a_listing_reads_no_bodies(path: Path) -> None:
+    with SqliteSaver(path) as saver:
+        for key in "abc":
+            swap(saver, SHELVES[0], key, None, Cell("1", raw_frame(b"header"), raw_frame(b"B" * 50 * PAGE)))
+    content = path.read_bytes()
+    pages = [content[at : at + PAGE] for at in range(0, len(content), PAGE)]
+    assert sum(page.endswith(b"B" * 100) for page in pages) > 140
+    path.write_bytes(b"".join(bytes(PAGE) if page.endswith(b"B" * 100) else page for page in pages))
+    with SqliteSaver(path) as saver:
+        assert listed(saver, SHELVES[0]) == ["a", "b", "c"]
+        with pytest.raises(CorruptStore):
+            read(saver, SHELVES[0], "a")
+
+
+@pytest.mark.parametrize("shelf", SHELVES, ids=["of a thread", "shared"])
+@pytest.mark.parametrize("way", ["removed", "emptied", "replaced", "deleted"])
+def test_what_was_deleted_is_not_in_the_file(path: Path, shelf: Shelf, way: str) -> None:
+    secret = Cell("1", raw_frame(b"SECRET-HEADER"), raw_frame(b"SECRET-BODY" * 200), origin="t")
+    with SqliteSaver(path) as saver:
+        swap(saver, shelf, "k", None, secret)
+    assert path.read_bytes().count(b"SECRET-") > 100
+    with SqliteSaver(path) as saver:
+        match way:
+            case "removed":
+                SyncFace(lambda: saver).verb("remove_cells", shelf, {"k": "1"})
+            case "deleted":
+                saver.delete_thread("t")
+            case _:
+                swap(saver, shelf, "k", "1", None if way == "emptied" else TWO)
+    assert b"SECRET-" not in path.read_bytes()
+
+
+def test_a_store_that_may_only_be_read(store: Path) -> None:
+    with SqliteSaver(store) as saver:
+        swap(saver, SHELVES[0], "k", None, ONE)
+    with SqliteSaver(store, read_only=True) as saver:
+        assert read(saver, SHELVES[0], "k") == {"k": ONE}
+        assert listed(saver, SHELVES[0]) == ["k"]
+        # A hit as well: it would depend on what is there whether a program runs.
+        for key in ("k", "other"):
+            with pytest.raises(ReadOnlyStore, match=r"keel\.db may only be read"):
+                swap(saver, SHELVES[0], key, None, TWO)
+        with pytest.raises(ReadOnlyStore, match=r"keel\.db may only be read"):
+            SyncFace(lambda: saver).verb("remove_cells", SHELVES[0], {"k": "1"})
+
+
+@pytest.fixture
+def without_cells(store: Path) -> Path:
+    """A store as Keel made them before there were cells."""
+    with closing(sqlite3.connect(store)) as connection:
+        connection.executescript("DROP TABLE cells; DROP TABLE shelves; PRAGMA wal_checkpoint(TRUNCATE)")
+    return store
+
+
+def test_a_store_from_before_gets_the_tables(without_cells: Path) -> None:
+    before = without_cells.read_bytes()
+    with SqliteSaver(without_cells, auto_setup=False) as saver:
+        with pytest.raises(NotSetUp, match=r"keel\.db has no tables for cells.*call saver\.setup"):
+            value_of(saver)
+        assert without_cells.read_bytes() == before
+        saver.setup()
+        assert value_of(saver) == 5
+        assert swap(saver, SHELVES[0], "k", None, ONE) == Swapped(True)
+    with SqliteSaver(without_cells, auto_setup=False) as saver:
+        put(saver, 6)
+        assert read(saver, SHELVES[0], "k") == {"k": ONE}
+
+
+def test_savers_that_open_a_store_from_before_at_once(without_cells: Path) -> None:
+    savers = [SqliteSaver(without_cells) for _ in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(lambda n: swap(savers[n], SHELVES[1], f"k{n}", None, ONE), range(6)))
+    assert listed(savers[0], SHELVES[1]) == [f"k{n}" for n in range(6)]
+    assert value_of(savers[0]) == 5
+    for saver in savers:
+        saver.close()
+
+
+CHILDREN, KEYS = 6, 25
+
+
+def claim_all(path: Path, who: int) -> None:
+    """Claim every key, from a place of one's own in the round; put a result where it worked."""
+    with SqliteSaver(path) as saver:
+        for n in range(KEYS):
+            key = f"k{(n + who * 4) % KEYS:02}"
+            claim = Cell(f"claim{who}", raw_frame(b"claim"))
+            if swap(saver, SHELVES[1], key, None, claim).done:
+                result = Cell(f"result{who}", raw_frame(b"result"), raw_frame(str(who).encode()))
+                assert swap(saver, SHELVES[1], key, claim.token, result).done
+                swap(saver, Shelf(f"of-{who}", "tool"), key, None, result)
+
+
+def test_processes_that_claim_the_same_keys(path: Path) -> None:
+    with SqliteSaver(path) as saver:
+        children = [forked(claim_all, path, who) for who in range(CHILDREN)]
+        assert [exit_code(child) for child in children] == [0] * CHILDREN
+        keys = listed(saver, SHELVES[1])
+        assert keys == [f"k{n:02}" for n in range(KEYS)]
+        held = read(saver, SHELVES[1], *keys)
+        won = [(who, key) for who in range(CHILDREN) for key in listed(saver, Shelf(f"of-{who}", "tool"))]
+        assert sorted((f"result{who}", key) for who, key in won) == sorted((held[key].token, key) for key in keys)

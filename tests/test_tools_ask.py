@@ -1,0 +1,361 @@
+"""`ToolPolicy(unknown="ask")`: a person decides about a call that was cut off; once per doubt, for that call only."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from places import Place
+from process_children import exit_code, forked
+from savers import SAVERS, needing
+from tool_graphs import (
+    ASKED,
+    BACKENDS,
+    FACES,
+    Scripted,
+    answers,
+    calls,
+    hello,
+    is_replay,
+    question,
+    resume,
+    run,
+    thread,
+    tool_graph,
+)
+
+from langgraph_keel import KeelSaver, MemorySaver
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+ASK = ToolPolicy(unknown="ask")
+
+
+class Killed(BaseException):
+    """As much of a crash as one process can have: no `except Exception` sees it."""
+
+
+@pytest.fixture(params=BACKENDS)
+def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToolCache]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver, asking(saver) as cache:
+        yield cache
+
+
+@pytest.fixture
+def small() -> Iterator[ToolCache]:
+    """A cache in memory, for what no backend has a part in."""
+    with asking(MemorySaver()) as cache:
+        yield cache
+
+
+def asking(saver: Any) -> ToolCache:
+    return ToolCache(saver, default=ASK, store_arguments=True)
+
+
+def mortal(runs: list[int], deaths: int) -> BaseTool:
+    """A tool that acts, and then dies so many times."""
+
+    @tool
+    def pay(x: int) -> str:
+        """Pay."""
+        runs.append(x)
+        if len(runs) <= deaths:
+            raise Killed
+        return f"paid {x}"
+
+    return pay
+
+
+def paying(cache: ToolCache, runs: list[int], deaths: int = 1) -> Any:
+    script = [calls(("pay", {"x": 1}, "call-1")), calls(("pay", {"x": 1}, "call-2"))]
+    return tool_graph(cache, [mortal(runs, deaths)], script[:1])
+
+
+async def crash(cache: ToolCache, graph: Any, face: str, value: Any) -> None:
+    with pytest.raises(Killed):
+        await run(graph, face, value, thread("1"))
+    await asyncio.to_thread(cache.close)  # what the keeper writes of a call that was cut off
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_the_question_shows_the_call(cache: ToolCache, face: str) -> None:
+    runs: list[int] = []
+    graph = paying(cache, runs)
+    before = time.time()
+    await crash(cache, graph, face, hello())
+    asked = question(await run(graph, face, None, thread("1")))
+    assert {name: asked[name] for name in ("type", "tool", "tool_call_id", "args", "decisions")} == {
+        "type": "tool_outcome_unknown",
+        "tool": "pay",
+        "tool_call_id": "call-1",
+        "args": {"x": 1},
+        "decisions": ["retry", "done", "skip"],
+    }
+    assert time.strftime("%Y-%m-%dT%H:%M", time.gmtime(before)) <= asked["started_at"][:16]
+    assert "problem" not in asked
+    assert runs == [1]
+
+
+DECISIONS: dict[str, tuple[Any, int, str, str]] = {
+    "retry": ("retry", 2, "success", "paid 1"),
+    "done": ("done", 1, "success", "A person confirmed"),
+    "done with a result": ({"decision": "done", "result": "paid, says the bank"}, 1, "success", "paid, says the bank"),
+    "skip": ("skip", 1, "error", "It is not known"),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("decision", DECISIONS)
+async def test_a_doubt_is_asked_about_once(cache: ToolCache, face: str, decision: str) -> None:
+    answer, count, status, text = DECISIONS[decision]
+    runs: list[int] = []
+    graph = paying(cache, runs)
+    await crash(cache, graph, face, hello())
+    for _ in range(2):  # until somebody answers
+        assert question(await run(graph, face, None, thread("1")))["tool"] == "pay"
+    result = await resume(graph, face, answer, thread("1"))
+    assert ASKED not in result
+    assert runs == [1] * count
+    said = answers(result)["call-1"]
+    assert (said.status, said.name) == (status, "pay")
+    assert str(said.content).startswith(text)
+    assert result["messages"][-1].content == "done"
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_is_no_answer_is_asked_again_with_the_problem(cache: ToolCache, face: str) -> None:
+    runs: list[int] = []
+    graph = paying(cache, runs)
+    await crash(cache, graph, face, hello())
+    await run(graph, face, None, thread("1"))
+    for answer in ("yes", {"decision": "maybe"}, 7):
+        asked = question(await resume(graph, face, answer, thread("1")))
+        assert repr(answer) in asked["problem"]
+        assert asked["tool"] == "pay"
+    said = answers(await resume(graph, face, {"decision": "done", "result": "ok"}, thread("1")))
+    assert (said["call-1"].content, runs) == ("ok", [1])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_second_crash_is_a_second_doubt(cache: ToolCache, face: str) -> None:
+    runs: list[int] = []
+    graph = paying(cache, runs, deaths=2)
+    await crash(cache, graph, face, hello())
+    await run(graph, face, None, thread("1"))
+    await crash(cache, graph, face, Command(resume="retry"))
+    asked = question(await run(graph, face, None, thread("1")))
+    assert runs == [1, 1]  # the answer to the first doubt is none to the second
+    named = {"decision": "done", "attempt": asked["attempt"], "result": "ok"}
+    said = answers(await resume(graph, face, named, thread("1")))
+    assert (said["call-1"].content, runs) == ("ok", [1, 1])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_second_doubt_stays_one_when_it_is_run_again_before_the_answer(cache: ToolCache, face: str) -> None:
+    """LangGraph gives the answer before the crash, which is still in the checkpoint, to the next question."""
+    runs: list[int] = []
+    graph = paying(cache, runs, deaths=2)
+    await crash(cache, graph, face, hello())
+    await run(graph, face, None, thread("1"))
+    await crash(cache, graph, face, Command(resume="retry"))
+    for _ in range(3):
+        asked = question(await run(graph, face, None, thread("1")))
+        assert asked["tool"] == "pay"
+    named = {"decision": "done", "attempt": asked["attempt"], "result": "ok"}
+    said = answers(await resume(graph, face, named, thread("1")))
+    assert (said["call-1"].content, runs) == ("ok", [1, 1])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_wrong_answer_before_a_second_crash_is_passed_over_too(small: ToolCache, face: str) -> None:
+    runs: list[int] = []
+    graph = paying(small, runs, deaths=2)
+    await crash(small, graph, face, hello())
+    await run(graph, face, None, thread("1"))
+    await resume(graph, face, "yes", thread("1"))
+    await crash(small, graph, face, Command(resume="retry"))
+    asked = question(await run(graph, face, None, thread("1")))
+    assert "an earlier question about this call" in asked["problem"]
+    # A word alone might be the answer of before, which LangGraph keeps.
+    again = question(await resume(graph, face, "retry", thread("1")))
+    assert (again["attempt"], runs) == (asked["attempt"], [1, 1])
+    result = await resume(graph, face, again["answer_like"], thread("1"))
+    assert (answers(result)["call-1"].content, runs) == ("paid 1", [1, 1, 1])
+
+
+# -- several calls of one step -----------------------------------------------------------------------------------------
+
+
+def two_mortals(runs: list[str]) -> list[BaseTool]:
+    @tool
+    def slow(x: int) -> str:
+        """Act."""
+        runs.append("slow")
+        raise Killed
+
+    @tool
+    def quick(x: int) -> str:
+        """Act."""
+        runs.append("quick")
+        time.sleep(0.3)  # both have begun when the first of them dies
+        raise Killed
+
+    return [slow, quick]
+
+
+def late(config: Any) -> str:
+    time.sleep(0.2)
+    return "late"
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
+async def test_an_answer_goes_to_the_call_that_was_asked_about(face: str, turn: tuple[str, str]) -> None:
+    """Also where the calls of a `ToolNode` reach the ledger in another order than the model made them."""
+    runs: list[str] = []
+    policies = {"slow": ToolPolicy(unknown="ask", scope=late), "quick": ASK}
+    with ToolCache(MemorySaver(), policies) as cache:
+        graph = tool_graph(cache, two_mortals(runs), [calls(*((name, {"x": 1}, f"call-{name}") for name in turn))])
+        await crash(cache, graph, face, hello())
+        await asyncio.sleep(0.5)
+        cache.close()
+        result = await run(graph, face, None, thread("1"))
+        for _ in range(2):
+            name = question(result)["tool"]
+            result = await resume(graph, face, {"decision": "done", "result": f"{name} is done"}, thread("1"))
+        said = answers(result)
+        assert {name: said[f"call-{name}"].content for name in turn} == {name: f"{name} is done" for name in turn}
+        assert sorted(runs) == ["quick", "slow"]
+
+
+def sibling(runs: list[Any]) -> BaseTool:
+    @tool
+    def look(x: int) -> str:
+        """Look."""
+        runs.append("look")
+        return "seen"
+
+    return look
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_siblings_of_a_doubt_hit(cache: ToolCache, face: str) -> None:
+    looks: list[str] = []
+    runs: list[int] = []
+    script = [calls(("look", {"x": 1}, "call-1"), ("pay", {"x": 1}, "call-2"), ("look", {"x": 2}, "call-3"))]
+    graph = tool_graph(cache, [sibling(looks), mortal(runs, 1)], script)
+    await crash(cache, graph, face, hello())
+    await run(graph, face, None, thread("1"))
+    said = answers(await resume(graph, face, "retry", thread("1")))
+    assert (looks, runs) == (["look", "look"], [1, 1])
+    assert [said[f"call-{n}"].content for n in (1, 2, 3)] == ["seen", "paid 1", "seen"]
+    assert is_replay(said["call-1"])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_an_agent_asks_about_each_call_by_itself(small: ToolCache, face: str) -> None:
+    runs: list[int] = []
+    script = [calls(("pay", {"x": 1}, "call-1"), ("pay", {"x": 2}, "call-2"))]
+    graph: Any = create_agent(
+        Scripted(script=script), [mortal(runs, 2)], middleware=[small.middleware()], checkpointer=small.saver
+    )
+    await crash(small, graph, face, hello())
+    result = await run(graph, face, None, thread("1"))
+    while ASKED in result:
+        said = {
+            asked.id: {"decision": "done", "result": f"paid {asked.value['args']['x']} once"} for asked in result[ASKED]
+        }
+        result = await resume(graph, face, said, thread("1"))
+    assert sorted(runs) in ([1, 2], [1], [2])
+    for call_id, message in answers(result).items():
+        assert str(message.content).startswith(f"paid {call_id[-1]}")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_the_answers_of_one_node_stay_in_their_order(cache: ToolCache, face: str) -> None:
+    """A tool that is not run again passes over the answers it had used; the node's own questions get theirs."""
+    used: list[str] = []
+
+    @tool
+    def approve(what: str) -> str:
+        """Ask a person, twice."""
+        used.append(f"{interrupt(what)} {interrupt(what)}")
+        return used[-1]
+
+    kept = cache.tool(approve)
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        said = [kept.invoke({"what": "a"}), interrupt("own"), kept.invoke({"what": "b"}), interrupt("last")]
+        return {"messages": [("ai", ", ".join(said))]}
+
+    async def anode(state: MessagesState) -> dict[str, Any]:
+        said = [await kept.ainvoke({"what": "a"}), interrupt("own")]
+        said += [await kept.ainvoke({"what": "b"}), interrupt("last")]
+        return {"messages": [("ai", ", ".join(said))]}
+
+    builder = StateGraph(MessagesState).add_node("node", node if face == "sync" else anode).add_edge(START, "node")
+    graph: Any = builder.compile(checkpointer=cache.saver)
+    asked = [question(await run(graph, face, hello(), thread("1")))]
+    for number in range(5):
+        asked.append(question(await resume(graph, face, str(number), thread("1"))))
+    result = await resume(graph, face, "5", thread("1"))
+    assert asked == ["a", "a", "own", "b", "b", "last"]
+    assert result["messages"][-1].content == "0 1, 2, 3 4, 5"
+    assert used == ["0 1", "3 4"]
+
+
+# -- processes that die ------------------------------------------------------------------------------------------------
+
+
+def dying(path: Path) -> BaseTool:
+    """A tool that notes its run in a file, and dies with its process the first two times."""
+
+    @tool
+    def pay(x: int) -> str:
+        """Pay."""
+        with path.open("a") as file:
+            file.write("ran\n")
+        if len(path.read_text().split()) <= 2:
+            os._exit(9)
+        return f"paid {x}"
+
+    return pay
+
+
+def life(place: Place, path: Path, durability: str, answer: str | None) -> None:
+    """One life of an agent: it begins, goes on, or is resumed with an answer."""
+    with place.open() as saver, asking(saver) as cache:
+        graph = tool_graph(cache, [dying(path)], [calls(("pay", {"x": 1}, "call-1"))])
+        value = Command(resume=answer) if answer else rest_of(saver)
+        graph.invoke(value, thread("1"), durability=durability)
+
+
+def rest_of(saver: KeelSaver) -> Any:
+    """Nothing, to go on; or the same input again, where no checkpoint was left."""
+    return None if saver.get_tuple(thread("1")) else hello()
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_killed_twice_it_is_asked_about_twice(place: Place, tmp_path: Path, durability: str) -> None:
+    path = tmp_path / "runs"
+    live = partial(forked, life, place, path, durability)
+    assert exit_code(live(None)) == 9
+    assert exit_code(live(None)) == 0  # asked, and left alone
+    assert exit_code(live("retry")) == 9
+    with place.open() as saver, asking(saver) as cache:
+        graph = tool_graph(cache, [dying(path)], [calls(("pay", {"x": 1}, "call-1"))])
+        asked = question(graph.invoke(None, thread("1"), durability=durability))
+        result = graph.invoke(Command(resume=asked["answer_like"]), thread("1"), durability=durability)
+        assert ASKED not in result, "the answer was taken for the one before, and the person is asked once more"
+        assert answers(result)["call-1"].content == "paid 1"
+    assert path.read_text() == "ran\n" * 3

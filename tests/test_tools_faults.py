@@ -1,0 +1,372 @@
+"""What a call must survive: a new release, time, cancellation at the worst moment, lost replies, many threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from threading import Barrier, Thread
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolArg, InjectedToolCallId, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, interrupt
+from process_children import exit_code, forked
+from tool_graphs import (
+    ASKED,
+    FACES,
+    answers,
+    calls,
+    hello,
+    loop_of,
+    question,
+    resume,
+    run,
+    strictly,
+    thread,
+    tool_graph,
+)
+
+from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+
+def paying(runs: list[Any]) -> BaseTool:
+    @tool
+    def pay(x: int, key: Annotated[str, InjectedToolArg] = "") -> str:
+        """Pay."""
+        runs.append(key or x)
+        return f"paid {x}"
+
+    return pay
+
+
+ONE = [calls(("pay", {"x": 1}, "call-1"))]
+
+
+def asking_beside(answered: list[str]) -> BaseTool:
+    @tool
+    def approve(what: str) -> str:
+        """Ask a person; so the step of its siblings runs again."""
+        answered.append(interrupt(what))
+        return answered[-1]
+
+    return approve
+
+
+BESIDE = [calls(("pay", {"x": 1}, "call-1"), ("approve", {"what": "it"}, "call-2"))]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_new_release_does_not_repeat_a_call_of_the_step_that_goes_on(face: str) -> None:
+    """The process crashed, somebody mended the tool, and the agent resumes: the same call was paid already."""
+    saver, runs = MemorySaver(), list[Any]()
+    tools = [paying(runs), asking_beside([])]
+    with ToolCache(saver, {"pay": ToolPolicy(version="1")}) as old:
+        await run(tool_graph(old, tools, BESIDE), face, hello(), thread("1"))
+    with ToolCache(saver, {"pay": ToolPolicy(version="2")}) as new:
+        said = answers(await resume(tool_graph(new, tools, BESIDE), face, "yes", thread("1")))
+    assert said["call-1"].content == "paid 1"
+    assert runs == [1]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_result_that_is_too_old_for_others_still_answers_its_own_call(face: str) -> None:
+    runs: list[Any] = []
+    with ToolCache(MemorySaver(), {"pay": ToolPolicy(ttl=0.2)}) as cache:
+        graph = tool_graph(cache, [paying(runs), asking_beside([])], BESIDE)
+        await run(graph, face, hello(), thread("1"))
+        time.sleep(0.3)  # the person takes longer
+        said = answers(await resume(graph, face, "yes", thread("1")))
+    assert said["call-1"].content == "paid 1"
+    assert runs == [1]
+
+
+def two_askers() -> list[BaseTool]:
+    @tool
+    def slow(what: str) -> str:
+        """Ask a person."""
+        return str(interrupt("slow"))
+
+    @tool
+    def quick(what: str) -> str:
+        """Ask a person."""
+        return str(interrupt("quick"))
+
+    return [slow, quick]
+
+
+def late(config: Any) -> str:
+    time.sleep(0.2)
+    return "late"
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
+async def test_approvals_of_two_tools_are_not_exchanged(face: str, turn: tuple[str, str]) -> None:
+    """The ledger must not change the order in which the tools of a step ask; LangGraph counts on it."""
+    with ToolCache(MemorySaver(), {"slow": ToolPolicy(scope=late)}) as cache:
+        graph = tool_graph(cache, two_askers(), [calls(*((name, {"what": "it"}, f"call-{name}") for name in turn))])
+        result = await run(graph, face, hello(), thread("1"))
+        for _ in turn:
+            result = await resume(graph, face, f"for {question(result)}", thread("1"))
+        assert ASKED not in result
+        said = answers(result)
+        assert {name: said[f"call-{name}"].content for name in turn} == {name: f"for {name}" for name in turn}
+
+
+def nested(face: str) -> BaseTool:
+    """A tool that is an agent: a graph of its own, in which a person is asked."""
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [("ai", interrupt("inside"))]}
+
+    inner = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask").compile()
+
+    @tool
+    def delegate(what: str) -> str:
+        """Have another agent do it."""
+        return str(inner.invoke({"messages": []})["messages"][-1].content)
+
+    @tool("delegate")
+    async def adelegate(what: str) -> str:
+        """Have another agent do it."""
+        return str((await inner.ainvoke({"messages": []}))["messages"][-1].content)
+
+    return delegate if face == "sync" else adelegate
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_an_approval_in_a_graph_inside_a_tool_is_asked_again(face: str) -> None:
+    """The graph inside counts its interrupts by itself; LangGraph's counter of the outer task tells nothing."""
+    script = [calls(("delegate", {"what": "it"}, f"call-{turn}")) for turn in (1, 2)]
+    with ToolCache(MemorySaver(), default=ToolPolicy(scope="shared")) as cache:
+        graph = tool_graph(cache, [nested(face)], script)
+        assert question(await run(graph, face, hello(), thread("1"))) == "inside"
+        assert question(await resume(graph, face, "ada", thread("1"))) == "inside"  # the second turn
+        said = answers(await resume(graph, face, "bob", thread("1")))
+        assert [said[f"call-{turn}"].content for turn in (1, 2)] == ["ada", "bob"]
+        assert question(await run(graph, face, hello(), thread("2"))) == "inside"
+
+
+# -- idempotency keys --------------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+KEYED = ToolPolicy(unknown="retry", idempotency_argument="key")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_the_idempotency_key_survives_a_claim_whose_reply_was_lost(face: str) -> None:
+    """Killed, taken over by a claim whose reply is lost, run again: all of it is one payment, under one key."""
+    keys: list[str] = []
+    fault = Fault(lost_reply=True)
+
+    @tool
+    def pay(x: int, key: Annotated[str, InjectedToolArg] = "") -> str:
+        """Pay."""
+        keys.append(key)
+        if len(keys) == 1:
+            raise Killed
+        return f"paid {x}"
+
+    with ToolCache(with_tap(MemorySaver(), fault), {"pay": KEYED}) as cache:
+        graph = loop_of(
+            ToolNode([pay], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call),
+            ONE,
+            MemorySaver(),  # so that only the ledger's requests pass the tap
+        )
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("1"))
+        cache.close()
+        fault.arm(1)  # the first finds the doubt, the second takes it over
+        with pytest.raises(Injected):
+            await run(graph, face, None, thread("1"))
+        assert fault.fired
+        cache.close()
+        await run(graph, face, None, thread("1"))
+    assert len(keys) == 2
+    assert keys[0] == keys[1] != ""
+
+
+# -- cancellation ------------------------------------------------------------------------------------------------------
+
+
+class Stuck(Tap):
+    """Holds the reply to one request back, so that a task can be cancelled while it waits for it."""
+
+    def __init__(self) -> None:
+        self.at: int | None = None
+        self.reached = asyncio.Event()
+
+    async def passing(self) -> None:
+        if self.at is None:
+            return
+        self.at -= 1
+        if self.at < 0:
+            self.at = None
+            self.reached.set()
+            await asyncio.sleep(60)
+
+
+class StuckDriver:
+    """Carries requests out at once; replies come when the tap lets them."""
+
+    def __init__(self, driver: Any, stuck: Stuck) -> None:
+        self._driver, self._stuck = driver, stuck
+
+    async def send(self, request: Any) -> Any:
+        await self._stuck.passing()
+        return await self._driver.send(request)
+
+
+def with_stuck(stuck: Stuck) -> Any:
+    saver = MemorySaver()
+    saver._backend = replace(saver._backend, async_driver=StuckDriver(saver._backend.async_driver, stuck))
+    return saver
+
+
+async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:
+    stuck.at = request
+    task = asyncio.create_task(graph.ainvoke(hello(), thread("1")))
+    await asyncio.wait_for(stuck.reached.wait(), 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_result_that_is_known_survives_a_cancellation_while_it_is_stored() -> None:
+    """The tool has ended, its result is in hand, the client goes away: nobody need doubt, and nobody need wait."""
+    stuck, runs = Stuck(), list[Any]()
+    with ToolCache(with_stuck(stuck), secret=bytes(32)) as cache:
+        node = ToolNode([paying(runs)], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
+        graph = loop_of(node, ONE, MemorySaver())
+        await cancelled_at(graph, stuck, 1)  # 0 claims, 1 settles
+        cache.close()
+        said = answers(await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5))
+    assert (runs, said["call-1"].content) == ([1], "paid 1")
+
+
+async def test_a_claim_that_was_cancelled_does_not_wedge_the_call() -> None:
+    stuck, runs = Stuck(), list[Any]()
+    with ToolCache(with_stuck(stuck), secret=bytes(32)) as cache:
+        node = ToolNode([paying(runs)], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
+        graph = loop_of(node, ONE, MemorySaver())
+        await cancelled_at(graph, stuck, 0)
+        cache.close()
+        said = answers(await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5))
+    assert (runs, said["call-1"].content) == ([1], "paid 1")
+
+
+async def test_a_tool_that_was_cancelled_is_in_doubt_at_once() -> None:
+    runs: list[Any] = []
+    began = asyncio.Event()
+
+    @tool
+    async def pay(x: int) -> str:
+        """Pay."""
+        runs.append(x)
+        began.set()
+        await asyncio.sleep(60)
+        return f"paid {x}"
+
+    with ToolCache(MemorySaver()) as cache:
+        graph = tool_graph(cache, [pay], ONE)
+        task = asyncio.create_task(graph.ainvoke(hello(), thread("1")))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(ToolOutcomeUnknown, match="pay"):
+            await asyncio.wait_for(graph.ainvoke(None, thread("1")), 5)
+    assert runs == [1]
+
+
+# -- threads and processes ---------------------------------------------------------------------------------------------
+
+
+def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Thread] = []
+
+    def slowly(*args: Any, **options: Any) -> Thread:
+        time.sleep(0.05)  # a switch of threads that comes at the worst moment, made certain
+        started.append(Thread(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr("langgraph_keel.tools.keeper.Thread", slowly)
+    cache, gate, done = ToolCache(MemorySaver()), Barrier(4), list[int]()
+
+    def begin(number: int) -> None:
+        gate.wait()
+        cache._keeper.defer(lambda: done.append(number))
+
+    threads = [Thread(target=begin, args=(number,)) for number in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    cache.close()
+    assert sorted(done) == [0, 1, 2, 3]
+    assert len(started) == 1
+
+
+def test_a_cache_can_be_used_and_closed_after_a_fork() -> None:
+    cache = ToolCache(MemorySaver())
+    graph = tool_graph(cache, [paying([])], ONE)
+    graph.invoke(hello(), thread("1"))
+
+    def child() -> None:
+        began = time.monotonic()
+        cache.close()
+        assert answers(graph.invoke(hello(), thread("2")))["call-1"].content == "paid 1"
+        cache.close()
+        assert time.monotonic() - began < 4
+
+    assert exit_code(forked(child)) == 0
+    cache.close()
+
+
+# -- strict serializers ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Order:
+    number: int
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    strictly(monkeypatch)
+
+
+class Ordering(MessagesState):
+    order: Order
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("face", FACES)
+async def test_a_strict_saver_replays_the_types_of_the_graph(face: str) -> None:
+    """LangGraph allows them to its copy of the saver; whatever the ledger makes of them, the graph goes on."""
+    runs: list[int] = []
+
+    @tool
+    def order(number: int, call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Order."""
+        runs.append(number)
+        return Command(update={"order": Order(number), "messages": [ToolMessage("ordered", tool_call_id=call_id)]})
+
+    with ToolCache(MemorySaver()) as cache:
+        node = ToolNode([order], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
+        builder = StateGraph(Ordering).add_node("tools", node).add_edge(START, "tools")
+        graph = builder.compile(checkpointer=cache.saver)
+        for call_id in ("call-1", "call-2"):
+            given = {"messages": [calls(("order", {"number": 7}, call_id))]}
+            assert (await run(graph, face, given, thread("1")))["order"] == Order(7)
+    assert runs == [7]

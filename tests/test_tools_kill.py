@@ -1,0 +1,163 @@
+"""An agent that calls three tools at once is killed at random moments: none that has finished runs again, and none that
+was caught in the middle does without the user's word.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import Place
+from test_processes_race import context
+from tool_children import SLOW, THREE, End, Life, Lives, Moment, Outside, open_nursery
+
+from langgraph_keel.tools import ToolCache
+
+KILLS = 9
+"""Of each combination: with two faces and three durabilities, 54 on each backend."""
+DURABILITIES = ("sync", "async", "exit")
+CONFIRMED = "A person confirmed that this call was carried out."
+
+
+@pytest.fixture(scope="module")
+def lives() -> Iterator[Lives]:
+    with open_nursery(context()) as opened:
+        yield opened
+
+
+def states(life: Life) -> dict[str, str]:
+    """What the ledger says of each tool; a claim whose process has died is `unknown`."""
+    if life.place.kind in ("postgres", "redis"):
+        time.sleep(0.02)  # what the dead have sent may be on its way through the server still
+    with life.place.open() as saver:
+        return {call.tool: call.state for call in saver.tools(life.thread)}
+
+
+def begun(life: Life) -> Counter[str]:
+    lines = Outside(life.path).lines()
+    return Counter({tool: lines[f"begin {tool}"] for tool in THREE})
+
+
+@dataclass
+class Watched:
+    """One thread, life after life; after each it is checked from outside what that life has done."""
+
+    lives: Lives
+    life: Life
+    decision: str
+    words: Counter[str] = field(default_factory=Counter)
+    doubted: set[str] = field(default_factory=set)
+    before: dict[str, str] = field(default_factory=dict)
+    kills: int = 0
+    in_the_middle: int = 0
+
+    def live(self, moment: Moment | None, answer: str | None) -> End:
+        before, lines = self.before, begun(self.life)
+        end = self.lives(replace(self.life, moment=moment, answer=answer))
+        after, more = states(self.life), begun(self.life) - lines
+        self.doubted |= {tool for tool, state in after.items() if state == "unknown"}
+        self.check_begun(before, more)
+        assert [tool for tool in before if before[tool] == "done" != after.get(tool)] == []
+        self.before = after
+        getattr(self, f"check_{end.how}")(before, after, *end.values)
+        return end
+
+    def check_begun(self, before: dict[str, str], more: Counter[str]) -> None:
+        assert max(more.values(), default=0) <= 1
+        assert [tool for tool in more if before.get(tool) == "done"] == []
+        again = [tool for tool in more if before.get(tool) == "unknown"]
+        if self.life.unknown != "retry":
+            assert len(again) <= self.words["ask"]
+            self.words["ask"] -= len(again)
+
+    def check_killed(self, before: dict[str, str], after: dict[str, str]) -> None:
+        self.kills += 1
+        self.in_the_middle += sorted(after.values()) == ["done", "done", "unknown"]
+
+    def check_finished(self, before: dict[str, str], after: dict[str, str], *said: str) -> None:
+        assert after == dict.fromkeys(THREE, "done")
+        for tool, text in zip(THREE, said, strict=True):
+            assert text == f"{tool} did it" or (text == CONFIRMED and tool in self.doubted)
+        if self.life.unknown == "raise":
+            assert "unknown" not in before.values()
+
+    def check_unknown(self, before: dict[str, str], after: dict[str, str], tool: str, key: str) -> None:
+        assert self.life.unknown == "raise"
+        assert after[tool] == "unknown"
+        with self.life.place.open() as saver, ToolCache(saver) as cache:
+            cache.settle(self.life.thread, key, self.decision)
+        self.before = states(self.life)
+        self.words[tool] += self.decision == "retry"
+
+    def check_asked(self, before: dict[str, str], after: dict[str, str], *questions: Any) -> None:
+        assert self.life.unknown == "ask"
+        assert {after[question["tool"]] for question in questions} == {"unknown"}
+        self.words["ask"] += len(questions) * (self.decision == "retry")
+
+    def check_all(self) -> None:
+        """A tool that was never in doubt ran once; one that was, once more for each word of the user's at most."""
+        lines = Outside(self.life.path).lines()
+        for tool in THREE:
+            ran = lines[f"begin {tool}"], lines[f"end {tool}"]
+            assert ran == (1, 1) or tool in self.doubted
+            if self.life.unknown == "raise":
+                assert ran[0] <= 1 + self.words[tool]
+
+
+def live_on(watched: Watched, moments: list[Moment]) -> None:
+    """Let the thread live until it has finished; kill it at these moments, as far as it gets to them."""
+    end, answer = End("killed"), None
+    for _ in range(20):
+        end = watched.live(moments.pop() if moments else None, answer)
+        answer = watched.decision if end.how == "asked" else None
+        if end.how == "finished":
+            return watched.check_all()
+    pytest.fail(f"it does not come to an end: {end}, {watched}")
+
+
+def moment_of(chance: random.Random) -> Moment:
+    """Most often while the slow tool runs, and the others may or may not have finished; or anywhere else."""
+    if chance.random() < 0.6:
+        return Moment("begin slow", 1, chance.uniform(0, 1.2 * SLOW))
+    return Moment("store", chance.randint(1, 36), chance.choice([0, chance.uniform(0, 0.003)]))
+
+
+def kill(lives: Lives, life: Life, kills: int) -> int:
+    """Kill threads at random moments, some of them twice; return how often two tools had finished and one had not."""
+    chance = random.Random(f"{life.place.kind} {life.graph} {life.is_async} {life.durability}")
+    done = in_the_middle = 0
+    for number in range(4 * kills):
+        unknown = ("raise", "retry", "raise", "ask")[number % 4]
+        thread = replace(life, thread=f"{number}", path=life.path / f"{number}", unknown=unknown)  # type: ignore[arg-type]
+        watched = Watched(lives, thread, chance.choice(["retry", "done"]))
+        live_on(watched, [moment_of(chance) for _ in range(1 + number % 2)])
+        done, in_the_middle = done + watched.kills, in_the_middle + watched.in_the_middle
+        if done >= kills:
+            return in_the_middle
+    pytest.fail(f"only {done} were killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
+def test_killed_at_random_moments(lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any) -> None:
+    life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability)
+    assert kill(lives, life, KILLS) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
+def test_killed_where_each_call_is_a_task(
+    lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
+) -> None:
+    """LangChain's own agent, with the cache as its middleware."""
+    life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability, graph="agent")
+    assert kill(lives, life, 5) >= 1

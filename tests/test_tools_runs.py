@@ -1,0 +1,353 @@
+"""A step of three tool calls, cut short by a question, a cancellation, an error or a retry: no tool runs again that has
+run, and none that was cut off does without the user's word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.types import Command, RetryPolicy
+from places import Place
+from savers import SAVERS, needing
+from test_processes_race import context
+from tool_children import (
+    GRAPHS,
+    SLOW,
+    Life,
+    Lives,
+    Moment,
+    Outside,
+    acting,
+    asking,
+    first_input,
+    node_graph,
+    open_nursery,
+    said_by_tools,
+    three_tools,
+)
+
+from langgraph_keel import KeelSaver, ToolOutcomeUnknown
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+ALL_SAID = ("fast did it", "quick did it", "slow did it")
+faces = pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
+durabilities = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+shapes = pytest.mark.parametrize("shape", list(GRAPHS))
+
+
+@dataclass
+class Scene:
+    """A saver, a cache, and what the tools leave outside."""
+
+    saver: KeelSaver
+    outside: Outside
+
+    def cache(self, unknown: Literal["raise", "retry", "ask"] = "raise") -> ToolCache:
+        return ToolCache(self.saver, default=ToolPolicy(unknown=unknown))
+
+    def states(self) -> dict[str, str]:
+        return {call.tool: call.state for call in self.saver.tools("t")}
+
+    async def until(self, *lines: str) -> None:
+        """Wait until the tools have left these lines."""
+        async with asyncio.timeout(30):
+            while not all(self.outside.lines()[line] for line in lines):
+                await asyncio.sleep(0.005)
+
+    def ran(self, *tools: str) -> list[tuple[int, int]]:
+        """How often each has begun and ended."""
+        lines = self.outside.lines()
+        return [(lines[f"begin {tool}"], lines[f"end {tool}"]) for tool in tools]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield Scene(saver, Outside(tmp_path / "lines"))
+
+
+@pytest.fixture(scope="module")
+def lives() -> Iterator[Lives]:
+    with open_nursery(context()) as opened:
+        yield opened
+
+
+async def invoke(is_async: bool, graph: Any, given: Any, durability: str = "async") -> Any:
+    if is_async:
+        return await graph.ainvoke(given, CONFIG, durability=durability)
+    return await asyncio.to_thread(graph.invoke, given, CONFIG, durability=durability)
+
+
+class Unlucky(Exception):
+    """A tool failed."""
+
+
+def waiting(
+    name: str, outside: Outside, is_time: Callable[[], bool], fails: Callable[[], bool] = lambda: False
+) -> BaseTool:
+    """A tool that waits for something else after it has begun, and then fails, or ends."""
+    begun_at = time.monotonic()
+
+    def is_over() -> bool:
+        return is_time() or time.monotonic() > begun_at + 10  # a test that fails does not wait for ever
+
+    def end() -> str:
+        if fails():
+            raise Unlucky(name)
+        outside.note(f"end {name}")
+        return f"{name} did it"
+
+    def act(on: str) -> str:
+        outside.note(f"begin {name}")
+        while not is_over():
+            time.sleep(0.005)
+        return end()
+
+    async def aact(on: str) -> str:
+        outside.note(f"begin {name}")
+        while not is_over():
+            await asyncio.sleep(0.005)
+        return end()
+
+    return StructuredTool.from_function(act, aact, name=name, description="Waits.")
+
+
+# -- a question --------------------------------------------------------------------------------------------------------
+
+
+@shapes
+@durabilities
+@faces
+async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, durability: str, shape: str) -> None:
+    fast, _, slow = three_tools(scene.outside)
+    graph = GRAPHS[shape](scene.cache(), [fast, asking(scene.outside), slow])
+    first = await invoke(is_async, graph, first_input(), durability)
+    assert [question.value for question in first["__interrupt__"]] == [{"may I": "it"}]
+    second = await invoke(is_async, graph, Command(resume="yes"), durability)
+    assert said_by_tools(second) == ("fast did it", "asking did it: yes", "slow did it")
+    assert scene.ran("fast", "asking", "slow") == [(1, 1)] * 3
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+@durabilities
+@faces
+def test_killed_after_the_answer_was_used(
+    lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any
+) -> None:
+    """Nobody is asked twice, though in exit durability LangGraph has forgotten the answer."""
+    chance, seen = random.Random(f"{place.kind} {is_async} {durability}"), 0
+    life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability, with_question=True)
+    for number in range(12):
+        moment = Moment("end asking", 1, chance.uniform(0.3, 0.7) * SLOW)
+        seen += killed_after_the_answer(lives, replace(life, thread=f"{number}", path=tmp_path / f"{number}"), moment)
+        if seen == 3:
+            return
+    pytest.fail(f"only {seen} were killed after the answer was used, and before the step ended")
+
+
+def killed_after_the_answer(lives: Lives, life: Life, moment: Moment) -> bool:
+    """Return whether the kill came in time, and not too early."""
+    asked = lives(life)
+    assert asked.how == "asked"
+    killed = lives(replace(life, answer="yes", moment=moment))
+    with life.place.open() as saver:
+        states = {call.tool: call.state for call in saver.tools(life.thread)}
+    if killed.how != "killed" or states["asking"] != "done":
+        return False
+    assert lives(life) == ("finished", ("fast did it", "asking did it: yes", "slow did it"))
+    lines = Outside(life.path).lines()
+    assert (lines["begin asking"], lines["end asking"], lines["begin fast"]) == (1, 1, 1)
+    return True
+
+
+# -- a cancellation ----------------------------------------------------------------------------------------------------
+
+
+def held(outside: Outside) -> list[BaseTool]:
+    """The slow tool runs until it is released."""
+    fast, quick, _ = three_tools(outside)
+    return [fast, quick, waiting("slow", outside, lambda: outside.lines()["release"] > 0)]
+
+
+def held_in_a_thread(outside: Outside) -> list[BaseTool]:
+    """It has no async form, so it is not cancelled: its thread goes on, and nobody hears how it ends."""
+    fast, quick, slow = held(outside)
+    return [fast, quick, slow.model_copy(update={"coroutine": None})]
+
+
+async def cancelled(scene: Scene, graph: Any, cache: ToolCache, durability: str = "async") -> None:
+    task = asyncio.create_task(graph.ainvoke(first_input(), CONFIG, durability=durability))
+    await scene.until("end fast", "end quick", "begin slow")
+    while list(scene.states().values()).count("done") < 2:
+        await asyncio.sleep(0.002)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(cache.close)
+    scene.outside.note("release")
+    assert scene.states() == {"fast": "done", "quick": "done", "slow": "unknown"}
+
+
+@shapes
+@pytest.mark.parametrize("tools", [held, held_in_a_thread])
+@pytest.mark.parametrize("decision", ["retry", "done"])
+@durabilities
+async def test_a_cancelled_tool_waits_for_the_users_word(
+    scene: Scene, durability: str, decision: str, tools: Callable[[Outside], Sequence[BaseTool]], shape: str
+) -> None:
+    cache = scene.cache()
+    graph = GRAPHS[shape](cache, tools(scene.outside))
+    await cancelled(scene, graph, cache, durability)
+    begun = scene.ran("slow")[0][0]
+    given = None if await there_is_something(graph) else first_input()
+    with pytest.raises(ToolOutcomeUnknown, match="'slow'") as caught:
+        await graph.ainvoke(given, CONFIG, durability=durability)
+    assert scene.ran("slow")[0][0] == begun == 1
+    cache.settle("t", caught.value.key, decision)
+    said = said_by_tools(await graph.ainvoke(None, CONFIG, durability=durability))
+    assert said[:2] == ALL_SAID[:2]
+    assert (said[2] == ALL_SAID[2]) == (decision == "retry")
+    assert scene.ran("fast", "quick") == [(1, 1)] * 2
+    assert scene.ran("slow")[0][0] == (2 if decision == "retry" else 1)
+
+
+async def there_is_something(graph: Any) -> bool:
+    return (await graph.aget_state(CONFIG)).created_at is not None
+
+
+@shapes
+async def test_a_cancelled_tool_that_may_simply_runs_again(scene: Scene, shape: str) -> None:
+    cache = scene.cache(unknown="retry")
+    graph = GRAPHS[shape](cache, held(scene.outside))
+    await cancelled(scene, graph, cache)
+    assert said_by_tools(await graph.ainvoke(None, CONFIG)) == ALL_SAID
+    assert scene.ran("fast", "quick", "slow") == [(1, 1), (1, 1), (2, 1)]
+
+
+def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
+    """A scope that lets a call come late: it is asked for before the ledger is."""
+
+    def scope(config: Any) -> str:
+        time.sleep(late.get(name, 0))
+        return "all"
+
+    return scope
+
+
+@pytest.mark.parametrize("is_asked_late", [True, False], ids=["late", "as-it-comes"])
+@faces
+async def test_an_answer_about_one_call_is_not_taken_for_another(
+    scene: Scene, is_async: bool, is_asked_late: bool
+) -> None:
+    """LangGraph gives the answers of a task to whoever asks first, and the calls of a `ToolNode` are one task."""
+    late: dict[str, float] = {}
+    policies = {name: ToolPolicy(unknown="ask", scope=after(late, name)) for name in ("one", "two")}
+    cache = ToolCache(scene.saver, policies)
+    graph = node_graph(cache, [acting(name, scene.outside, SLOW) for name in policies])
+    task = asyncio.create_task(graph.ainvoke(first_input(), CONFIG))
+    await scene.until("begin one", "begin two")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(cache.close)
+    asked = (await invoke(is_async, graph, None))["__interrupt__"][0].value["tool"]
+    late[asked] = 0.2 if is_asked_late else 0
+    await invoke(is_async, graph, Command(resume="retry"))
+    assert {tool for tool in policies if scene.outside.lines()[f"begin {tool}"] > 1} <= {asked}
+
+
+# -- an error ----------------------------------------------------------------------------------------------------------
+
+
+def one_fails(outside: Outside, slow: BaseTool) -> list[BaseTool]:
+    """The quick tool fails once, as soon as the slow one runs."""
+    is_time, is_first = lambda: outside.lines()["begin slow"] > 0, lambda: outside.lines()["begin quick"] == 1
+    return [acting("fast", outside), waiting("quick", outside, is_time, fails=is_first), slow]
+
+
+async def go_on(scene: Scene, cache: ToolCache, words: Counter[str], invoked: Callable[[], Awaitable[Any]]) -> Any:
+    """Go on until the thread has finished; let all that was cut off run again, and count how often."""
+    for _ in range(10):
+        try:
+            return await invoked()
+        except ToolOutcomeUnknown:
+            await asyncio.to_thread(cache.close)
+            unknown = [call for call in scene.saver.tools("t") if call.state == "unknown"]
+            words.update(call.tool for call in unknown)
+            for call in unknown:
+                cache.settle("t", call.key, "retry")
+    pytest.fail(f"it does not come to an end: {words}")
+
+
+@durabilities
+@pytest.mark.parametrize(("is_async", "shape"), [(False, "node"), (True, "node"), (False, "agent")])
+async def test_a_failing_sibling(scene: Scene, is_async: bool, durability: str, shape: str) -> None:
+    """The failed tool runs again, the others do not."""
+    graph = GRAPHS[shape](scene.cache(), one_fails(scene.outside, acting("slow", scene.outside, SLOW)))
+    with pytest.raises(Unlucky):
+        await invoke(is_async, graph, first_input(), durability)
+    assert said_by_tools(await invoke(is_async, graph, None, durability)) == ALL_SAID
+    assert scene.ran("fast", "quick", "slow") == [(1, 1), (2, 1), (1, 1)]
+
+
+@durabilities
+async def test_a_failing_sibling_that_cancels_the_others(scene: Scene, durability: str) -> None:
+    """LangChain's agent on the async face: what was cancelled waits for the user's word."""
+    cache, words = scene.cache(), Counter[str]()
+    graph = GRAPHS["agent"](cache, one_fails(scene.outside, held(scene.outside)[-1]))
+    with pytest.raises(Unlucky):
+        await graph.ainvoke(first_input(), CONFIG, durability=durability)
+    scene.outside.note("release")
+    last = await go_on(scene, cache, words, lambda: graph.ainvoke(None, CONFIG, durability=durability))
+    assert said_by_tools(last) == ALL_SAID
+    assert words["slow"] >= 1
+    begun = [begun for begun, _ in scene.ran("fast", "quick", "slow")]
+    allowed = [1 + words["fast"], 2 + words["quick"], 1 + words["slow"]]
+    assert all(most >= count for most, count in zip(allowed, begun, strict=True))
+
+
+async def test_a_doubt_puts_no_other_call_in_doubt(scene: Scene) -> None:
+    """LangChain's agent cancels the other calls of a step when one raises: those that run must be let end before."""
+    cache, slow = scene.cache(), held(scene.outside)[-1]
+    with pytest.raises(Unlucky):
+        await GRAPHS["agent"](cache, one_fails(scene.outside, slow)).ainvoke(first_input(), CONFIG)
+    again = [acting("fast", scene.outside), acting("quick", scene.outside, SLOW), slow]
+    with pytest.raises(ToolOutcomeUnknown, match="'slow'"):
+        await GRAPHS["agent"](cache, again).ainvoke(None, CONFIG)
+    await asyncio.to_thread(cache.close)
+    assert [tool for tool, state in scene.states().items() if state == "unknown"] == ["slow"]
+
+
+# -- a retry policy ----------------------------------------------------------------------------------------------------
+
+
+@durabilities
+@faces
+async def test_a_retry_policy_runs_only_the_failed_tool_again(scene: Scene, is_async: bool, durability: str) -> None:
+    policy = RetryPolicy(max_attempts=3, initial_interval=0.01, jitter=False, retry_on=Unlucky)
+    slow = acting("slow", scene.outside, SLOW)
+    graph = node_graph(scene.cache(), one_fails(scene.outside, slow), retry_policy=policy)
+    assert said_by_tools(await invoke(is_async, graph, first_input(), durability)) == ALL_SAID
+    assert scene.ran("fast", "quick", "slow") == [(1, 1), (2, 1), (1, 1)]
+
+
+async def test_a_retry_policy_is_no_word_of_the_users(scene: Scene) -> None:
+    cache = scene.cache()
+    policy = RetryPolicy(max_attempts=3, initial_interval=0.01, jitter=False, retry_on=Exception)
+    graph = node_graph(cache, held(scene.outside), retry_policy=policy)
+    await cancelled(scene, graph, cache)
+    with pytest.raises(ToolOutcomeUnknown):
+        await graph.ainvoke(None, CONFIG)
+    assert scene.ran("fast", "quick", "slow") == [(1, 1), (1, 1), (1, 0)]

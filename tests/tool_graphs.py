@@ -1,0 +1,104 @@
+"""What the tests of the tool cache in graphs share: a model that follows a script, both faces, backends."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+
+from langgraph_keel.tools import ToolCache
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+FACES = ("sync", "async")
+ASKED = "__interrupt__"
+
+
+def thread(name: str) -> Any:
+    return {"configurable": {"thread_id": name}}
+
+
+def hello() -> dict[str, Any]:
+    return {"messages": [HumanMessage("hello", id="hello")]}
+
+
+async def run(graph: Any, face: str, value: Any, config: Any, **options: Any) -> Any:
+    """Invoke a graph by one of its faces, off this loop if it blocks."""
+    if face == "sync":
+        return await to_thread(graph.invoke, value, config, **options)
+    return await graph.ainvoke(value, config, **options)
+
+
+async def resume(graph: Any, face: str, answer: Any, config: Any) -> Any:
+    return await run(graph, face, Command(resume=answer), config)
+
+
+def calls(*wanted: tuple[str, dict[str, Any], str]) -> AIMessage:
+    """A turn of the model that calls these tools: name, arguments, id."""
+    asked: list[Any] = [{"name": name, "args": args, "id": call_id} for name, args, call_id in wanted]
+    return AIMessage("", tool_calls=asked)
+
+
+def turn_of(script: Sequence[AIMessage], messages: Sequence[BaseMessage]) -> AIMessage:
+    said = sum(isinstance(message, AIMessage) for message in messages)
+    return script[said].model_copy() if said < len(script) else AIMessage("done")
+
+
+class Scripted(BaseChatModel):
+    """Says the next line of a script, whatever it is told."""
+
+    script: list[AIMessage]
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=turn_of(self.script, messages))])
+
+    def bind_tools(self, *args: Any, **options: Any) -> Any:
+        return self
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+
+def tool_graph(cache: ToolCache, tools: Sequence[Any], script: Sequence[AIMessage], **options: Any) -> Any:
+    """A loop of a scripted model and a `ToolNode` that asks the cache first."""
+    node = ToolNode(tools, wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call, **options)
+    return loop_of(node, script, cache.saver)
+
+
+def loop_of(node: Any, script: Sequence[AIMessage], saver: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [turn_of(script, state["messages"])]})
+    builder.add_node("tools", node)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+    builder.add_edge("tools", "model")
+    return builder.compile(checkpointer=saver)
+
+
+def answers(result: Any) -> dict[str, ToolMessage]:
+    """The tool messages of a result, by the ids of their calls."""
+    return {message.tool_call_id: message for message in result["messages"] if isinstance(message, ToolMessage)}
+
+
+def question(result: Any) -> Any:
+    """The value of the one interrupt that a run ended with."""
+    (asked,) = result[ASKED]
+    return asked.value
+
+
+def is_replay(message: ToolMessage) -> bool:
+    return "keel_replay" in message.response_metadata
+
+
+def strictly(patch: pytest.MonkeyPatch) -> None:
+    """As if `LANGGRAPH_STRICT_MSGPACK` had been set before LangGraph was imported, in both places that look at it."""
+    patch.setattr("langgraph.checkpoint.serde._msgpack.STRICT_MSGPACK_ENABLED", True)
+    patch.setattr("langgraph._internal._serde.STRICT_MSGPACK_ENABLED", True)
