@@ -158,6 +158,7 @@ LOOKALIKES: dict[str, tuple[Any, Any]] = {
     "a zone and none": (datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 1)),
     "two zones": (time(12, tzinfo=UTC), time(12, tzinfo=timezone(timedelta(hours=1)))),
     "a UUID and its text": (UUID(int=1), str(UUID(int=1))),
+    "a path and a number": (PurePosixPath("1"), Decimal(1)),
     "an enum and its value": (Level.LOW, "low"),
     "two enums of one value": (Color.RED, Size.SMALL),
     "infinities": (math.inf, -math.inf),

@@ -148,12 +148,20 @@ class Flow:
         """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
         if _name(call) in _making.get():
             return (yield Run(_name(call), partial(call.execute, call.record.lineage)))
+        try:
+            return (yield from self._answered(call))
+        finally:
+            self._running.end(call.ticket)
+
+    def _answered(self, call: Call) -> Steps:
         pause, ticket = _SOON, call.ticket
         doubt: Doubtful | None = None
         while True:
+            self._running.begin(ticket, call.record.thread_id, call.record.checkpoint_id, call.key)
             verdict = yield from self._claim(call, doubt)
             if isinstance(verdict, Busy):
                 doubt = None
+                self._running.end(ticket)
                 ticket.begin()  # whoever makes this call may come later in the same task
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
@@ -199,8 +207,6 @@ class Flow:
         answers = Answers(call, promised=claim.record.answers - claim.record.asked)
         self._account.note_miss()
         self._keeper.hold(claim)
-        place = claim.record.thread_id, claim.record.checkpoint_id, claim.key
-        self._running.begin(*place)
         try:
             with answers.counted():
                 result = yield Run(_name(call), partial(call.execute, claim.record.lineage))
@@ -217,7 +223,6 @@ class Flow:
             raise
         finally:
             self._keeper.drop(claim)
-            self._running.end(*place)
         return (yield from self._keep(call, claim, result, answers.count + claim.record.asked))
 
     def _ended(self, claim: Claim, state: str, **more: Any) -> CallRecord:
@@ -291,9 +296,9 @@ class Flow:
             return call, None
         if call.policy.unknown == "raise":
             # An async graph cancels the other calls of the step when one raises, and would put them in doubt, too.
-            where = call.record.thread_id, call.record.checkpoint_id
-            known = _making.get()
-            yield from _wait_for(lambda: not self._running.others(*where, known))
+            where, midst = (call.record.thread_id, call.record.checkpoint_id), {key for _, key in _making.get()}
+            self._running.end(call.ticket)
+            yield from _wait_for(lambda: not self._running.is_any(*where, midst))
             raise outcome_unknown(doubt.record, call.key)
         decision, result, asked = _asked(call, doubt)
         record = replace(call.record, asked=asked, answers=asked)

@@ -9,7 +9,7 @@ in which they came, and one that is known to have asked comes to its question be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -84,28 +84,27 @@ def turns_of(config: Mapping[str, Any]) -> Turns:
 
 
 class Running:
-    """The calls that a cache is making in this process, by the checkpoint that they were made at."""
+    """The calls of a cache that are on their way in this process, from their claim to their stored result.
+
+    Not among them: those that wait for somebody else, or are about to raise a doubt.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._calls: Counter[tuple[str, str, str]] = Counter()
+        self._calls: dict[Ticket, tuple[str, str, str]] = {}
 
-    def begin(self, thread_id: str, checkpoint_id: str, key: str) -> None:
-        """Note a call whose tool runs from now on."""
+    def begin(self, ticket: Ticket, thread_id: str, checkpoint_id: str, key: str) -> None:
+        """Note a call that is on its way from now on."""
         with self._lock:
-            self._calls[thread_id, checkpoint_id, key] += 1
+            self._calls[ticket] = thread_id, checkpoint_id, key
 
-    def end(self, thread_id: str, checkpoint_id: str, key: str) -> None:
-        """Note that it is over."""
+    def end(self, ticket: Ticket) -> None:
+        """Note that it is over, or waits."""
         with self._lock:
-            self._calls[thread_id, checkpoint_id, key] -= 1
-            self._calls += Counter()  # drops what is at zero
+            self._calls.pop(ticket, None)
 
-    def others(self, thread_id: str, checkpoint_id: str, known: frozenset[tuple[str | None, str]]) -> bool:
-        """Return whether calls are made at a checkpoint, but for those in whose midst the caller is."""
-        keys = {key for _, key in known}
+    def is_any(self, thread_id: str, checkpoint_id: str, midst: Collection[str]) -> bool:
+        """Return whether calls are on their way at a checkpoint, but for those in whose midst the caller is."""
         with self._lock:
-            return any(
-                (thread, checkpoint) == (thread_id, checkpoint_id) and key not in keys
-                for thread, checkpoint, key in self._calls
-            )
+            calls = list(self._calls.values())
+        return any(call[:2] == (thread_id, checkpoint_id) and call[2] not in midst for call in calls)
