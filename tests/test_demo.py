@@ -14,14 +14,20 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langgraph_keel.cli.checkpoints import Row
-from langgraph_keel.cli.demo_model import SCRIPT, TASK, answer
+from langgraph_keel.cli.demo import hangs
+from langgraph_keel.cli.demo_model import CUSTOMER, SCRIPT, TASK, answer
 from langgraph_keel.cli.demo_proof import Evidence, claims
 from langgraph_keel.cli.demo_run import Snapshot
-from langgraph_keel.cli.demo_tools import calculate, search_notes
+from langgraph_keel.cli.demo_tools import Desk, calculate, ledger, search_notes, tools
+from langgraph_keel.core.calls import KeptCall
 
 KILLED = 1 if os.name == "nt" else -signal.SIGKILL
+CALLS = 12
+# What had finished beside the call that hangs, by the turn of the kill.
+SIBLINGS = {2: ["read_note"] * 3, 3: [], 4: ["book_credit"], 5: [], 6: []}
 
 
 def keel(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +41,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("kill_at", [2, 5])
+@pytest.mark.parametrize("kill_at", SIBLINGS)
 def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     found = _json(keel("demo", "--json", "--dir", str(tmp_path), "--pace", "0.02", "--kill-at", str(kill_at)))
     events = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -53,16 +59,31 @@ def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     # Every tool call ended once; only those that were cut began twice.
     ended = [event["call"] for event in events if event["event"] == "tool_ended"]
     began = [event["call"] for event in events if event["event"] == "tool_began"]
-    assert len(ended) == len(set(ended)) == 11
-    assert len(began) == len(ended) + found["tool_calls"]["cut"]
+    assert len(ended) == len(set(ended)) == CALLS
+    assert found["tool_calls"]["cut"] == 1
+    assert len(began) == len(ended) + 1
     assert found["tool_calls"]["finished_before"] + found["tool_calls"]["finished_after"] == len(ended)
     assert found["tool_calls"]["began_twice"] == sorted(found["killed"]["at_work"])
+    # Those that finished beside it were answered from the ledger of tool calls.
+    replayed = [event for event in events if event["event"] == "tool_replayed"]
+    assert [event["name"] for event in replayed] == found["tool_calls"]["from_ledger"] == SIBLINGS[kill_at]
+    assert {(event["pid"], event["turn"]) for event in replayed} <= {(resumed, kill_at)}
+    hits = len(replayed)
+    rate = round(hits / (hits + CALLS), 4)
+    assert found["ledger"] == {"calls": CALLS, "hits": hits, "hit_rate": rate}
     # The side effect, and the work.
-    assert (tmp_path / "ledger.csv").read_text(encoding="utf-8").split() == ["Harbor", "Foods,222.00"]
-    assert "222.00 EUR" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert ledger(tmp_path, CUSTOMER) == ["222.00"]
+    assert all("222.00 EUR" in (tmp_path / name).read_text(encoding="utf-8") for name in ("letter.md", "report.md"))
 
     history = _json(keel("history", found["thread_id"], "--url", found["url"], "--json"))
     assert len(history["checkpoints"]) == found["checkpoints"]["final"]
+    kept = _json(keel("tools", found["thread_id"], "--url", found["url"], "--json"))["calls"]
+    assert {call["state"] for call in kept} == {"done"}
+    assert sum(call["hits"] for call in kept) == hits
+
+
+def test_every_turn_can_be_the_last() -> None:
+    assert list(SIBLINGS) == list(range(2, len(SCRIPT) + 1))
 
 
 def test_the_demo_tells_a_person_what_it_proved(tmp_path: Path) -> None:
@@ -72,6 +93,8 @@ def test_the_demo_tells_a_person_what_it_proved(tmp_path: Path) -> None:
     assert f"exit status {KILLED}" in done.stdout
     assert "what it proved" in done.stdout
     assert "✗" not in done.stdout.partition("what it proved")[2]
+    assert "→ from the ledger: booked 222.00 EUR" in done.stdout
+    assert "1 of 13 answers to tool calls came from the ledger of tool calls: hit rate 8%." in done.stdout
     commands = re.findall(r"^  (?:export KEEL_URL=(\S+)|keel (.*))$", done.stdout, re.MULTILINE)
     url = commands[0][0]
     for _, command in commands[1:]:
@@ -107,8 +130,12 @@ def _event(event: str, turn: int, pid: int = 1, **facts: Any) -> dict[str, Any]:
     return {"event": event, "turn": turn, "pid": pid, "at": 0.0, **facts}
 
 
-def _call(event: str, turn: int, name: str) -> dict[str, Any]:
-    return _event(event, turn, call=f"call-{turn}-1", name=name, args={})
+def _call(event: str, turn: int, name: str, place: int = 1) -> dict[str, Any]:
+    return _event(event, turn, call=f"call-{turn}-{place}", name=name, args={})
+
+
+def _kept(call: str, hits: int = 0) -> KeptCall:
+    return KeptCall("demo", call, "", "done", {}, "", "", hits, None, 0, True, None, "", "", "", call, "")
 
 
 def _row(id_: str, follows: bool = True) -> Row:
@@ -117,22 +144,32 @@ def _row(id_: str, follows: bool = True) -> Row:
 
 def _evidence() -> Evidence:
     messages = [HumanMessage("task", id="1"), AIMessage("", id="2")]
-    result = ToolMessage("", tool_call_id="1", id="3")
+    results = [ToolMessage("", tool_call_id=f"call-2-{place}", id=f"{place + 2}") for place in (1, 2)]
     return Evidence(
         before=[
             _event("model_paid", 1), _call("tool_began", 1, "calculate"), _call("tool_ended", 1, "calculate"),
-            _event("model_paid", 2), _call("tool_began", 2, "book_credit"),
+            _event("model_paid", 2), _call("tool_began", 2, "book_credit"), _call("tool_ended", 2, "book_credit"),
+            _call("tool_began", 2, "write_letter", 2),
         ],
         after=[
-            _call("tool_began", 2, "book_credit"), _call("tool_ended", 2, "book_credit"),
-            _event("model_paid", 3, read=3),
+            _call("tool_replayed", 2, "book_credit"),
+            _call("tool_began", 2, "write_letter", 2), _call("tool_ended", 2, "write_letter", 2),
+            _event("model_paid", 3, read=4),
         ],
-        kept=Snapshot([_row("b"), _row("a")], [*messages]),
-        final=Snapshot([_row("c"), _row("b"), _row("a")], [*messages, result]),
+        kept=Snapshot([_row("b"), _row("a")], [*messages], [_kept("call-1-1"), _kept("call-2-1"), _kept("call-2-2")]),
+        final=Snapshot(
+            [_row("c"), _row("b"), _row("a")],
+            [*messages, *results],
+            [_kept("call-1-1"), _kept("call-2-1", hits=1), _kept("call-2-2")],
+        ),
         booked=["222.00"],
         report="222.00 EUR",
         status=KILLED,
     )  # fmt: skip
+
+
+def _final(**changes: Any) -> dict[str, Snapshot]:
+    return {"final": dataclasses.replace(_evidence().final, **changes)}
 
 
 def _broken(**changes: Any) -> list[bool]:
@@ -147,21 +184,40 @@ def test_sound_evidence_proves_everything() -> None:
     ("claim", "changes"),
     [
         (0, {"status": 0}),
-        (1, {"final": Snapshot([_row("c"), _row("b"), _row("a")], [])}),
-        (1, {"kept": Snapshot([_row("b"), _row("a")], [])}),
+        (1, _final(messages=[])),
+        (1, {"kept": dataclasses.replace(_evidence().kept, messages=[])}),
+        (1, {"after": _evidence().after[1:]}),
         (2, {"after": [*_evidence().after, _event("model_paid", 1)]}),
         (3, {"after": [*_evidence().after, _call("tool_began", 1, "calculate")]}),
-        (4, {"after": _evidence().after[2:]}),
-        (4, {"before": _evidence().before[:-1]}),
-        (5, {"booked": ["222.00", "222.00"]}),
-        (5, {"booked": []}),
-        (6, {"final": Snapshot([_row("c"), _row("b")], _evidence().final.messages)}),
-        (6, {"final": Snapshot([_row("c", False), _row("b"), _row("a")], _evidence().final.messages)}),
-        (7, {"report": ""}),
+        (4, {"after": _evidence().after[1:]}),
+        (4, {"after": [*_evidence().after, _call("tool_replayed", 1, "calculate")]}),
+        (4, {"after": [*_evidence().after, _call("tool_began", 2, "book_credit")]}),
+        (4, _final(calls=[_kept("call-2-1")])),
+        (4, _final(calls=[_kept("call-2-1", hits=2)])),
+        (4, _final(calls=[_kept("call-2-1", hits=1), _kept("call-1-1", hits=1)])),
+        (5, {"after": [_evidence().after[0], *_evidence().after[3:]]}),
+        (5, {"before": _evidence().before[:-1]}),
+        (6, {"booked": ["222.00", "222.00"]}),
+        (6, {"booked": []}),
+        (7, _final(rows=[_row("c"), _row("b")])),
+        (7, _final(rows=[_row("c", False), _row("b"), _row("a")])),
+        (8, {"report": ""}),
     ],
 )
 def test_each_claim_fails_when_it_should(claim: int, changes: dict[str, Any]) -> None:
     assert not _broken(**changes)[claim]
+
+
+def test_the_kill_waits_for_the_results_of_the_siblings() -> None:
+    asked = _event("model_answered", 2, asks=["book_credit", "write_letter"])
+    began = [_call("tool_began", 2, "book_credit"), _call("tool_began", 2, "write_letter", 2)]
+    seen = [asked, *began, _call("tool_ended", 2, "book_credit")]
+    kept = _call("tool_kept", 2, "book_credit")
+    assert not hangs(seen, 2)
+    assert hangs([*seen, kept], 2)
+    assert hangs([asked, began[0], kept, began[1]], 2)
+    assert not hangs([asked, began[0], kept], 2)
+    assert not hangs([*seen, kept], 1)
 
 
 # ---- the agent's parts
@@ -173,6 +229,21 @@ def test_the_tools_do_what_they_say() -> None:
     assert search_notes("xyzzy") == ""
     with pytest.raises(ValueError, match="not arithmetic"):
         calculate("__import__('os')")
+
+
+def test_a_credit_is_booked_once_for_a_key(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    told = {desk.book_credit("Ada", "1.00", key) for key in ("k1", "k1", "k2")}
+    assert told == {"booked 1.00 EUR for Ada"}
+    assert ledger(tmp_path, "Ada") == ["1.00", "1.00"]
+    desk.book_credit("Ada", "2.00")
+    desk.book_credit("Ada", "2.00")
+    assert ledger(tmp_path, "Ada") == ["1.00", "1.00", "2.00", "2.00"]
+
+
+def test_the_model_is_not_asked_for_the_key(tmp_path: Path) -> None:
+    book_credit = next(tool for tool in tools(tmp_path) if tool.name == "book_credit")
+    assert set(convert_to_openai_tool(book_credit)["function"]["parameters"]["properties"]) == {"customer", "amount"}
 
 
 def test_the_model_knows_only_the_messages() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -30,18 +31,18 @@ Dir = Annotated[
 ]
 KillAt = Annotated[
     int,
-    typer.Option("--kill-at", min=2, max=len(SCRIPT), help="Kill while the tools of this turn are at work."),
+    typer.Option("--kill-at", min=2, max=len(SCRIPT), help="Kill while the last tool call of this turn is at work."),
 ]
 Pace = Annotated[float, typer.Option("--pace", min=0.0, max=5.0, help="Seconds that every call takes at least.")]
 
 
-def demo(url: Url = None, directory: Dir = None, kill_at: KillAt = 5, pace: Pace = 0.25, json: AsJson = False) -> None:
+def demo(url: Url = None, directory: Dir = None, kill_at: KillAt = 4, pace: Pace = 0.25, json: AsJson = False) -> None:
     """Kill an agent in the middle of its work and see another process finish it. No key, no network.
 
-    A LangGraph agent with six tools and a scripted model works in a child process. One of its tools is made
-    to hang, and the process is killed with SIGKILL. A new process resumes the thread by its id. The demo then
-    counts, from the agent's journal and the store, what was restored and what ran twice; it exits with 1 if a
-    claim does not hold.
+    A LangGraph agent with seven tools and a scripted model works in a child process. One of its tools is made
+    to hang, and the process is killed with SIGKILL. A new process resumes the thread by its id; tool calls that
+    had finished beside the hanging one are answered from the ledger of tool calls. The demo then counts, from the
+    agent's journal and the store, what was restored and what ran twice; it exits with 1 if a claim does not hold.
 
     Example: `keel demo --dir ./keel-demo`
     """
@@ -53,7 +54,7 @@ def demo(url: Url = None, directory: Dir = None, kill_at: KillAt = 5, pace: Pace
     screen.history(stage, found.final, found.kept)
     screen.proof(found, proven)
     seconds = time.monotonic() - began
-    screen.next_steps(stage, seconds)
+    screen.next_steps(stage, found, seconds)
     if json:
         print_json(_result(stage, found, proven, pids) | {"seconds": round(seconds, 2)})
     if not all(claim.holds for claim in proven):
@@ -94,10 +95,11 @@ def _agent(stage: run.Stage, screen: Screen, *arguments: str) -> Iterator[run.Ag
 
 
 def _run_until_killed(agent: run.Agent, screen: Screen, kill_at: int) -> int:
-    events = agent.events()
+    events, seen = agent.events(), list[run.Event]()
     for event in events:
         screen.step(event)
-        if (event["event"], event["turn"]) == ("tool_began", kill_at):
+        seen.append(event)
+        if hangs(seen, kill_at):
             break
     else:
         agent.end()
@@ -108,6 +110,14 @@ def _run_until_killed(agent: run.Agent, screen: Screen, kill_at: int) -> int:
         screen.step(event)
     screen.killed(agent.process.pid, status)
     return status
+
+
+def hangs(seen: list[run.Event], turn: int) -> bool:
+    """Return whether all that is left of a turn is the call that hangs: the ledger has the results of the others."""
+    events = [event for event in seen if event["turn"] == turn]
+    asked = sum(len(event["asks"]) for event in events if event["event"] == "model_answered")
+    count = Counter(event["event"] for event in events)
+    return 0 < count["tool_began"] == asked == count["tool_kept"] + 1
 
 
 def _run_to_the_end(agent: run.Agent, screen: Screen) -> None:
@@ -131,6 +141,12 @@ def _result(stage: run.Stage, found: Evidence, proven: list[Claim], pids: tuple[
             "finished_after": len(found.calls(found.after, "ended")),
             "cut": len(found.cut),
             "began_twice": sorted(found.repeated.values()),
+            "from_ledger": list(found.answered.values()),
+        },
+        "ledger": {
+            "calls": len(found.final.calls),
+            "hits": sum(found.final.hits.values()),
+            "hit_rate": round(found.final.hit_rate, 4),
         },
         "booked": found.booked,
         "checkpoints": {"kept": len(found.kept.rows), "final": len(found.final.rows)},

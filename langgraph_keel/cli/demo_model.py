@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 CUSTOMER = "Harbor Foods"
 TASK = (
     f"{CUSTOMER} asks for its outage credit for July. Find the outages, work out the credit by our policy, "
-    "book it once, check the ledger and write the report."
+    "book it once and write to them, check the ledger and write the report."
 )
 Call = tuple[str, dict[str, str]]
 
@@ -42,7 +42,9 @@ def _work_out(messages: Sequence[BaseMessage]) -> list[Call]:
 
 
 def _book(messages: Sequence[BaseMessage]) -> list[Call]:
-    return [("book_credit", {"customer": CUSTOMER, "amount": _results(messages, "calculate")[-1]})]
+    amount = _results(messages, "calculate")[-1]
+    text = f"Dear {CUSTOMER},\n\nwe credit you {amount} EUR for the outages in July.\n"
+    return [("book_credit", {"customer": CUSTOMER, "amount": amount}), ("write_letter", {"text": text})]
 
 
 def _check(_: Sequence[BaseMessage]) -> list[Call]:

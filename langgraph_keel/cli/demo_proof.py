@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from langgraph_keel.cli.demo_model import CUSTOMER
 from langgraph_keel.cli.demo_run import Event, Snapshot, Stage
-from langgraph_keel.cli.demo_tools import REPORT, ledger
+from langgraph_keel.cli.demo_tools import LEDGER, REPORT, ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Evidence:
         return [event["turn"] for event in events if event["event"] == "model_paid"]
 
     def calls(self, events: Iterable[Event], moment: str) -> dict[str, str]:
-        """Return the tool calls that `began` or `ended`: id and tool name."""
+        """Return the tool calls that `began`, `ended` or were `replayed`: id and tool name."""
         return {event["call"]: event["name"] for event in events if event["event"] == f"tool_{moment}"}
 
     @property
@@ -60,6 +60,17 @@ class Evidence:
     def cut(self) -> dict[str, str]:
         """The tool calls that were at work when the kill came."""
         return {call: name for call, name in self.calls(self.before, "began").items() if call not in self.finished}
+
+    @property
+    def interrupted(self) -> dict[str, str]:
+        """The tool calls that had ended before the kill, beside the one that was at work: their step had not."""
+        turns = {event["turn"] for event in self.before if event.get("call") in self.cut}
+        return self.calls((event for event in self.before if event["turn"] in turns), "ended")
+
+    @property
+    def answered(self) -> dict[str, str]:
+        """The tool calls that were answered from the ledger after the kill."""
+        return self.calls(self.after, "replayed")
 
     @property
     def repeated(self) -> dict[str, str]:
@@ -86,8 +97,8 @@ def gather(stage: Stage, kept: Snapshot, final: Snapshot, killed: int, status: i
 
 def claims(found: Evidence) -> list[Claim]:
     """Return what the demo set out to show, each sentence with its truth."""
-    return [_killed(found), _restored(found), _models(found), _finished(found), _cut(found), _money(found),
-            _history(found), _done(found)]  # fmt: skip
+    return [_killed(found), _restored(found), _models(found), _finished(found), _answered(found),
+            _cut(found), _money(found), _history(found), _done(found)]  # fmt: skip
 
 
 def _killed(found: Evidence) -> Claim:
@@ -102,7 +113,7 @@ def _restored(found: Evidence) -> Claim:
     return Claim(
         "The second process was given the thread id and no task; "
         f"it went on from step {found.kept.step} with all {count} messages.",
-        same and read == count + len(found.cut),
+        same and read == count + len(found.cut) + len(found.answered),
     )
 
 
@@ -123,6 +134,16 @@ def _finished(found: Evidence) -> Claim:
     )
 
 
+def _answered(found: Evidence) -> Claim:
+    answered, once = found.answered, dict.fromkeys(found.answered, 1)
+    calls = "call of the interrupted step was" if len(answered) == 1 else "calls of the interrupted step were"
+    which = f": {listed(answered.values())}" if found.interrupted else "; it had none"
+    return Claim(
+        f"{len(answered)} finished tool {calls} answered from the ledger, not run again{which}.",
+        answered == found.interrupted and found.final.hits == once and not answered.keys() & found.repeated.keys(),
+    )
+
+
 def _cut(found: Evidence) -> Claim:
     ended = Counter(event["call"] for event in [*found.before, *found.after] if event["event"] == "tool_ended")
     names = listed(found.cut.values())
@@ -135,7 +156,7 @@ def _cut(found: Evidence) -> Claim:
 def _money(found: Evidence) -> Claim:
     times = {0: "not there", 1: "there once"}.get(len(found.booked), f"there {len(found.booked)} times")
     amount = found.booked[0] if found.booked else "0.00"
-    return Claim(f"The credit of {amount} EUR is in the ledger: {times}.", len(found.booked) == 1)
+    return Claim(f"The credit of {amount} EUR is in {LEDGER}: {times}.", len(found.booked) == 1)
 
 
 def _history(found: Evidence) -> Claim:
@@ -158,13 +179,23 @@ def closing(found: Evidence) -> str:
     paid, done = len(found.paid(found.before)), found.finished
     saved = f"{paid} paid model calls and {len(done)} finished tool calls"
     twice = " and booked the credit a second time" if "book_credit" in done.values() else ""
+    alone = listed(found.answered.values())
+    again = f" Resumed without the ledger of tool calls, it would have run {alone} again." if found.answered else ""
     return (
         f"A process died without warning after {saved}, and none of them was lost or repeated. "
         "Another process took the thread up by its id alone and finished it; the price of the crash was "
         f"{listed(found.cut.values())}, which began again. "
-        f"Starting over would have paid {paid} model calls again{twice}. "
-        "(A tool cut after its effect but before its result is stored would still repeat that effect.)"
+        f"Starting over would have paid {paid} model calls again{twice}.{again} "
+        "(A tool cut after its effect but before its result is stored runs again. Here this does no harm: book_credit "
+        "gets the same idempotency key again and books nothing twice; the others only read, or write a file anew.)"
     )
+
+
+def hits(found: Evidence) -> str:
+    """Return the line that says how many answers came from the ledger of tool calls."""
+    count = sum(found.final.hits.values())
+    every, rate = count + len(found.final.calls), found.final.hit_rate
+    return f"{count} of {every} answers to tool calls came from the ledger of tool calls: hit rate {rate:.0%}."
 
 
 def listed(names: Iterable[str]) -> str:

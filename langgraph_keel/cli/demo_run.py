@@ -18,6 +18,7 @@ from langgraph_keel.cli import checkpoints
 from langgraph_keel.cli.checkpoints import Row
 from langgraph_keel.cli.demo_agent import JOURNAL
 from langgraph_keel.cli.options import reading
+from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.errors import KeelError, NotFound
 
 Event = dict[str, Any]
@@ -103,6 +104,7 @@ class Snapshot:
 
     rows: list[Row]
     messages: list[BaseMessage]
+    calls: list[KeptCall]
 
     @property
     def step(self) -> int:
@@ -114,6 +116,17 @@ class Snapshot:
         """The nodes that run next."""
         return self.rows[0].next
 
+    @property
+    def hits(self) -> dict[str, int]:
+        """The tool calls that were answered from the ledger, by id, and how often."""
+        return {call.tool_call_id: call.hits for call in self.calls if call.hits}
+
+    @property
+    def hit_rate(self) -> float:
+        """Answers from the ledger among all answers, 0 to 1, as `keel cache stats` counts them."""
+        hits = sum(self.hits.values())
+        return hits / (hits + len(self.calls)) if hits else 0.0
+
 
 def snapshot(stage: Stage) -> Snapshot:
     """Read the thread as any other process would."""
@@ -122,7 +135,8 @@ def snapshot(stage: Stage) -> Snapshot:
         found = list(saver.list(config))
         if not found:
             raise NotFound(f"the store kept nothing of thread {stage.thread!r}: can two processes share it?")
-        return Snapshot(checkpoints.rows(found, saver), found[0].checkpoint["channel_values"].get("messages", []))
+        messages = found[0].checkpoint["channel_values"].get("messages", [])
+        return Snapshot(checkpoints.rows(found, saver), messages, list(saver.tools(stage.thread)))
 
 
 def free_thread(url: str) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from langgraph_keel.cli import show as render
 from langgraph_keel.cli.demo_model import TASK
-from langgraph_keel.cli.demo_proof import Claim, Evidence, closing, listed
+from langgraph_keel.cli.demo_proof import Claim, Evidence, closing, hits, listed
 from langgraph_keel.cli.demo_run import Event, Snapshot, Stage
 from langgraph_keel.cli.terminal import one_line, without_password
 
@@ -55,8 +55,8 @@ class Screen:
         key = str(event.get("call", event["turn"]))
         if moment in ("paid", "began"):
             self._began[key] = event
-        else:
-            self._tick(event, self._began.pop(key))
+        elif moment != "kept":
+            self._tick(event, self._began.pop(key, event))
         self._wait(", ".join(_what(open_).plain for open_ in self._began.values()))
 
     def _tick(self, event: Event, began: Event) -> None:
@@ -125,15 +125,19 @@ class Screen:
         title = Text("what it proved" if not failed else "what it did not prove", f"bold {style}")
         self.console.print(Panel(body, title=title, title_align="left", border_style=style))
 
-    def next_steps(self, stage: Stage, seconds: float) -> None:
-        """Name the files and the commands to go on with."""
-        self.console.print(Text(f"{seconds:.1f} s. Report, ledger and journal: {stage.folder}", "dim"), soft_wrap=True)
+    def next_steps(self, stage: Stage, found: Evidence, seconds: float) -> None:
+        """Name the hit rate, the files and the commands to go on with."""
+        self.console.print(Text(hits(found), "dim"), soft_wrap=True)
+        self.console.print(
+            Text(f"{seconds:.1f} s. Report, letter, bookings and journal: {stage.folder}", "dim"), soft_wrap=True
+        )
         self.console.print("Look around:")
         for command in (
             _assignment(without_password(stage.url)),
             "keel threads",
             f"keel history {stage.thread}",
             f"keel show {stage.thread}",
+            f"keel tools {stage.thread}",
         ):
             self.console.print(Text("  " + command, "cyan"), soft_wrap=True)
 
@@ -150,8 +154,9 @@ def _what(event: Event) -> Text:
 
 
 def _outcome(event: Event) -> Text:
-    if event["event"] == "tool_ended":
-        told = one_line(", ".join(event["result"].splitlines()), 100)
+    if "result" in event:
+        source = "from the ledger: " if event["event"] == "tool_replayed" else ""
+        told = source + one_line(", ".join(event["result"].splitlines()), 100)
     else:
         told = f"asks for {listed(event['asks'])}" if event["asks"] else one_line(event["text"])
     return Text.assemble((" → ", "dim"), told)
@@ -169,6 +174,10 @@ def _counts(found: Evidence) -> Table:
         str(len(found.finished)),
         str(len(after)),
         str(len(found.finished.keys() & after.keys())),
+    )
+    before, answered = sum(found.kept.hits.values()), found.answered.keys()
+    table.add_row(
+        "tool calls, from the ledger", str(before), str(len(answered)), str(len(found.repeated.keys() & answered))
     )
     table.add_row(
         "tool calls, cut in the middle", str(len(found.cut)), "0", str(len(found.repeated.keys() & found.cut))

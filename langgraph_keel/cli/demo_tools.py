@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool
 
 from langgraph_keel.cli.demo_notes import NOTES
 
-LEDGER, REPORT = "ledger.csv", "report.md"
+LEDGER, LETTER, REPORT = "ledger.csv", "letter.md", "report.md"
 
 
 def search_notes(query: str) -> str:
@@ -55,24 +55,34 @@ def _value(node: ast.AST) -> float:
 
 def ledger(folder: Path, customer: str) -> list[str]:
     """Return the amounts booked for a customer."""
+    return [amount for name, amount, _ in _bookings(folder) if name == customer]
+
+
+def _bookings(folder: Path) -> list[list[str]]:
     path = folder / LEDGER
     if not path.exists():
         return []
     with open(path, newline="", encoding="utf-8") as file:
-        return [amount for name, amount in csv.reader(file) if name == customer]
+        return list(csv.reader(file))
 
 
 class Desk:
-    """The tools that leave marks: a ledger and a report in a directory."""
+    """The tools that leave marks: a ledger, a letter and a report in a directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def book_credit(self, customer: str, amount: str) -> str:
-        """Book a credit: append a line to the ledger, which is money given away."""
-        with open(self._folder / LEDGER, "a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerow([customer, amount])
+    def book_credit(self, customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
+        """Book a credit: append a line to the ledger, which is money given away, unless one with this key is there."""
+        if not key or key not in [known for _, _, known in _bookings(self._folder)]:
+            with open(self._folder / LEDGER, "a", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerow([customer, amount, key])
         return f"booked {amount} EUR for {customer}"
+
+    def write_letter(self, text: str) -> str:
+        """Write the letter to the customer."""
+        (self._folder / LETTER).write_text(text, encoding="utf-8")
+        return f"wrote {LETTER}, {len(text)} characters"
 
     def check_ledger(self, customer: str) -> str:
         """Return how often and how much was booked for a customer."""
@@ -88,5 +98,6 @@ class Desk:
 def tools(folder: Path) -> list[BaseTool]:
     """Return the agent's tools, which leave their marks in `folder`."""
     desk = Desk(folder)
-    functions = (search_notes, read_note, calculate, desk.book_credit, desk.check_ledger, desk.write_report)
-    return [StructuredTool.from_function(function) for function in functions]
+    reading = (search_notes, read_note, calculate, desk.check_ledger)
+    writing = (desk.book_credit, desk.write_letter, desk.write_report)
+    return [StructuredTool.from_function(function) for function in (*reading, *writing)]

@@ -296,7 +296,10 @@ def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
     if not is_same_call(before, mine):
         return mine
     is_persons = before.is_persons or before.state == WAITING
-    return replace(mine, asked=max(mine.asked, before.asked), answers=before.answers, is_persons=is_persons)
+    asked = max(mine.asked, before.asked)
+    # What the tool itself has asked for, it will ask for again.
+    answers = asked + max(0, before.answers - before.asked)
+    return replace(mine, asked=asked, answers=answers, is_persons=is_persons)
 
 
 def forget(

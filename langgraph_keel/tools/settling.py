@@ -13,7 +13,7 @@ from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.holder import is_dead
-from langgraph_keel.tools.flow import decision_of, said
+from langgraph_keel.tools.doubts import decision_of, said
 from langgraph_keel.tools.results import is_meant, place_of
 
 

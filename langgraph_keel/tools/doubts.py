@@ -1,0 +1,90 @@
+"""Doubts: a call was begun, and nobody knows how it ended. What is raised, what a person is asked, and the answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langchain_core.messages import ToolMessage
+from langgraph.types import interrupt
+
+from langgraph_keel.core.calls import moment
+from langgraph_keel.core.ledger import DONE, CallRecord, Doubtful, is_same_call
+from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
+from langgraph_keel.tools.calls import Call
+
+
+def asked_person(call: Call, doubt: Doubtful) -> tuple[str, Any, int]:
+    """Ask a person; return the decision, the result if one was given, and how many answers this task has used.
+
+    LangGraph gives all answers of a task again at every attempt, and the last one again after every crash: an answer
+    to an earlier question of this call must not be taken for one to this. So only the first question about a call may
+    be answered by a word alone.
+    """
+    asked = 0
+    question = question_of(call, doubt)
+    needs_name = is_same_call(doubt.record, call.record) and doubt.record.asked > 0
+    while True:
+        answer = interrupt(question)
+        asked += 1
+        try:
+            return *decision_of(answer, question["attempt"], needs_name), asked
+        except InvalidInput as error:
+            # LangGraph keeps the answer, and would give it to every later attempt: ask once more instead of failing.
+            question = {**question, "problem": str(error)}
+
+
+def outcome_unknown(record: CallRecord, key: str) -> ToolOutcomeUnknown:
+    """Return the error for a call that nobody knows the end of."""
+    reason = "has finished, but left no result" if record.state == DONE else "was cut off"
+    return ToolOutcomeUnknown(record.tool, record.thread_id, key, moment(record.started_at), reason)
+
+
+def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
+    """Return what a person is asked: an interrupt's value, plain data."""
+    return {
+        "type": "tool_outcome_unknown",
+        "tool": doubt.record.tool,
+        "tool_call_id": call.record.tool_call_id,
+        "args": doubt.record.args,
+        "started_at": moment(doubt.record.started_at),
+        "holder": doubt.record.holder.partition("/")[0],
+        "key": call.key,
+        "attempt": doubt.token[:8],
+        "decisions": ["retry", "done", "skip"],
+        "answer_like": {"decision": "retry", "attempt": doubt.token[:8]},
+    }
+
+
+def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tuple[str, Any]:
+    """Return what a person has decided, and the result if one was given.
+
+    Args:
+        answer: A word, or `{"decision": ..., "result": ..., "attempt": ...}`.
+        attempt: The attempt that was asked about.
+        needs_name: Whether the answer must name it.
+
+    Raises:
+        InvalidInput: It is neither of those, or about another attempt.
+    """
+    said = answer if isinstance(answer, dict) else {"decision": answer}
+    if said.get("decision") not in ("retry", "done", "skip"):
+        raise InvalidInput(
+            f"{answer!r} is no answer to a tool whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
+            "{'decision': 'done', 'result': 'what the tool would have said'}"
+        )
+    if said.get("attempt", "" if needs_name else attempt) != attempt:
+        raise InvalidInput(
+            f"an earlier question about this call was answered {said['decision']!r}; say that this answer is about "
+            f"this attempt: {{'decision': {said['decision']!r}, 'attempt': {attempt!r}}}"
+        )
+    return said["decision"], said.get("result")
+
+
+def said(record: CallRecord, decision: str, result: Any) -> ToolMessage:
+    """Return what a person has said instead of a tool."""
+    if decision == "skip":
+        text = "It is not known whether this call was carried out. A person decided not to repeat it."
+    else:
+        text = "A person confirmed that this call was carried out." if result is None else str(result)
+    status: Literal["success", "error"] = "error" if decision == "skip" else "success"
+    return ToolMessage(text, name=record.tool, tool_call_id=record.tool_call_id, status=status)
