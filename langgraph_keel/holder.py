@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 from pathlib import Path
 
 _UNKNOWN = "-"
@@ -15,7 +16,11 @@ def this_holder() -> str:
     The machine is the boot and the space of process ids (containers share the first), both from Linux's `/proc`; where
     there is none they are `-`, and only the lease tells whether a holder is alive.
     """
-    pid = os.getpid()
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
     return "/".join((socket.gethostname().replace("/", "_"), _machine(), str(pid), _began(pid)))
 
 

@@ -9,7 +9,7 @@ refuses and answers with the result: one round trip. Settling is the second.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Generic, TypeAlias
 
 from langgraph_keel.core.cells import Cell, Shelf
@@ -83,7 +83,7 @@ class CallRecord:
     args: Any = None
 
 
-_FIELDS = {field.name for field in fields(CallRecord)}
+_FIELDS = tuple(field.name for field in fields(CallRecord))
 # What is empty or zero is not written.
 _UNSAID: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
@@ -266,7 +266,8 @@ class Ledger(Generic[Q, R]):
         return (yield from self._store.list_cells(shelf, prefix, None, 2))
 
     def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
-        said = {name: value for name, value in asdict(record).items() if value not in (None, "", 0, False)}
+        fields_of = ((name, getattr(record, name)) for name in _FIELDS)
+        said = {name: value for name, value in fields_of if value not in (None, "", 0, False)}
         return Cell(token, self._codec.encode([said]), body, record.thread_id, expires_at)
 
     def record_of(self, key: str, cell: Cell) -> CallRecord:
