@@ -29,7 +29,19 @@ def is_dead(holder: str) -> bool:
     parts = holder.rsplit("/", 3)
     if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
         return False
-    return _began(int(parts[2])) != parts[3]
+    began = _began(int(parts[2]))
+    # Where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead.
+    return _is_gone(int(parts[2])) if began == _UNKNOWN else began != parts[3]
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _machine() -> str:
@@ -48,4 +60,4 @@ def _began(pid: int) -> str:
         return _UNKNOWN
     # The second field, the name of the program in brackets, may hold anything; see proc(5). The state comes next.
     state, *fields = stat.rpartition(")")[2].split()
-    return _UNKNOWN if state in ("Z", "X") else fields[18]
+    return "over" if state in ("Z", "X") else fields[18]

@@ -11,7 +11,7 @@ from typing import Any
 from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.ledger import CLAIMED, HITS, TOOLS, UNKNOWN, CallRecord, Ledger
+from langgraph_keel.core.ledger import HITS, TOOLS, UNKNOWN, CallRecord, Ledger, is_lost
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.store import Store
 
@@ -93,12 +93,11 @@ def _hits(counts: Mapping[str, Cell], key: str, codec: Codec) -> int:
 
 
 def _call(key: str, record: CallRecord, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
-    is_lost = record.state == CLAIMED and (record.until <= now or is_dead(record.holder))
     return KeptCall(
         record.thread_id,
         key,
         record.tool,
-        UNKNOWN if is_lost else record.state,
+        UNKNOWN if is_lost(record, now, is_dead) else record.state,
         record.args,
         moment(record.started_at),
         None if record.ended_at is None else moment(record.ended_at),

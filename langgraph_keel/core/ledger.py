@@ -47,7 +47,7 @@ class CallRecord:
         tool_call_id: The model's name for the call.
         ended_at: When the tool ended.
         is_kept: Whether the result is there to be replayed.
-        nth: How many equal calls of the same task came before it, where the model has no name for them.
+        place: What else tells it from other calls of its task: the call it is made inside of, its number among equals.
         answers: How many answers of persons the call used, or has asked for so far.
         asked: How many of them were about the fate of an earlier attempt.
         is_persons: Whether its result uses a person's answer: it is replayed to the very same call only.
@@ -70,7 +70,7 @@ class CallRecord:
     task_id: str = ""
     run_id: str = ""
     tool_call_id: str = ""
-    nth: int = 0
+    place: str = ""
     ended_at: int | None = None
     is_kept: bool = False
     answers: int = 0
@@ -88,19 +88,9 @@ _FIELDS = tuple(field.name for field in fields(CallRecord))
 _UNSAID: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A call that is ours to make: until `record.until`, unless it is renewed."""
-
-    shelf: Shelf
-    key: str
-    token: str
-    record: CallRecord
-
-
 @dataclass(slots=True)
-class Draft:
-    """A claim on its way.
+class Claim:
+    """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way.
 
     Attributes:
         shelf: Where the call belongs.
@@ -141,7 +131,12 @@ class Doubtful:
     token: str
 
 
-Verdict: TypeAlias = Claim | Finished | Busy | Doubtful
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What stands there speaks for another call only, and must stay: this one needs a key of its own."""
+
+
+Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | Taken
 
 
 class Ledger(Generic[Q, R]):
@@ -162,11 +157,11 @@ class Ledger(Generic[Q, R]):
         self._tokens = tokens
         self._is_dead = is_dead
 
-    def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Draft:
+    def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Claim:
         """Return a claim that is not made yet. `mine.started_at` is now."""
-        return Draft(shelf, key, self._tokens(), mine)
+        return Claim(shelf, key, self._tokens(), mine)
 
-    def claim(self, draft: Draft, doubt: Doubtful | None = None) -> Plan[Q, R, Verdict]:
+    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Q, R, Verdict]:
         """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
 
         Args:
@@ -180,7 +175,7 @@ class Ledger(Generic[Q, R]):
             cell = self._cell(draft.token, draft.record)
             reply = yield from self._store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
             if reply.done:
-                return Claim(draft.shelf, draft.key, draft.token, draft.record)
+                return draft
             draft.expected, draft.record = None, mine
             if reply.cell is not None:
                 record = self.record_of(draft.key, reply.cell)
@@ -196,20 +191,20 @@ class Ledger(Generic[Q, R]):
 
     def _verdict(self, record: CallRecord, cell: Cell, mine: CallRecord) -> Verdict | None:
         """Return what a claim finds, or `None` if the call may be made."""
-        now = mine.started_at
-        if record.state == CLAIMED and record.until > now and not self._is_dead(record.holder):
+        is_same = is_same_call(record, mine)
+        if not is_same and speaks_for_one(record):
+            return Taken()
+        if record.state == CLAIMED and not is_lost(record, mine.started_at, self._is_dead):
             return Busy(record)
         if record.state in (CLAIMED, UNKNOWN):
             return Doubtful(record, cell.token)
         if record.state != DONE:
             return None
-        if is_same_call(record, mine):
-            # Whatever became of the tool meanwhile, and however old it is. Without a result it must not run in silence.
-            return Finished(record, cell.body, cell.token) if record.is_kept else Doubtful(record, cell.token)
-        is_fresh = cell.expires_at is None or cell.expires_at > now
-        is_current = is_fresh and record.version == mine.version
-        may_be_used = record.is_kept and is_current and not record.is_persons
-        return Finished(record, cell.body, cell.token) if may_be_used else None
+        if not record.is_kept:
+            return Doubtful(record, cell.token)  # the very same call has ended: it must not run again in silence
+        is_current = record.version == mine.version and (cell.expires_at is None or cell.expires_at > mine.started_at)
+        # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
+        return Finished(record, cell.body, cell.token) if is_same or is_current else None
 
     def renew(self, claim: Claim, until: int) -> Plan[Q, R, bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
@@ -217,7 +212,7 @@ class Ledger(Generic[Q, R]):
         reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, cell)
         return reply.done
 
-    def withdraw(self, draft: Draft, now: int) -> Plan[Q, R, None]:
+    def withdraw(self, draft: Claim, now: int) -> Plan[Q, R, None]:
         """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
 
         A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
@@ -233,7 +228,7 @@ class Ledger(Generic[Q, R]):
             reply = yield from self._store.swap_cell(draft.shelf, draft.key, token, self._without(draft, cell, now))
             done = reply.done
 
-    def _without(self, draft: Draft, cell: Cell | None, now: int) -> Cell:
+    def _without(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
         """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
         if cell is not None and cell.token != draft.token:
             return replace(cell, token=self._tokens())
@@ -244,7 +239,7 @@ class Ledger(Generic[Q, R]):
         """Return how a call ended, ready to be written: more than once does no harm."""
         return self._cell(self._tokens(), record, result, expires_at)
 
-    def settle(self, claim: Claim | Draft, settlement: Cell) -> Plan[Q, R, bool]:
+    def settle(self, claim: Claim, settlement: Cell) -> Plan[Q, R, bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
         reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
         return reply.done
@@ -286,8 +281,20 @@ class Ledger(Generic[Q, R]):
 
 def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
     """Return whether a call is the very one that was made: of the same task, and by the same name."""
-    places = [(call.task_id, call.tool_call_id, call.nth) for call in (record, mine)]
+    places = [(call.task_id, call.tool_call_id, call.place) for call in (record, mine)]
     return bool(mine.task_id) and places[0] == places[1]
+
+
+def speaks_for_one(record: CallRecord) -> bool:
+    """Return whether a record is of no use to other calls: it used a person's answer, or asks, or has no result."""
+    return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
+
+
+def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:
+    """Return whether nobody knows how a call ended, as far as can be seen from here."""
+    if record.state == CLAIMED:
+        return record.until <= now or is_dead(record.holder)
+    return record.state == UNKNOWN
 
 
 def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.ledger import HITS
+from langgraph_keel.core.ledger import HITS, TOOLS
 from langgraph_keel.core.plan import Plan, run
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.tools.calls import Call
@@ -62,6 +62,10 @@ class Account:
     def __init__(self, saver: KeelSaver, keeper: Keeper) -> None:
         self._saver = saver
         self._keeper = keeper
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked: what was counted so far, the other one writes."""
         self._lock = Lock()
         self._hits = self._misses = 0
         self._saved = 0.0
@@ -101,7 +105,9 @@ class Account:
     def _add(self, counted: _Counted, more: int) -> Plan[Any, Any, None]:
         store, codec = self._saver._backend.checkpoints.store, self._saver._codec
         shelf = Shelf(counted.thread_id, HITS)
-        expected, total, done = None, more, False
+        expected, total = None, more
+        # A call that was deleted meanwhile leaves no count behind.
+        done = not (yield from store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key]))
         while not done:
             cell = Cell(secrets.token_hex(16), codec.encode([total]), origin=counted.origin)
             reply = yield from store.swap_cell(shelf, counted.key, expected, cell)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -21,15 +24,16 @@ from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.holder import is_dead, this_holder
 from langgraph_keel.saver import KeelSaver
+from langgraph_keel.tools import turns
 from langgraph_keel.tools.account import Account, CacheStats
 from langgraph_keel.tools.calls import Call, place_of, shelf_of
-from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Run, Steps, ToolDriver
+from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.kept import KeptTool, with_argument
-from langgraph_keel.tools.keys import arguments_of, key_of, version_of
+from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.policy import ToolPolicy
 from langgraph_keel.tools.settling import read_result, settled
-from langgraph_keel.tools.turns import Running, Ticket, turns_of
+from langgraph_keel.tools.turns import Running, Ticket, arrive
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
@@ -38,6 +42,8 @@ if TYPE_CHECKING:
 Execute: TypeAlias = Callable[[Any], Any]
 SECRETS = Shelf(None, "secret")
 _VERSIONS = 1000
+_AT_EXIT = 2.0
+"""Seconds that the end of a program waits for each cache."""
 
 
 class ToolCache:
@@ -96,6 +102,7 @@ class ToolCache:
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
         self._running = Running()
+        _CACHES.add(self)
 
     def __enter__(self) -> Self:
         """Return the cache itself."""
@@ -188,16 +195,10 @@ class ToolCache:
         self, tool: BaseTool, args: Mapping[str, Any], call_id: str, config: RunnableConfig, make: Callable[[str], Any]
     ) -> Steps:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key."""
-        try:
-            valid = arguments_of(tool, args)
-        except ValueError:
-            # The tool says itself what is wrong with them; nothing will have been done.
-            return (yield Run((None, ""), partial(make, "")))
-        name = call_id or f"{tool.name} {sorted(valid)}"
-        ticket = turns_of(config).arrive(name)
+        ticket = arrive(config)
         try:
             secret = yield from self._known_secret()
-            call = self._call(tool, valid, call_id, config, ticket, secret, make)
+            call = self._call(tool, args, call_id, config, ticket, secret, make)
             return (yield from self._flow(config).answer(call))
         finally:
             ticket.leave()
@@ -213,10 +214,12 @@ class ToolCache:
         make: Callable[[str], Any],
     ) -> Call:
         policy = self.policy_of(tool.name) or self._default
-        place = place_of(config)
-        shelf, scope = shelf_of(policy.scope, place, config)
+        where = place_of(config)
+        shelf, scope = shelf_of(policy.scope, where, config)
         context = self._context(config) if callable(self._context) else self._context
-        ignore = {*policy.ignore, *([policy.idempotency_argument] if policy.idempotency_argument else [])}
+        argument = policy.idempotency_argument
+        valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
+        key = key_of(secret, tool.name, (scope, context), valid)
         record = CallRecord(
             tool.name,
             self._version(tool, policy),
@@ -225,16 +228,15 @@ class ToolCache:
             0,
             this_holder(),
             secrets.token_hex(16),
-            place.thread_id,
-            place.checkpoint_id,
-            place.task_id,
-            place.run_id,
+            where.thread_id,
+            where.checkpoint_id,
+            where.task_id,
+            where.run_id,
             call_id,
-            0 if call_id else ticket.nth,
+            ticket.name(call_id, key),
             cost=policy.cost,
-            args=dict(args) if self._stores_arguments else None,
+            args=canonical(tool.name, valid) if self._stores_arguments else None,
         )
-        key = key_of(secret, tool.name, (scope, context), args, ignore)
         return Call(policy, shelf, key, record, config, ticket, make)
 
     def _version(self, tool: BaseTool, policy: ToolPolicy) -> str:
@@ -326,6 +328,31 @@ class ToolCache:
             raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
         (whole,) = self.saver._codec.decode(found)
         return whole
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked. Happens by itself."""
+        self._keeper.forget()
+        self._account.forget()
+        self._running = Running()
+
+
+_CACHES: WeakSet[ToolCache] = WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for cache in list(_CACHES):
+        cache.close(_AT_EXIT)
+
+
+def _after_fork() -> None:
+    turns.forget()
+    for cache in list(_CACHES):
+        cache.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _now() -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.ledger import TOOLS, CallRecord
 from langgraph_keel.errors import InvalidConfig
 from langgraph_keel.tools.policy import Scope, ToolPolicy
-from langgraph_keel.tools.turns import SCRATCHPAD, Ticket
+from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, watched
 
 _RUNTIME = "__pregel_runtime"
 
@@ -115,19 +114,16 @@ class Answers:
         if scratchpad is None:
             yield
             return
-        watched = copy(scratchpad)
-        object.__setattr__(watched, "interrupt_counter", lambda: self._noted(scratchpad.interrupt_counter()))
-        self._configurable[SCRATCHPAD] = watched
+        self._configurable[SCRATCHPAD] = watched(scratchpad, self._ticket, self._note)
         try:
             yield
         finally:
             self._configurable[SCRATCHPAD] = scratchpad
 
-    def _noted(self, place: int) -> int:
+    def _note(self) -> None:
         self.count += 1
         if self.count >= self._promised:
             self._ticket.begin()
-        return place
 
 
 def pass_over(config: Mapping[str, Any], answers: int) -> None:

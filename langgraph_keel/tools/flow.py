@@ -7,17 +7,18 @@ wait a moment. The drivers below carry them out for threads and for loops.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any, TypeAlias
 
 from langchain_core.messages import ToolMessage
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.core.cells import Cell
 from langgraph_keel.core.codec import Codec
@@ -32,6 +33,8 @@ from langgraph_keel.core.ledger import (
     Doubtful,
     Finished,
     Ledger,
+    Taken,
+    Verdict,
     is_same_call,
 )
 from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, run
@@ -48,16 +51,12 @@ _MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5
 """Seconds between two looks: at whose turn it is, at a call that somebody else is making, and at most."""
 _ERROR = 500
 """Characters of an error that are kept."""
-Known: TypeAlias = frozenset[tuple[str | None, str]]
-# Calls that are being made in this context, by thread and key: a tool that makes its own call must not wait for itself.
-_making: ContextVar[Known] = ContextVar("keel_making", default=frozenset())
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A request: run the tool. `name` is the call's, by thread and key."""
+    """A request: run the tool."""
 
-    name: tuple[str | None, str]
     execute: Callable[[], Any]
 
 
@@ -81,13 +80,7 @@ class ToolDriver:
         """Run the tool, wait, or send to the store."""
         if isinstance(request, Pause):
             return time.sleep(request.seconds)
-        if not isinstance(request, Run):
-            return self._store.send(request)
-        token = _making.set(_making.get() | {request.name})
-        try:
-            return request.execute()
-        finally:
-            _making.reset(token)
+        return request.execute() if isinstance(request, Run) else self._store.send(request)
 
 
 class AsyncToolDriver:
@@ -100,13 +93,7 @@ class AsyncToolDriver:
         """Run the tool, wait, or send to the store."""
         if isinstance(request, Pause):
             return await asyncio.sleep(request.seconds)
-        if not isinstance(request, Run):
-            return await self._store.send(request)
-        token = _making.set(_making.get() | {request.name})
-        try:
-            return await request.execute()
-        finally:
-            _making.reset(token)
+        return await (request.execute() if isinstance(request, Run) else self._store.send(request))
 
 
 class Flow:
@@ -145,8 +132,8 @@ class Flow:
 
     def answer(self, call: Call) -> Steps:
         """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
-        if _name(call) in _making.get():
-            return (yield Run(_name(call), partial(call.execute, call.record.lineage)))
+        if call.ticket.is_in_itself:
+            return (yield Run(partial(call.execute, call.record.lineage)))
         try:
             return (yield from self._answered(call))
         finally:
@@ -156,8 +143,11 @@ class Flow:
         pause, ticket = _SOON, call.ticket
         doubt: Doubtful | None = None
         while True:
-            self._running.begin(ticket, call.record.thread_id, call.record.checkpoint_id, call.key)
+            self._running.begin(ticket, call.record.thread_id, call.record.checkpoint_id)
             verdict = yield from self._claim(call, doubt)
+            if isinstance(verdict, Taken):
+                call, doubt = _by_a_key_of_its_own(call), None
+                continue
             if isinstance(verdict, Busy):
                 doubt = None
                 self._running.end(ticket)
@@ -167,7 +157,7 @@ class Flow:
                 continue
             if isinstance(verdict, Claim):
                 return (yield from self._make(call, verdict))
-            yield from _wait_for(lambda: ticket.is_next)
+            yield from self._wait_for(lambda: ticket.is_next)
             call, doubt, settled = yield from self._settled(call, verdict)
             if doubt is None:
                 return settled
@@ -189,7 +179,22 @@ class Flow:
         call, settled = yield from self._judge(call, verdict)
         return call, verdict if settled is None else None, settled
 
-    def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Claim | Finished | Busy | Doubtful]:
+    def _wait_for(self, is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
+        """Wait, but not for ever: to ask in another order is better than to hang."""
+        pause, waited = _MOMENT, 0.0
+        while not is_so() and waited * 1000 < self._lease:
+            yield Pause(pause)
+            pause, waited = min(pause * 1.5, _LATE), waited + pause
+
+    def _let_others_end(self, call: Call) -> Plan[Any, Any, None]:
+        """Wait for the other calls of a step: an async graph cancels them when one raises, which puts them in doubt."""
+        call.ticket.begin()
+        self._running.end(call.ticket)
+        where = call.record.thread_id, call.record.checkpoint_id
+        if call.ticket.outer is None:
+            yield from self._wait_for(lambda: not self._running.is_any(*where))
+
+    def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Verdict]:
         now = self._clock()
         record = replace(call.record, started_at=now, until=now + self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)
@@ -207,14 +212,18 @@ class Flow:
         has_begun = False
         self._keeper.hold(claim)
         try:
-            yield from _wait_for(lambda: call.ticket.is_next)
+            yield from self._wait_for(lambda: call.ticket.is_next)
             has_begun = True
             self._account.note_miss()
             with answers.counted():
-                result = yield Run(_name(call), partial(call.execute, claim.record.lineage))
-        except GraphBubbleUp:
-            asked = answers.count + claim.record.asked
-            yield from self._give_up(claim, WAITING, answers=asked)
+                result = yield Run(partial(call.execute, claim.record.lineage))
+        except GraphInterrupt:
+            yield from self._give_up(claim, WAITING, answers=answers.count + claim.record.asked)
+            raise
+        except GraphBubbleUp as error:
+            # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
+            state = DONE if isinstance(error, ParentCommand) else UNKNOWN
+            yield from self._give_up(claim, state, answers=answers.count + claim.record.asked)
             raise
         except Exception as error:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
@@ -298,10 +307,7 @@ class Flow:
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
-            # An async graph cancels the other calls of the step when one raises, and would put them in doubt, too.
-            where, midst = (call.record.thread_id, call.record.checkpoint_id), {key for _, key in _making.get()}
-            self._running.end(call.ticket)
-            yield from _wait_for(lambda: not self._running.is_any(*where, midst))
+            yield from self._let_others_end(call)
             raise outcome_unknown(doubt.record, call.key)
         decision, result, asked = asked_person(call, doubt)
         record = replace(call.record, asked=asked, answers=asked)
@@ -311,16 +317,11 @@ class Flow:
         body = self._codec.encode([message])
         begun = replace(record, started_at=doubt.record.started_at, until=doubt.record.until)
         ended = replace(begun, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
-        yield from self._ledger.settle_doubt(call.shelf, call.key, doubt, ended, body)
-        return call, message
+        is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt, ended, body)
+        return call, message if is_said else None
 
 
-def _name(call: Call) -> tuple[str | None, str]:
-    return call.shelf.thread_id, call.key
-
-
-def _wait_for(is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
-    pause = _MOMENT
-    while not is_so():
-        yield Pause(pause)
-        pause = min(pause * 1.5, _LATE)
+def _by_a_key_of_its_own(call: Call) -> Call:
+    record = call.record
+    text = json.dumps([call.key, record.task_id, record.tool_call_id, record.place])
+    return replace(call, key=sha256(text.encode()).hexdigest())

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from threading import Condition, Thread
 from time import monotonic
-from weakref import WeakSet
 
 from langgraph_keel.core.ledger import Claim
 
@@ -16,17 +14,6 @@ _log = logging.getLogger(__name__)
 Job = Callable[[], object]
 _IDLE = 10.0
 """Seconds without anything to do after which a keeper's thread ends."""
-_KEEPERS: WeakSet[Keeper] = WeakSet()
-
-
-def _after_fork() -> None:
-    """Forget, in a process that was forked, the thread and the claims, which are the parent's."""
-    for keeper in _KEEPERS:
-        keeper._forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Keeper:
@@ -40,10 +27,10 @@ class Keeper:
     def __init__(self, period: float, renew: Callable[[Claim], bool]) -> None:
         self._period = period
         self._renew = renew
-        self._forget()
-        _KEEPERS.add(self)
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked: the thread and the claims are the other one's."""
         self._changed = Condition()
         self._held: dict[str, tuple[float, Claim]] = {}
         self._jobs: list[Job] = []
@@ -99,19 +86,20 @@ class Keeper:
                     self._thread = None
                     return None
             jobs, self._jobs, self._is_busy = self._jobs, [], True
-            return jobs, self._due()
+            claims = self._due()
+            for (
+                claim
+            ) in claims:  # the next time, whether it works or not: a store that fails is not asked at once again
+                self._held[claim.token] = monotonic() + self._period, claim
+            return jobs, claims
 
     def _due(self) -> list[Claim]:
         now = monotonic()
         return [claim for at, claim in self._held.values() if at <= now]
 
     def _renewed(self, claim: Claim) -> None:
-        is_ours = self._renew(claim)
-        with self._changed:
-            is_held = self._held.pop(claim.token, None) is not None
-            if is_ours and is_held:
-                self._held[claim.token] = monotonic() + self._period, claim
-        if is_held and not is_ours:
+        if not self._renew(claim) and claim.token in self._held:
+            self.drop(claim)
             _log.warning("tool %r runs, but its claim was taken over by somebody else", claim.record.tool)
 
     def _attempt(self, job: Job) -> None:

@@ -20,6 +20,7 @@ from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path, PurePath
 from typing import Any
@@ -27,7 +28,8 @@ from uuid import UUID
 
 import rfc8785
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel
+from pydantic import BaseModel, create_model
+from pydantic.errors import PydanticUserError
 
 from langgraph_keel.errors import InvalidInput
 
@@ -37,21 +39,52 @@ _TAG = "$keel"
 _NAMED = (datetime, date, time, UUID, Decimal, PurePath)
 
 
-def arguments_of(tool: BaseTool | None, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call as the tool's schema has them, without those that are injected.
+def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
+    """Return the arguments of a call as the tool's own schema has them, without those that are injected.
 
     Args:
         tool: The tool; one whose schema is plain JSON Schema, as those of MCP, gets the arguments as they are.
-        args: What the model gave.
-
-    Raises:
-        ValueError: They do not fit the schema (pydantic's `ValidationError`).
+        args: What the model gave. Where it does not fit the schema, it is taken as it is: the tool will refuse it.
+        ignore: Names of arguments that make no difference, and may be missing.
     """
-    schema: Any = tool.tool_call_schema if tool is not None else None
-    if not (inspect.isclass(schema) and issubclass(schema, BaseModel)):
-        return dict(args)
-    model = schema.model_validate(dict(args))
-    return {name: getattr(model, name) for name in schema.model_fields} | dict(model.model_extra or {})
+    model, injected = _model_of(tool.get_input_schema(), _names_in(tool.tool_call_schema), frozenset(ignore))
+    given = {name: value for name, value in args.items() if name not in injected}
+    if model is None:
+        return given
+    try:
+        valid = model.model_validate(given)
+    except ValueError:
+        return given
+    # A default that is made anew each time (an id, a time) would make every call another one.
+    said = {
+        name
+        for name, field in model.model_fields.items()
+        if name not in injected and (name in valid.model_fields_set or field.default_factory is None)
+    }
+    return {name: getattr(valid, name) for name in said} | dict(valid.model_extra or {})
+
+
+def _names_in(schema: Any) -> frozenset[str] | None:
+    return frozenset(schema.model_fields) if _is_model(schema) else None
+
+
+def _is_model(schema: Any) -> bool:
+    return inspect.isclass(schema) and issubclass(schema, BaseModel)
+
+
+@lru_cache(maxsize=1000)
+def _model_of(
+    schema: Any, known: frozenset[str] | None, ignore: frozenset[str]
+) -> tuple[type[BaseModel] | None, frozenset[str]]:
+    """Return the model to validate with, in which what nobody gives may be missing; and the names that are injected.
+
+    LangChain's `tool_call_schema` would not do: it drops aliases, settings (`extra="allow"`) and validators.
+    """
+    if known is None or not _is_model(schema):
+        return None, frozenset(ignore)
+    injected = frozenset(schema.model_fields) - known
+    missing: dict[str, Any] = dict.fromkeys(injected | ignore & frozenset(schema.model_fields), (Any, None))
+    return create_model(schema.__name__, __base__=schema, **missing) if missing else schema, injected | ignore
 
 
 def version_of(tool: BaseTool | None, declared: str | None) -> str:
@@ -61,7 +94,10 @@ def version_of(tool: BaseTool | None, declared: str | None) -> str:
     if tool is None:
         return ""
     schema: Any = tool.tool_call_schema
-    shown = schema.model_json_schema() if inspect.isclass(schema) and issubclass(schema, BaseModel) else schema
+    try:
+        shown = schema.model_json_schema() if _is_model(schema) else schema
+    except PydanticUserError:  # a type that JSON Schema has no word for
+        shown = repr(schema.model_fields)
     text = json.dumps([tool.name, shown, _source(tool)], sort_keys=True, default=repr)
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
@@ -74,9 +110,7 @@ def _source(tool: BaseTool) -> str:
         return f"{getattr(what, '__module__', '')}.{getattr(what, '__qualname__', '')}"
 
 
-def key_of(
-    secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, Any], ignore: Collection[str] = ()
-) -> str:
+def key_of(secret: bytes, tool: str, scope: Sequence[str], args: Mapping[str, Any]) -> str:
     """Return the key of a call: 64 hexadecimal digits.
 
     Args:
@@ -84,17 +118,24 @@ def key_of(
         tool: The tool's name.
         scope: What else must be the same: a run, a tenant, a model's version.
         args: The validated arguments, in any order.
-        ignore: Names of arguments that make no difference.
 
     Raises:
         InvalidInput: An argument is of a type that has no canonical form, nested too deep, or holds itself.
     """
-    kept = {name: value for name, value in args.items() if name not in ignore}
     try:
-        text = rfc8785.dumps(["keel.tool.1", tool, list(scope), _canonical(kept, f"tool {tool!r}, arguments")])
+        text = rfc8785.dumps(["keel.tool.1", tool, list(scope), canonical(tool, args)])
     except (RecursionError, UnicodeEncodeError, rfc8785.CanonicalizationError) as error:
         raise InvalidInput(f"the arguments of tool {tool!r} have no canonical form: {error}") from error
     return hmac.new(secret, text, sha256).hexdigest()
+
+
+def canonical(tool: str, args: Mapping[str, Any]) -> Any:
+    """Return the arguments of a tool's call as plain JSON, in which different values differ.
+
+    Raises:
+        InvalidInput: An argument is of a type that has no canonical form.
+    """
+    return _canonical(dict(args), f"tool {tool!r}, arguments")
 
 
 def _canonical(value: Any, where: str) -> Any:

@@ -8,23 +8,13 @@ from typing import Any
 
 from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.ledger import CLAIMED, DONE, FAILED, UNKNOWN, CallRecord, Doubtful, Ledger
+from langgraph_keel.core.ledger import DONE, FAILED, Doubtful, Ledger, is_lost
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.holder import is_dead
 from langgraph_keel.tools.doubts import decision_of, said
 from langgraph_keel.tools.results import is_meant, place_of
-
-
-def is_unknown(record: CallRecord, now: int) -> bool:
-    """Return whether nobody knows how a call ended, as far as can be seen from this machine."""
-    is_over = record.until <= now or is_dead(record.holder)
-    return (
-        record.state == UNKNOWN
-        or (record.state == CLAIMED and is_over)
-        or (record.state == DONE and not record.is_kept)
-    )
 
 
 def settled(
@@ -34,7 +24,7 @@ def settled(
     decision_of(decision)
     key, cell = yield from _one(ledger, shelf, key)
     record = ledger.record_of(key, cell)
-    if not is_unknown(record, now):
+    if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     body = b""
     if decision == "retry":

@@ -1,4 +1,4 @@
-"""Whose turn it is: which call of a task gets which answer, and which calls are under way.
+"""Whose turn it is: which call of a task gets which answer, which is made inside of which, which are on their way.
 
 All calls of one `ToolNode` are one task of LangGraph, and its n-th `interrupt()` gets the n-th answer, whoever calls
 it. Without a ledger the tools begin in the order of the calls, nearly always; with one, each makes a trip to the store
@@ -9,7 +9,8 @@ in which they came, and one that is known to have asked comes to its question be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,18 +19,41 @@ SCRATCHPAD = "__pregel_scratchpad"
 
 
 class Ticket:
-    """One call's place among those of its task."""
+    """One call's place among those of its task.
 
-    def __init__(self, turns: Turns, nth: int) -> None:
+    Args:
+        turns: The calls that it is one of.
+        outer: The call inside of which it is made: by a tool that calls a tool. Such a call waits for no turn: in which
+            order a tool does its work is the tool's business.
+    """
+
+    def __init__(self, turns: Turns, outer: Ticket | None = None) -> None:
         self._turns = turns
-        self.nth = nth
-        """How many equal calls of this task came before it."""
-        self.has_begun = False
+        self.outer = outer
+        self.has_begun = outer is not None
+        self.inside = Turns()
+        self.key = ""
+        self._path = ""
+
+    def name(self, call_id: str, key: str) -> str:
+        """Return what tells the call from the others of its task, beside its id: the same at every attempt."""
+        above = self.outer._path if self.outer else ""
+        number = "" if call_id else f"#{self._turns.count(key)}"
+        self.key, self._path = key, f"{above}{call_id}{number}/"
+        return above + number
+
+    @property
+    def is_in_itself(self) -> bool:
+        """Whether a tool has made its own call: it must not wait for itself."""
+        outer = self.outer
+        while outer is not None and outer.key != self.key:
+            outer = outer.outer
+        return outer is not None
 
     @property
     def is_next(self) -> bool:
         """Whether all that came before it have begun, or are over."""
-        return self._turns.is_next(self)
+        return self.has_begun or self._turns.is_next(self)
 
     def begin(self) -> None:
         """Let the next one begin."""
@@ -48,13 +72,18 @@ class Turns:
         self._tickets: list[Ticket] = []
         self._came: Counter[str] = Counter()
 
-    def arrive(self, name: str) -> Ticket:
-        """Return the place of a call, which is called `name` by the model, or by its key if it has no name."""
+    def arrive(self, outer: Ticket | None = None) -> Ticket:
+        """Return the place of a call that comes now."""
+        ticket = Ticket(self, outer)
         with self._lock:
-            ticket = Ticket(self, self._came[name])
-            self._came[name] += 1
             self._tickets.append(ticket)
-            return ticket
+        return ticket
+
+    def count(self, key: str) -> int:
+        """Return how many calls with this key were counted before."""
+        with self._lock:
+            self._came[key] += 1
+            return self._came[key] - 1
 
     def is_next(self, ticket: Ticket) -> bool:
         """Return whether all that came before a call have begun, or are over."""
@@ -69,42 +98,81 @@ class Turns:
                 self._tickets.remove(ticket)
 
 
-# LangGraph makes this function anew for each attempt at a task, and all of the task's calls share it.
-_turns: WeakKeyDictionary[Any, Turns] = WeakKeyDictionary()
-_turns_lock = Lock()
+class _Tasks:
+    """The attempts at tasks, and the calls that are made by a tool, as LangGraph's scratchpads tell them apart.
+
+    All calls of a task share its scratchpad's `get_null_resume`; a retry by policy gets a new `interrupt_counter`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.turns: WeakKeyDictionary[Any, tuple[Any, Turns]] = WeakKeyDictionary()
+        self.outer: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
+
+    def arrive(self, scratchpad: Any) -> Ticket:
+        counter = scratchpad.interrupt_counter
+        with self.lock:
+            outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's own cannot be referred to
+            if outer is not None:
+                return outer.inside.arrive(outer)
+            known, turns = self.turns.get(scratchpad.get_null_resume, (None, Turns()))
+            turns = turns if known is counter else Turns()
+            self.turns[scratchpad.get_null_resume] = counter, turns
+        return turns.arrive()
 
 
-def turns_of(config: Mapping[str, Any]) -> Turns:
-    """Return the calls of the task that a config is of; those of no task have no others beside them."""
+_tasks = _Tasks()
+
+
+def forget() -> None:
+    """Begin anew, in a process that was forked: another one's calls have their turns there, and may hold the lock."""
+    global _tasks
+    _tasks = _Tasks()
+
+
+def arrive(config: Mapping[str, Any]) -> Ticket:
+    """Return the place of a call that comes now, among those of the task that its config is of."""
     scratchpad: Any = (config.get("configurable") or {}).get(SCRATCHPAD)
-    if scratchpad is None:
-        return Turns()
-    with _turns_lock:
-        return _turns.setdefault(scratchpad.get_null_resume, Turns())
+    return Turns().arrive() if scratchpad is None else _tasks.arrive(scratchpad)
+
+
+def watched(scratchpad: Any, ticket: Ticket, noted: Callable[[], None]) -> Any:
+    """Return a scratchpad that tells of every `interrupt()`, and in which calls know what they are made inside of."""
+
+    def counter() -> int:
+        place: int = scratchpad.interrupt_counter()
+        noted()
+        return place
+
+    twin = copy(scratchpad)
+    object.__setattr__(twin, "interrupt_counter", counter)
+    with _tasks.lock:
+        _tasks.outer[counter] = ticket
+    return twin
 
 
 class Running:
     """The calls of a cache that are on their way in this process, from their claim to their stored result.
 
-    Not among them: those that wait for somebody else, or are about to raise a doubt.
+    Not among them: those that wait for somebody else, are about to raise a doubt, or are made inside of another.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._calls: dict[Ticket, tuple[str, str, str]] = {}
+        self._calls: dict[Ticket, tuple[str, str]] = {}
 
-    def begin(self, ticket: Ticket, thread_id: str, checkpoint_id: str, key: str) -> None:
+    def begin(self, ticket: Ticket, thread_id: str, checkpoint_id: str) -> None:
         """Note a call that is on its way from now on."""
-        with self._lock:
-            self._calls[ticket] = thread_id, checkpoint_id, key
+        if ticket.outer is None:
+            with self._lock:
+                self._calls[ticket] = thread_id, checkpoint_id
 
     def end(self, ticket: Ticket) -> None:
         """Note that it is over, or waits."""
         with self._lock:
             self._calls.pop(ticket, None)
 
-    def is_any(self, thread_id: str, checkpoint_id: str, midst: Collection[str]) -> bool:
-        """Return whether calls are on their way at a checkpoint, but for those in whose midst the caller is."""
+    def is_any(self, thread_id: str, checkpoint_id: str) -> bool:
+        """Return whether calls are on their way at a checkpoint."""
         with self._lock:
-            calls = list(self._calls.values())
-        return any(call[:2] == (thread_id, checkpoint_id) and call[2] not in midst for call in calls)
+            return (thread_id, checkpoint_id) in self._calls.values()
