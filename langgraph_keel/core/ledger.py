@@ -41,6 +41,7 @@ class CallRecord:
         holder: Who claimed it: host, process, and which of them (see `langgraph_keel.holder`).
         lineage: The idempotency key: the same for every attempt at one call, until that is settled for good.
         thread_id: The thread it was made in.
+        checkpoint_ns: The namespace of the graph that made it.
         checkpoint_id: The checkpoint whose step made it.
         task_id: The task of that step.
         run_id: The run, as `delete_for_runs` knows it.
@@ -66,6 +67,7 @@ class CallRecord:
     holder: str
     lineage: str
     thread_id: str = ""
+    checkpoint_ns: str = ""
     checkpoint_id: str = ""
     task_id: str = ""
     run_id: str = ""
@@ -193,7 +195,10 @@ class Ledger(Generic[Q, R]):
         """Return what a claim finds, or `None` if the call may be made."""
         is_same = is_same_call(record, mine)
         if not is_same and speaks_for_one(record):
-            return Taken()
+            if not is_past(record, mine):
+                return Taken()
+            if record.state in (DONE, WAITING):
+                return None
         if record.state == CLAIMED and not is_lost(record, mine.started_at, self._is_dead):
             return Busy(record)
         if record.state in (CLAIMED, UNKNOWN):
@@ -288,6 +293,13 @@ def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
 def speaks_for_one(record: CallRecord) -> bool:
     """Return whether a record is of no use to other calls: it used a person's answer, or asks, or has no result."""
     return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
+
+
+def is_past(record: CallRecord, mine: CallRecord) -> bool:
+    """Return whether nobody will resume a call: it is of no step, or of another one of the same graph and thread."""
+    places = [(call.thread_id, call.checkpoint_ns) for call in (record, mine)]
+    is_of_another_step = places[0] == places[1] and record.checkpoint_id != mine.checkpoint_id
+    return not record.task_id or is_of_another_step
 
 
 def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:

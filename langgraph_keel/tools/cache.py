@@ -229,6 +229,7 @@ class ToolCache:
             this_holder(),
             secrets.token_hex(16),
             where.thread_id,
+            where.checkpoint_ns,
             where.checkpoint_id,
             where.task_id,
             where.run_id,

@@ -16,16 +16,17 @@ from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.ledger import TOOLS, CallRecord
 from langgraph_keel.errors import InvalidConfig
 from langgraph_keel.tools.policy import Scope, ToolPolicy
-from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, watched
+from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, making, watched
 
 _RUNTIME = "__pregel_runtime"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is made. Empty where the config does not say."""
+    """Where a call is made. Empty where the config does not say; `checkpoint_ns` is that of the graph."""
 
     thread_id: str
+    checkpoint_ns: str
     checkpoint_id: str
     task_id: str
     run_id: str
@@ -47,6 +48,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
     run_id = (config.get("metadata") or {}).get("run_id") or configurable.get("run_id")
     return Place(
         thread_id_of(thread_id),
+        str(getattr(info, "checkpoint_ns", None) or "").rpartition("|")[0],
         str(getattr(info, "checkpoint_id", None) or ""),
         str(getattr(info, "task_id", None) or ""),
         "" if run_id is None else text_of(str(run_id), "run_id"),
@@ -112,7 +114,8 @@ class Answers:
             self._ticket.begin()
         scratchpad = self._configurable.get(SCRATCHPAD)
         if scratchpad is None:
-            yield
+            with making(self._ticket):
+                yield
             return
         self._configurable[SCRATCHPAD] = watched(scratchpad, self._ticket, self._note)
         try:

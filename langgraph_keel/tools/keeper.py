@@ -9,6 +9,7 @@ from threading import Condition, Thread
 from time import monotonic
 
 from langgraph_keel.core.ledger import Claim
+from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
 Job = Callable[[], object]
@@ -105,6 +106,8 @@ class Keeper:
     def _attempt(self, job: Job) -> None:
         try:
             job()
+        except StoreClosed as error:
+            _log.debug("the ledger of tool calls was not written: %s", error)  # as the program wanted it
         except Exception as error:
             # The lease will run out, and the call's outcome be unknown: safe, and for others to see.
             _log.warning("the ledger of tool calls could not be written: %s", error)

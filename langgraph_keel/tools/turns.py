@@ -9,7 +9,9 @@ in which they came, and one that is known to have asked comes to its question be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from threading import Lock
 from typing import Any
@@ -130,10 +132,27 @@ def forget() -> None:
     _tasks = _Tasks()
 
 
+# The call that is being made in this context, for configs that are of no task: tools may be called outside of graphs.
+_making: ContextVar[Ticket | None] = ContextVar("keel_making", default=None)
+
+
 def arrive(config: Mapping[str, Any]) -> Ticket:
     """Return the place of a call that comes now, among those of the task that its config is of."""
     scratchpad: Any = (config.get("configurable") or {}).get(SCRATCHPAD)
-    return Turns().arrive() if scratchpad is None else _tasks.arrive(scratchpad)
+    if scratchpad is not None:
+        return _tasks.arrive(scratchpad)
+    outer = _making.get()
+    return outer.inside.arrive(outer) if outer else Turns().arrive()
+
+
+@contextmanager
+def making(ticket: Ticket) -> Iterator[None]:
+    """Let calls of this context know what they are made inside of."""
+    token = _making.set(ticket)
+    try:
+        yield
+    finally:
+        _making.reset(token)
 
 
 def watched(scratchpad: Any, ticket: Ticket, noted: Callable[[], None]) -> Any:
