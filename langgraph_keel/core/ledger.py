@@ -250,10 +250,18 @@ class Ledger(Generic[Q, R]):
         return reply.done
 
     def settle_doubt(
-        self, shelf: Shelf, key: str, doubt: Doubtful, record: CallRecord, body: bytes
+        self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes
     ) -> Plan[Q, R, bool]:
-        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip."""
-        reply = yield from self._store.swap_cell(shelf, key, doubt.token, self._cell(self._tokens(), record, body))
+        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
+
+        Args:
+            shelf: Where the call belongs.
+            key: The hash of the call.
+            expected: The token of the doubt.
+            record: How it ended.
+            body: What the person has said in the place of the tool.
+        """
+        reply = yield from self._store.swap_cell(shelf, key, expected, self._cell(self._tokens(), record, body))
         return reply.done
 
     def page(self, shelf: Shelf, after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, CallRecord, Cell]]]:

@@ -158,6 +158,9 @@ class Flow:
             if isinstance(verdict, Claim):
                 return (yield from self._make(call, verdict))
             yield from self._wait_for(lambda: ticket.is_next)
+            if isinstance(verdict, Doubtful) and self._is_of_another(verdict, call):
+                call, doubt = (yield from self._with_a_doubt_of_its_own(call, verdict)), None
+                continue
             call, doubt, settled = yield from self._settled(call, verdict)
             if doubt is None:
                 return settled
@@ -178,6 +181,19 @@ class Flow:
                 return call, None, result
         call, settled = yield from self._judge(call, verdict)
         return call, verdict if settled is None else None, settled
+
+    def _is_of_another(self, doubt: Doubtful, call: Call) -> bool:
+        asks = call.policy.unknown == "ask" and bool(call.record.task_id)
+        return asks and not is_same_call(doubt.record, call.record)
+
+    def _with_a_doubt_of_its_own(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, Call]:
+        """Write another call's doubt down for this one: its person's answer must find it, whoever answers first."""
+        call = _by_a_key_of_its_own(call)
+        before = doubt.record
+        record = replace(call.record, state=UNKNOWN, started_at=before.started_at, until=before.until)
+        record = replace(record, lineage=before.lineage)
+        yield from self._ledger.settle_doubt(call.shelf, call.key, None, record, b"")
+        return call
 
     def _wait_for(self, is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
         """Wait, but not for ever: to ask in another order is better than to hang."""
@@ -317,7 +333,7 @@ class Flow:
         body = self._codec.encode([message])
         begun = replace(record, started_at=doubt.record.started_at, until=doubt.record.until)
         ended = replace(begun, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
-        is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt, ended, body)
+        is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
         return call, message if is_said else None
 
 

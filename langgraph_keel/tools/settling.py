@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.ledger import DONE, FAILED, Doubtful, Ledger, is_lost
+from langgraph_keel.core.ledger import DONE, FAILED, Ledger, is_lost
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -32,7 +32,7 @@ def settled(
     else:
         body = codec.encode([said(record, decision, result)])
         ended = replace(record, state=DONE, ended_at=now, is_kept=True, nbytes=len(body))
-    done = yield from ledger.settle_doubt(shelf, key, Doubtful(record, cell.token), ended, body)
+    done = yield from ledger.settle_doubt(shelf, key, cell.token, ended, body)
     if not done:
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
 
