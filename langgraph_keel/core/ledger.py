@@ -49,8 +49,10 @@ class CallRecord:
         ended_at: When the tool ended.
         is_kept: Whether the result is there to be replayed.
         place: What else tells it from other calls of its task: the call it is made inside of, its number among equals.
-        answers: How many answers of persons the call used, or has asked for so far.
-        asked: How many of them were about the fate of an earlier attempt.
+        answers: The places, in LangGraph's list for the task, of the answers of persons that the tool used.
+        decisions: The places of those about the fate of an earlier attempt.
+        taken: The places of all of them, and of those that calls made inside of this one used.
+        asks: Whether it asked, and was not answered: 1 for the question of the step that was shown, or higher.
         is_persons: Whether its result uses a person's answer: it is replayed to the very same call only.
         before: The state of an earlier attempt at the same call, if it was taken over.
         nbytes: How many bytes the stored result has.
@@ -75,8 +77,10 @@ class CallRecord:
     place: str = ""
     ended_at: int | None = None
     is_kept: bool = False
-    answers: int = 0
-    asked: int = 0
+    answers: Sequence[int] = ()
+    decisions: Sequence[int] = ()
+    taken: Sequence[int] = ()
+    asks: int = 0
     is_persons: bool = False
     before: str = ""
     nbytes: int = 0
@@ -264,6 +268,10 @@ class Ledger(Generic[Q, R]):
         reply = yield from self._store.swap_cell(shelf, key, expected, self._cell(self._tokens(), record, body))
         return reply.done
 
+    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Q, R, None]:
+        """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
+        yield from self._store.swap_cell(shelf, key, token, self._cell(token, record))
+
     def page(self, shelf: Shelf, after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, CallRecord, Cell]]]:
         """Read a page of a shelf's records, in the order of their keys. One trip."""
         cells = yield from self._store.list_cells(shelf, "", after, limit)
@@ -275,7 +283,7 @@ class Ledger(Generic[Q, R]):
 
     def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
         fields_of = ((name, getattr(record, name)) for name in _FIELDS)
-        said = {name: value for name, value in fields_of if value not in (None, "", 0, False)}
+        said = {name: value for name, value in fields_of if value not in (None, "", 0, False, (), [])}
         return Cell(token, self._codec.encode([said]), body, record.thread_id, expires_at)
 
     def record_of(self, key: str, cell: Cell) -> CallRecord:
@@ -324,10 +332,9 @@ def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
     if not is_same_call(before, mine):
         return mine
     is_persons = before.is_persons or before.state == WAITING
-    asked = max(mine.asked, before.asked)
-    # What the tool itself has asked for, it will ask for again.
-    answers = asked + max(0, before.answers - before.asked)
-    return replace(mine, asked=asked, answers=answers, is_persons=is_persons)
+    decisions = mine.decisions or before.decisions
+    mine = replace(mine, decisions=decisions, answers=before.answers, taken=before.taken)
+    return replace(mine, asks=before.asks, is_persons=is_persons)
 
 
 def forget(

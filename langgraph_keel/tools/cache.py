@@ -136,7 +136,7 @@ class ToolCache:
         """
         if not self._keeps(request):
             return execute(request)
-        return run(self._answer(request, execute), ToolDriver(self.saver._backend.driver))
+        return run(self._answer(request, execute, False), ToolDriver(self.saver._backend.driver))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -144,7 +144,7 @@ class ToolCache:
         """As `wrap_tool_call`, asynchronously."""
         if not self._keeps(request):
             return await execute(request)
-        return await arun(self._answer(request, execute), AsyncToolDriver(self.saver._backend.async_driver))
+        return await arun(self._answer(request, execute, True), AsyncToolDriver(self.saver._backend.async_driver))
 
     def middleware(self) -> AgentMiddleware[Any, Any]:
         """Return it for `create_agent(middleware=[..., cache.middleware()])`.
@@ -177,7 +177,7 @@ class ToolCache:
     def _keeps(self, request: Any) -> bool:
         return request.tool is not None and self.policy_of(request.tool.name) is not None
 
-    def _answer(self, request: Any, execute: Execute) -> Steps:
+    def _answer(self, request: Any, execute: Execute, by_time: bool) -> Steps:
         asked, argument = request.tool_call, self._argument_of(request.tool)
 
         def make(lineage: str) -> Any:
@@ -185,23 +185,29 @@ class ToolCache:
                 return execute(request)
             return execute(request.override(tool=with_argument(request.tool, argument, lineage)))
 
-        return self.answer(request.tool, asked["args"], asked["id"] or "", request.runtime.config, make)
+        return self.answer(request.tool, asked["args"], asked["id"] or "", request.runtime.config, make, by_time)
 
     def _argument_of(self, tool: BaseTool) -> str | None:
         policy = self.policy_of(tool.name)
         return policy.idempotency_argument if policy else None
 
     def answer(
-        self, tool: BaseTool, args: Mapping[str, Any], call_id: str, config: RunnableConfig, make: Callable[[str], Any]
+        self,
+        tool: BaseTool,
+        args: Mapping[str, Any],
+        call_id: str,
+        config: RunnableConfig,
+        make: Callable[[str], Any],
+        by_time: bool,
     ) -> Steps:
-        """Plan one call of a tool that is kept; `make` runs it, given the idempotency key."""
+        """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         ticket = arrive(config)
         try:
             secret = yield from self._known_secret()
             call = self._call(tool, args, call_id, config, ticket, secret, make)
-            return (yield from self._flow(config).answer(call))
+            return (yield from self._flow(config, by_time).answer(call))
         finally:
-            ticket.leave()
+            ticket.turns.learn(ticket)
 
     def _call(
         self,
@@ -252,10 +258,10 @@ class ToolCache:
         store = self.saver._backend.checkpoints.store
         return Ledger(store, codec or self.saver._codec, partial(secrets.token_hex, 16), is_dead)
 
-    def _flow(self, config: RunnableConfig) -> Flow:
+    def _flow(self, config: RunnableConfig, by_time: bool) -> Flow:
         codec, driver = self._codec_of(config), self.saver._backend.driver
         ledger = self._ledger(codec)
-        return Flow(ledger, codec, self._keeper, self._account, self._running, _now, self._lease, driver)
+        return Flow(ledger, codec, self._keeper, self._account, self._running, _now, self._lease, driver, by_time)
 
     def _codec_of(self, config: RunnableConfig) -> Codec:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphInterrupt
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import interrupt
 
 from langgraph_keel.core.address import text_of, thread_id_of
@@ -16,7 +18,7 @@ from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.ledger import TOOLS, CallRecord
 from langgraph_keel.errors import InvalidConfig
 from langgraph_keel.tools.policy import Scope, ToolPolicy
-from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, making, watched
+from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, making, remember
 
 _RUNTIME = "__pregel_runtime"
 
@@ -94,48 +96,77 @@ class Call:
 
 
 class Answers:
-    """Counts the answers of persons that a tool asks for, by LangGraph's own counter of `interrupt()`.
+    """The answers of persons that a call uses: its own, and no others.
+
+    `interrupt()` finds them through LangGraph's scratchpad, which a twin stands in for while the call is made.
 
     Args:
         call: The call.
-        promised: How many it has asked for in an earlier attempt: the next call of the task waits until it has again.
+        known: The places, in LangGraph's list of answers, of those that it used in earlier attempts.
     """
 
-    def __init__(self, call: Call, promised: int) -> None:
+    def __init__(self, call: Call, known: Sequence[int]) -> None:
         self._configurable: Any = call.config.get("configurable") or {}
+        self._config = call.config
         self._ticket = call.ticket
-        self._promised = promised
-        self.count = 0
+        self._known = known
+        self._count = 0
+        self.used: list[int] = []
 
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count while the tool runs. The config is this call's own: LangGraph makes one for each."""
-        if not self._promised:
-            self._ticket.begin()
+    def given(self) -> Iterator[None]:
+        """Give them to who asks meanwhile. The config is this call's own: LangGraph makes one for each."""
         scratchpad = self._configurable.get(SCRATCHPAD)
         if scratchpad is None:
             with making(self._ticket):
                 yield
             return
-        self._configurable[SCRATCHPAD] = watched(scratchpad, self._ticket, self._note)
+        self._configurable[SCRATCHPAD] = self._twin(scratchpad)
         try:
             yield
         finally:
             self._configurable[SCRATCHPAD] = scratchpad
 
-    def _note(self) -> None:
-        self.count += 1
-        if self.count >= self._promised:
-            self._ticket.begin()
+    def to(self, question: Any) -> Any:
+        """Return the next answer to a question of ours, or interrupt the graph with it."""
+        with self.given():
+            token = var_child_runnable_config.set(self._config)
+            try:
+                return interrupt(question)
+            finally:
+                var_child_runnable_config.reset(token)
 
+    def _twin(self, scratchpad: Any) -> Any:
+        def counter() -> int:
+            return self._place()
 
-def pass_over(config: Mapping[str, Any], answers: int) -> None:
-    """Let LangGraph take answers for used: they were given to a call that is not made again.
+        twin = copy(scratchpad)
+        object.__setattr__(twin, "interrupt_counter", counter)
+        object.__setattr__(twin, "get_null_resume", self._new_answer)
+        remember(counter, self._ticket)
+        return twin
 
-    Otherwise the next `interrupt()` of the same task would get them. Where none is left, there is nothing to take.
-    """
-    scratchpad: Any = (config.get("configurable") or {}).get(SCRATCHPAD)
-    for _ in range(answers if scratchpad is not None else 0):
-        if scratchpad.resume or scratchpad.get_null_resume(False) is not None:
-            with suppress(GraphInterrupt):
-                interrupt("keel: an answer that was used before")
+    def _place(self) -> int:
+        """Return the place of the answer to the next question: a known one, or the first that nobody has used."""
+        ticket, answered = self._ticket, len(self._ticket.scratchpad.resume)
+        nth, self._count = self._count, self._count + 1
+        if nth < len(self._known) and self._known[nth] < answered:
+            ticket.pass_over(1)
+            return self._use(self._known[nth])
+        if not ticket.may_take_the_new_answer:
+            return sys.maxsize  # not the next one: whoever may take it may have done so before LangGraph looks
+        place: int = max(ticket.scratchpad.interrupt_counter(), ticket.turns.first_free())
+        return self._use(place) if place < answered else answered
+
+    def _use(self, place: int) -> int:
+        self.used.append(place)
+        self._ticket.take([place])
+        return place
+
+    def _new_answer(self, consume: bool = False) -> Any:
+        if not self._ticket.may_take_the_new_answer:
+            return None
+        answer = self._ticket.scratchpad.get_null_resume(consume)
+        if consume and answer is not None:
+            self._use(len(self._ticket.scratchpad.resume))
+        return answer

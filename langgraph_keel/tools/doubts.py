@@ -5,29 +5,26 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
-from langgraph.types import interrupt
 
 from langgraph_keel.core.calls import moment
-from langgraph_keel.core.ledger import DONE, CallRecord, Doubtful, is_same_call
+from langgraph_keel.core.ledger import DONE, UNKNOWN, CallRecord, Doubtful, is_same_call
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
-from langgraph_keel.tools.calls import Call
+from langgraph_keel.tools.calls import Answers, Call
 
 
-def asked_person(call: Call, doubt: Doubtful) -> tuple[str, Any, int]:
-    """Ask a person; return the decision, the result if one was given, and how many answers this task has used.
+def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
+    """Ask a person; return the decision, and the result if one was given.
 
     LangGraph gives all answers of a task again at every attempt, and the last one again after every crash: an answer
     to an earlier question of this call must not be taken for one to this. So only the first question about a call may
     be answered by a word alone.
     """
-    asked = 0
     question = question_of(call, doubt)
-    needs_name = is_same_call(doubt.record, call.record) and doubt.record.asked > 0
+    needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
-        answer = interrupt(question)
-        asked += 1
+        answer = answers.to(question)
         try:
-            return *decision_of(answer, question["attempt"], needs_name), asked
+            return decision_of(answer, question["attempt"], needs_name)
         except InvalidInput as error:
             # LangGraph keeps the answer, and would give it to every later attempt: ask once more instead of failing.
             question = {**question, "problem": str(error)}

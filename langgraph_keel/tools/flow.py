@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,12 +35,13 @@ from langgraph_keel.core.ledger import (
     Ledger,
     Taken,
     Verdict,
+    is_past,
     is_same_call,
 )
 from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, run
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.account import Account
-from langgraph_keel.tools.calls import Answers, Call, pass_over
+from langgraph_keel.tools.calls import Answers, Call
 from langgraph_keel.tools.doubts import asked_person, outcome_unknown, said
 from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.results import can_be_replayed, is_error, reference_of, replayed, shortened
@@ -108,6 +109,7 @@ class Flow:
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
         driver: Sends what the keeper has to do.
+        by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
     """
 
     def __init__(
@@ -120,7 +122,9 @@ class Flow:
         clock: Callable[[], int],
         lease: int,
         driver: Driver[Any, Any],
+        by_time: bool,
     ) -> None:
+        self._by_time = by_time
         self._ledger = ledger
         self._codec = codec
         self._keeper = keeper
@@ -140,30 +144,38 @@ class Flow:
             self._running.end(call.ticket)
 
     def _answered(self, call: Call) -> Steps:
-        pause, ticket = _SOON, call.ticket
+        pause = _SOON
         doubt: Doubtful | None = None
         while True:
-            self._running.begin(ticket, call.record.thread_id, call.record.checkpoint_id)
+            self._running.begin(call.ticket, call.record.thread_id, call.record.checkpoint_id)
             verdict = yield from self._claim(call, doubt)
+            doubt = None
             if isinstance(verdict, Taken):
-                call, doubt = _by_a_key_of_its_own(call), None
-                continue
-            if isinstance(verdict, Busy):
-                doubt = None
-                self._running.end(ticket)
-                ticket.begin()  # whoever makes this call may come later in the same task
+                call = _by_a_key_of_its_own(call)
+            elif isinstance(verdict, Busy):
+                call.ticket.turns.learn(call.ticket)  # whoever makes this call may come later in the same task
+                self._running.end(call.ticket)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
-                continue
-            if isinstance(verdict, Claim):
+            elif isinstance(verdict, Claim):
                 return (yield from self._make(call, verdict))
-            yield from self._wait_for(lambda: ticket.is_next)
-            if isinstance(verdict, Doubtful) and self._is_of_another(verdict, call):
-                call, doubt = (yield from self._with_a_doubt_of_its_own(call, verdict)), None
-                continue
-            call, doubt, settled = yield from self._settled(call, verdict)
-            if doubt is None:
-                return settled
+            elif isinstance(verdict, Doubtful) and self._is_of_another(verdict, call):
+                call = yield from self._with_a_doubt_of_its_own(call, verdict)
+            else:
+                yield from self._wait_for_others(call, verdict.record)
+                call, doubt, settled = yield from self._settled(call, verdict)
+                if doubt is None:
+                    return settled
+
+    def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[Any, Any, None]:
+        """Wait until it is known which call of the task has used which answer, and which of them asked."""
+        turns, scratchpad = call.ticket.turns, call.ticket.scratchpad
+        is_same = is_same_call(record, call.record)
+        call.ticket.take(record.taken if is_same else ())
+        turns.learn(call.ticket, record.asks if is_same else 0)
+        yield from self._wait_for(turns.are_known)
+        if scratchpad is not None:
+            turns.restore(scratchpad)
 
     def _settled(self, call: Call, verdict: Finished | Doubtful) -> Plan[Any, Any, tuple[Call, Doubtful | None, Any]]:
         """Return the result of a call that was made, or the doubt that is to be resolved by making it again."""
@@ -184,7 +196,8 @@ class Flow:
 
     def _is_of_another(self, doubt: Doubtful, call: Call) -> bool:
         asks = call.policy.unknown == "ask" and bool(call.record.task_id)
-        return asks and not is_same_call(doubt.record, call.record)
+        is_live = not is_same_call(doubt.record, call.record) and not is_past(doubt.record, call.record)
+        return asks and is_live
 
     def _with_a_doubt_of_its_own(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, Call]:
         """Write another call's doubt down for this one: its person's answer must find it, whoever answers first."""
@@ -204,7 +217,6 @@ class Flow:
 
     def _let_others_end(self, call: Call) -> Plan[Any, Any, None]:
         """Wait for the other calls of a step: an async graph cancels them when one raises, which puts them in doubt."""
-        call.ticket.begin()
         self._running.end(call.ticket)
         where = call.record.thread_id, call.record.checkpoint_id
         if call.ticket.outer is None:
@@ -224,22 +236,23 @@ class Flow:
     # -- making a call -------------------------------------------------------------------------------------------
 
     def _make(self, call: Call, claim: Claim) -> Steps:
-        answers = Answers(call, promised=claim.record.answers - claim.record.asked)
+        answers = Answers(call, claim.record.answers)
         has_begun = False
         self._keeper.hold(claim)
         try:
-            yield from self._wait_for(lambda: call.ticket.is_next)
+            yield from self._wait_for_others(call, claim.record)
             has_begun = True
             self._account.note_miss()
-            with answers.counted():
+            with answers.given():
                 result = yield Run(partial(call.execute, claim.record.lineage))
         except GraphInterrupt:
-            yield from self._give_up(claim, WAITING, answers=answers.count + claim.record.asked)
+            asks = call.ticket.turns.ask(call.ticket, self._by_time)
+            yield from self._give_up(claim, WAITING, answers=answers.used, taken=_taken(call), asks=asks)
             raise
         except GraphBubbleUp as error:
             # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
             state = DONE if isinstance(error, ParentCommand) else UNKNOWN
-            yield from self._give_up(claim, state, answers=answers.count + claim.record.asked)
+            yield from self._give_up(claim, state, answers=answers.used, taken=_taken(call), asks=0)
             raise
         except Exception as error:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
@@ -251,7 +264,7 @@ class Flow:
             raise
         finally:
             self._keeper.drop(claim)
-        return (yield from self._keep(call, claim, result, answers.count + claim.record.asked))
+        return (yield from self._keep(call, claim, result, answers.used))
 
     def _ended(self, claim: Claim, state: str, **more: Any) -> CallRecord:
         return replace(claim.record, state=state, ended_at=self._clock(), **more)
@@ -273,17 +286,18 @@ class Flow:
         with suppress(StoreError):
             yield from self._store(claim, self._ledger.settlement(self._ended(claim, state, **more)))
 
-    def _keep(self, call: Call, claim: Claim, result: Any, answers: int) -> Steps:
+    def _keep(self, call: Call, claim: Claim, result: Any, answers: Sequence[int]) -> Steps:
         if is_error(result):
             yield from self._give_up(claim, FAILED, error=str(getattr(result, "content", ""))[:_ERROR])
             return result
         try:
             body = self._body(call, result)
         except BaseException:
-            self._defer(claim, self._ended(claim, DONE, answers=answers))
+            self._defer(claim, self._ended(claim, DONE, answers=answers, taken=_taken(call), asks=0))
             raise
-        is_persons = claim.record.is_persons or answers > 0
-        more = {"is_kept": body is not None, "answers": answers, "is_persons": is_persons, "nbytes": len(body or b"")}
+        is_persons = claim.record.is_persons or bool(answers)
+        more: dict[str, Any] = {"is_kept": body is not None, "is_persons": is_persons, "nbytes": len(body or b"")}
+        more |= {"answers": answers, "taken": _taken(call), "asks": 0}
         ttl = call.policy.ttl
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
         settlement = self._ledger.settlement(self._ended(claim, DONE, **more), body or b"", expires_at)
@@ -309,7 +323,8 @@ class Flow:
 
     def _replay(self, call: Call, found: Finished) -> Any:
         (result,) = self._codec.decode(found.body)
-        pass_over(call.config, found.record.answers)
+        if is_same_call(found.record, call.record):
+            call.ticket.pass_over(len(found.record.taken))
         return self._shown(call, replayed(result, found.record, call.record.tool_call_id), found.body)
 
     def _shown(self, call: Call, result: Any, body: bytes) -> Any:
@@ -325,16 +340,29 @@ class Flow:
         if call.policy.unknown == "raise":
             yield from self._let_others_end(call)
             raise outcome_unknown(doubt.record, call.key)
-        decision, result, asked = asked_person(call, doubt)
-        record = replace(call.record, asked=asked, answers=asked)
+        is_same = is_same_call(doubt.record, call.record)
+        answers = Answers(call, doubt.record.decisions if is_same else ())
+        ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)
+        ours = replace(ours, lineage=doubt.record.lineage, before=doubt.record.before if is_same else "")
+        try:
+            decision, result = asked_person(call, doubt, answers)
+        except GraphInterrupt:
+            asks = call.ticket.turns.ask(call.ticket, self._by_time)
+            noted = replace(ours, state=UNKNOWN, decisions=answers.used, taken=_taken(call), asks=asks)
+            yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, noted)
+            raise
         if decision == "retry":
-            return replace(call, record=record), None
-        message = said(record, decision, result)
+            return replace(call, record=replace(call.record, decisions=answers.used, taken=_taken(call))), None
+        message = said(call.record, decision, result)
         body = self._codec.encode([message])
-        begun = replace(record, started_at=doubt.record.started_at, until=doubt.record.until)
-        ended = replace(begun, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
+        ended = replace(ours, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
+        ended = replace(ended, decisions=answers.used, taken=_taken(call))
         is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
         return call, message if is_said else None
+
+
+def _taken(call: Call) -> list[int]:
+    return sorted(call.ticket.taken)
 
 
 def _by_a_key_of_its_own(call: Call) -> Call:

@@ -88,9 +88,7 @@ class Keeper:
                     return None
             jobs, self._jobs, self._is_busy = self._jobs, [], True
             claims = self._due()
-            for (
-                claim
-            ) in claims:  # the next time, whether it works or not: a store that fails is not asked at once again
+            for claim in claims:  # whether it works or not: a store that fails is not asked again at once
                 self._held[claim.token] = monotonic() + self._period, claim
             return jobs, claims
 

@@ -85,7 +85,7 @@ class KeptTool(_StandIn):
         """Answer from the ledger, or run the tool."""
         if self._cache.policy_of(self.name) is None:
             return self._inner.run(tool_input, *args, **kwargs)
-        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options))
+        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
         result = run(steps, ToolDriver(self._cache.saver._backend.driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
@@ -93,7 +93,7 @@ class KeptTool(_StandIn):
         """As `run`, asynchronously."""
         if self._cache.policy_of(self.name) is None:
             return await self._inner.arun(tool_input, *args, **kwargs)
-        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options))
+        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
         result = await arun(steps, AsyncToolDriver(self._cache.saver._backend.async_driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
@@ -102,6 +102,7 @@ class KeptTool(_StandIn):
         tool_input: str | dict[str, Any],
         options: Mapping[str, Any],
         make: Callable[[BaseTool, Mapping[str, Any]], Any | Awaitable[Any]],
+        by_time: bool,
     ) -> Steps:
         # A copy of the node's config: the ledger counts in it what answers of persons the tool uses.
         config = ensure_config(options.get("config"))
@@ -113,7 +114,7 @@ class KeptTool(_StandIn):
             return make(tool, {**options, "config": config})
 
         args = _as_arguments(self._inner, tool_input)
-        return self._cache.answer(self._inner, args, options.get("tool_call_id") or "", config, once)
+        return self._cache.answer(self._inner, args, options.get("tool_call_id") or "", config, once, by_time)
 
 
 def _as_asked(result: Any, name: str, call_id: str | None) -> Any:

@@ -1,18 +1,20 @@
-"""Whose turn it is: which call of a task gets which answer, which is made inside of which, which are on their way.
+"""Which call of a task gets which answer, which is made inside of which, and which are on their way.
 
-All calls of one `ToolNode` are one task of LangGraph, and its n-th `interrupt()` gets the n-th answer, whoever calls
-it. Without a ledger the tools begin in the order of the calls, nearly always; with one, each makes a trip to the store
-first, and those come back in any order: of 60 runs, 12 gave one tool's approval to another. So calls begin in the order
-in which they came, and one that is known to have asked comes to its question before the next one begins.
+All calls of one `ToolNode` are one task of LangGraph, whose n-th `interrupt()` gets the n-th answer, whoever calls it.
+A person is shown one question: in a graph of threads that of the first call in the order of the calls, in an async one
+the one that was asked first. So the ledger notes which place in the list of answers each call has used, and who asked;
+a call is given its own answers again, the new one goes to the call whose question was shown, and nobody else sees it.
+Without that, of 60 runs of two tools that ask, 12 gave the approval of one to the other (SQLite: the trips to the store
+come back in any order).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from copy import copy
+from itertools import count
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,22 +27,32 @@ class Ticket:
 
     Args:
         turns: The calls that it is one of.
-        outer: The call inside of which it is made: by a tool that calls a tool. Such a call waits for no turn: in which
-            order a tool does its work is the tool's business.
+        nth: How many came before it.
+        scratchpad: LangGraph's notes of the task; `None` outside of a graph.
+        outer: The call inside of which it is made: by a tool that calls a tool.
     """
 
-    def __init__(self, turns: Turns, outer: Ticket | None = None) -> None:
-        self._turns = turns
+    def __init__(self, turns: Turns, nth: int, scratchpad: Any, outer: Ticket | None) -> None:
+        self.turns = turns
+        self.nth = nth
+        self.scratchpad = scratchpad
         self.outer = outer
-        self.has_begun = outer is not None
-        self.inside = Turns()
+        self.inside = Turns(turns.used)
+        self.taken: set[int] = set()
         self.key = ""
         self._path = ""
+
+    def take(self, places: Collection[int]) -> None:
+        """Note answers that it uses, or what is made inside of it."""
+        self.taken.update(places)
+        self.turns.use(places)
+        if self.outer is not None:
+            self.outer.take(places)
 
     def name(self, call_id: str, key: str) -> str:
         """Return what tells the call from the others of its task, beside its id: the same at every attempt."""
         above = self.outer._path if self.outer else ""
-        number = "" if call_id else f"#{self._turns.count(key)}"
+        number = "" if call_id else f"#{self.turns.count(key)}"
         self.key, self._path = key, f"{above}{call_id}{number}/"
         return above + number
 
@@ -52,33 +64,38 @@ class Ticket:
             outer = outer.outer
         return outer is not None
 
+    def pass_over(self, answers: int) -> None:
+        """Let LangGraph count answers as used that were given to a call which is not made again."""
+        for _ in range(answers if self.scratchpad is not None else 0):
+            self.scratchpad.interrupt_counter()
+
     @property
-    def is_next(self) -> bool:
-        """Whether all that came before it have begun, or are over."""
-        return self.has_begun or self._turns.is_next(self)
-
-    def begin(self) -> None:
-        """Let the next one begin."""
-        self.has_begun = True
-
-    def leave(self) -> None:
-        """Be over."""
-        self._turns.leave(self)
+    def may_take_the_new_answer(self) -> bool:
+        """Whether an answer that nobody has used yet is for this call, or for what is made inside of it."""
+        return self.outer.may_take_the_new_answer if self.outer else self.turns.is_next_to_take(self)
 
 
 class Turns:
-    """The calls of one attempt at a task, in the order in which they came."""
+    """The calls of one attempt at a task, in the order in which they came, or those made inside of one of them.
 
-    def __init__(self) -> None:
+    Args:
+        used: The places, in LangGraph's list of answers, that are known to be used by any call of the task.
+    """
+
+    def __init__(self, used: set[int] | None = None) -> None:
+        self.used: set[int] = set() if used is None else used
         self._lock = Lock()
-        self._tickets: list[Ticket] = []
+        self._unknown: list[Ticket] = []
+        self._asks: dict[Ticket, int] = {}
         self._came: Counter[str] = Counter()
+        self._arrived = self._asked = 0
 
-    def arrive(self, outer: Ticket | None = None) -> Ticket:
+    def arrive(self, scratchpad: Any = None, outer: Ticket | None = None) -> Ticket:
         """Return the place of a call that comes now."""
-        ticket = Ticket(self, outer)
         with self._lock:
-            self._tickets.append(ticket)
+            ticket = Ticket(self, self._arrived, scratchpad, outer)
+            self._arrived += 1
+            self._unknown.append(ticket)
         return ticket
 
     def count(self, key: str) -> int:
@@ -87,17 +104,53 @@ class Turns:
             self._came[key] += 1
             return self._came[key] - 1
 
-    def is_next(self, ticket: Ticket) -> bool:
-        """Return whether all that came before a call have begun, or are over."""
+    def learn(self, ticket: Ticket, asks: int = 0) -> None:
+        """Note that the ledger was heard about a call, and which question it asked in its last attempt."""
         with self._lock:
-            before = self._tickets[: self._tickets.index(ticket)] if ticket in self._tickets else []
-            return all(other.has_begun for other in before)
+            if ticket in self._unknown:
+                self._unknown.remove(ticket)
+            if asks:
+                self._asks[ticket] = asks
 
-    def leave(self, ticket: Ticket) -> None:
-        """Forget a call."""
+    def use(self, places: Collection[int]) -> None:
+        """Note answers that a call uses."""
         with self._lock:
-            if ticket in self._tickets:
-                self._tickets.remove(ticket)
+            self.used.update(places)
+
+    def first_free(self) -> int:
+        """Return the first place in LangGraph's list of answers that no call is known to have used."""
+        with self._lock:
+            return next(place for place in count() if place not in self.used)
+
+    def are_known(self) -> bool:
+        """Return whether the ledger was heard about all that have come."""
+        with self._lock:
+            return not self._unknown
+
+    def restore(self, scratchpad: Any) -> None:
+        """Put an answer that was used before a crash, but not stored as such, where LangGraph has those that were used.
+
+        LangGraph would give it to the next question, whoever asks.
+        """
+        with self._lock:
+            while len(scratchpad.resume) < len(self.used) and (answer := scratchpad.get_null_resume(True)) is not None:
+                scratchpad.resume.append(answer)
+
+    def is_next_to_take(self, ticket: Ticket) -> bool:
+        """Return whether a call's question is the one that was shown, as far as the ledger knows."""
+        with self._lock:
+            return not self._asks or min(self._asks, key=lambda each: self._asks[each]) is ticket
+
+    def ask(self, ticket: Ticket, by_time: bool) -> int:
+        """Return which of the questions of this attempt one is, from 1: the lowest is shown.
+
+        Args:
+            ticket: The call that asks.
+            by_time: Whether the first in time is shown (async), and not the first in the order of the calls.
+        """
+        with self._lock:
+            self._asked += 1
+            return self._asked if by_time else ticket.nth + 1
 
 
 class _Tasks:
@@ -116,11 +169,11 @@ class _Tasks:
         with self.lock:
             outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's own cannot be referred to
             if outer is not None:
-                return outer.inside.arrive(outer)
+                return outer.inside.arrive(outer.scratchpad, outer)
             known, turns = self.turns.get(scratchpad.get_null_resume, (None, Turns()))
             turns = turns if known is counter else Turns()
             self.turns[scratchpad.get_null_resume] = counter, turns
-        return turns.arrive()
+        return turns.arrive(scratchpad)
 
 
 _tasks = _Tasks()
@@ -142,7 +195,7 @@ def arrive(config: Mapping[str, Any]) -> Ticket:
     if scratchpad is not None:
         return _tasks.arrive(scratchpad)
     outer = _making.get()
-    return outer.inside.arrive(outer) if outer else Turns().arrive()
+    return outer.inside.arrive(None, outer) if outer else Turns().arrive()
 
 
 @contextmanager
@@ -155,19 +208,10 @@ def making(ticket: Ticket) -> Iterator[None]:
         _making.reset(token)
 
 
-def watched(scratchpad: Any, ticket: Ticket, noted: Callable[[], None]) -> Any:
-    """Return a scratchpad that tells of every `interrupt()`, and in which calls know what they are made inside of."""
-
-    def counter() -> int:
-        place: int = scratchpad.interrupt_counter()
-        noted()
-        return place
-
-    twin = copy(scratchpad)
-    object.__setattr__(twin, "interrupt_counter", counter)
+def remember(counter: Callable[[], int], ticket: Ticket) -> None:
+    """Let calls that find this counter in their scratchpad know what they are made inside of."""
     with _tasks.lock:
         _tasks.outer[counter] = ticket
-    return twin
 
 
 class Running:

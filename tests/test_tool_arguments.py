@@ -1,0 +1,162 @@
+"""Arguments that a tool's schema says little of: aliases, what it lets through, what is made anew, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypedDict
+from uuid import uuid4
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.graph import START, StateGraph
+from pydantic import BaseModel, ConfigDict, Field
+from tool_graphs import FACES, answers, calls, hello, run, strictly, thread, tool_graph
+
+from langgraph_keel import KeelSaver, MemorySaver, ToolOutcomeUnknown
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Killed(BaseException):
+    pass
+
+
+class Made(TypedDict):
+    results: list[str]
+
+
+async def made(face: str, kept: BaseTool, saver: KeelSaver, *args: dict[str, Any]) -> list[str]:
+    """Return what a kept tool says to these arguments, called from a node, one after the other."""
+
+    def node(state: Made) -> Made:
+        return {"results": [kept.invoke(dict(each)) for each in args]}
+
+    async def anode(state: Made) -> Made:
+        return {"results": [await kept.ainvoke(dict(each)) for each in args]}
+
+    graph = StateGraph(Made).add_node("make", node if face == "sync" else anode).add_edge(START, "make")
+    result = await run(graph.compile(checkpointer=saver), face, {"results": []}, thread("t"))
+    return list(result["results"])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_required_idempotency_argument_is_given_and_the_call_is_kept(face: str) -> None:
+    """The tool alone would refuse: nobody else gives it the key."""
+    keys: list[str] = []
+
+    @tool
+    def pay(amount: int, key: str) -> str:
+        """Pay."""
+        keys.append(key)
+        return f"paid {amount}"
+
+    with ToolCache(MemorySaver(), {"pay": ToolPolicy(idempotency_argument="key")}) as cache:
+        said = await made(face, cache.tool(pay), cache.saver, {"amount": 5}, {"amount": 5}, {"amount": 6})
+        assert len(list(cache.saver.tools("t"))) == 2
+    assert said == ["paid 5", "paid 5", "paid 6"]
+    assert len(set(keys)) == len(keys) == 2
+    assert all(keys)
+
+
+class Letter(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+    sender: str = Field(alias="from")
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    table: str
+
+
+class Query(BaseModel):
+    q: str
+    limit: int = Field(10, alias="max")
+
+
+SCHEMAS: dict[str, tuple[type[BaseModel], dict[str, Any], dict[str, Any]]] = {
+    "a required alias": (Letter, {"from": "me"}, {"from": "you"}),
+    "arguments without names": (Open, {"table": "users", "id": 1}, {"table": "users", "id": 2}),
+    "an optional alias": (Query, {"q": "a", "max": 1}, {"q": "a", "max": 2}),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("case", SCHEMAS)
+async def test_what_a_schema_accepts_by_other_means_is_in_the_key(case: str, face: str) -> None:
+    schema, one, other = SCHEMAS[case]
+    runs: list[Any] = []
+
+    def find(**args: Any) -> str:
+        runs.append(args)
+        return str(args)
+
+    told = StructuredTool.from_function(find, name="find", description="find", args_schema=schema)
+    plain = [told.invoke(dict(args)) for args in (one, other, one)]
+    runs.clear()
+    with ToolCache(MemorySaver()) as cache:
+        assert await made(face, cache.tool(told), cache.saver, one, other, one) == plain
+        assert len(list(cache.saver.tools("t"))) == 2
+    assert len(runs) == 2
+
+
+class Payment(BaseModel):
+    to: str
+    request_id: str = Field(default_factory=lambda: uuid4().hex)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_default_that_is_new_each_time_makes_no_other_call(face: str) -> None:
+    acted: list[str] = []
+
+    def pay(to: str, request_id: str) -> str:
+        acted.append(request_id)
+        raise Killed
+
+    paying = StructuredTool.from_function(pay, name="pay", description="pay", args_schema=Payment)
+    with ToolCache(MemorySaver()) as cache:
+        graph = tool_graph(cache, [paying], [calls(("pay", {"to": "x"}, "call-1"))])
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        with pytest.raises(ToolOutcomeUnknown, match="pay"):
+            await run(graph, face, None, thread("t"))
+    assert len(acted) == 1
+
+
+@pytest.mark.parametrize("ignored", [["conn"], []], ids=["ignored", "not given"])
+async def test_a_tool_whose_schema_cannot_be_shown_is_kept(ignored: list[str]) -> None:
+    @tool
+    def query(sql: str, conn: Callable[[], int] | None = None) -> str:
+        """Query."""
+        return sql
+
+    with ToolCache(MemorySaver(), {"query": ToolPolicy(ignore=ignored)}) as cache:
+        assert await made("sync", cache.tool(query), cache.saver, {"sql": "x"}, {"sql": "x"}) == ["x", "x"]
+        assert (cache.stats.hits, cache.stats.misses) == (1, 1)
+
+
+class Item(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_stored_arguments_are_plain_data(face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A strict serializer revives no class of the user's; a tool of the command line cannot import it."""
+    strictly(monkeypatch)
+    runs: list[Item] = []
+
+    @tool
+    def buy(item: Item) -> str:
+        """Buy."""
+        runs.append(item)
+        return f"bought {item.name}"
+
+    script = [calls(("buy", {"item": {"name": "tea"}}, f"call-{turn}")) for turn in (1, 2)]
+    with ToolCache(MemorySaver(), store_arguments=True) as cache:
+        said = answers(await run(tool_graph(cache, [buy], script), face, hello(), thread("t")))
+        assert [said[f"call-{turn}"].content for turn in (1, 2)] == ["bought tea", "bought tea"]
+        (call,) = cache.saver.tools("t")
+        assert "'name': 'tea'" in repr(call.args)
+        assert cache.clear("t") == 1
+    assert len(runs) == 1

@@ -1,0 +1,276 @@
+"""Equal calls: what speaks for one call only is never taken from it by another, which gets a key of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, InjectedToolArg, tool
+from langgraph.types import interrupt
+from process_children import exit_code, forked
+from tool_graphs import ASKED, FACES, answers, calls, hello, is_replay, question, resume, run, thread, tool_graph
+
+from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+pytestmark = pytest.mark.timeout(30)
+NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
+TWICE = (("pay", {"to": "x"}, "call-1"), ("pay", {"to": "x"}, "call-2"))
+
+
+class Killed(BaseException):
+    pass
+
+
+class Payments:
+    """Payments that a person has approved, and a tool beside them by which the process is killed."""
+
+    def __init__(self) -> None:
+        self.begun, self.made = list[str](), list[str]()
+        self.dies = False
+
+    def pay(self) -> BaseTool:
+        @tool
+        def pay(to: str, key: Annotated[str, InjectedToolArg] = "") -> str:
+            """Pay, after approval."""
+            self.begun.append(key)
+            answer = interrupt("pay?")
+            self.made.append(f"{answer} {key}".strip())
+            return f"paid {answer}"
+
+        return pay
+
+    def die(self) -> BaseTool:
+        @tool
+        def die(q: str) -> str:
+            """Be the last moment of a process."""
+            if self.dies:
+                time.sleep(0.3)  # the others have ended, and stored what came of them
+                raise Killed
+            return "ok"
+
+        return die
+
+
+# -- approvals ---------------------------------------------------------------------------------------------------------
+
+
+async def approved(graph: Any, face: str, result: Any, *words: str) -> Any:
+    for word in words:
+        assert question(result) == "pay?"
+        result = await resume(graph, face, word, thread("t"))
+    return result
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_each_of_two_equal_calls_is_approved_and_made_once(face: str) -> None:
+    payments = Payments()
+    with ToolCache(MemorySaver()) as cache:
+        graph = tool_graph(cache, [payments.pay()], [calls(*TWICE)])
+        asked = await run(graph, face, hello(), thread("t"))
+        result = await approved(graph, face, asked, "one", "two")
+        assert ASKED not in result
+        assert sorted(payments.made) == ["one", "two"]
+        said = answers(result)
+        assert sorted(said[name].content for name in ("call-1", "call-2")) == ["paid one", "paid two"]
+        assert [call.state for call in cache.saver.tools("t")] == ["done", "done"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_equal_calls_find_their_own_results_after_a_crash(face: str) -> None:
+    """The first one by the key that both have, the other one by the key that it got: the same at every attempt."""
+    payments = Payments()
+    with ToolCache(MemorySaver(), {"die": None}) as cache:
+        tools = [payments.pay(), payments.die()]
+        graph = tool_graph(cache, tools, [calls(*TWICE, ("die", {"q": "y"}, "call-3"))])
+        asked = await run(graph, face, hello(), thread("t"))
+        asked = await approved(graph, face, asked, "one")
+        payments.dies = True
+        with pytest.raises(Killed):
+            await approved(graph, face, asked, "two")
+        cache.close()
+        payments.dies = False
+        said = answers(await run(graph, face, None, thread("t")))
+    assert sorted(payments.made) == ["one", "two"]
+    assert sorted(said[name].content for name in ("call-1", "call-2")) == ["paid one", "paid two"]
+    assert is_replay(said["call-1"])
+    assert is_replay(said["call-2"])
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_payment_that_was_approved_in_one_thread_is_not_repeated_because_another_asks(face: str) -> None:
+    """Killed after the payment, resumed after an equal call of another thread, whose person has not even answered."""
+    payments = Payments()
+    with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="shared"), "die": None}) as cache:
+        tools = [payments.pay(), payments.die()]
+        graph = tool_graph(cache, tools, [calls(("pay", {"to": "x"}, "call-1"), ("die", {"q": "y"}, "call-2"))])
+        asked = await run(graph, face, hello(), thread("t"))
+        payments.dies = True
+        with pytest.raises(Killed):
+            await approved(graph, face, asked, "one")
+        cache.close()
+        payments.dies = False
+        assert question(await run(graph, face, hello(), thread("other"))) == "pay?"
+        result = await run(graph, face, None, thread("t"))
+    assert payments.made == ["one"]
+    assert answers(result)["call-1"].content == "paid one"
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_equal_calls_of_two_threads_pay_under_their_own_idempotency_keys(face: str) -> None:
+    payments = Payments()
+    policy = ToolPolicy(scope="shared", idempotency_argument="key")
+    with ToolCache(MemorySaver(), {"pay": policy}) as cache:
+        graph = tool_graph(cache, [payments.pay()], [calls(("pay", {"to": "x"}, "call-1"))])
+        for name in ("t", "other"):
+            assert question(await run(graph, face, hello(), thread(name))) == "pay?"
+        first, second = payments.begun
+        await resume(graph, face, "yes", thread("other"))
+        await resume(graph, face, "yes", thread("t"))
+    assert payments.made == [f"yes {second}", f"yes {first}"]
+    assert first != second
+
+
+# -- results that are not kept -----------------------------------------------------------------------------------------
+
+
+def note(path: Path, what: str) -> None:
+    with path.open("a") as file:
+        file.write(f"{what}\n")
+
+
+def sending(path: Path, die: Callable[[], None]) -> list[BaseTool]:
+    @tool
+    def send(to: str) -> str:
+        """Send a message."""
+        note(path, to)
+        return f"sent to {to}"
+
+    @tool
+    def last(q: str) -> str:
+        """Be the last moment of a process."""
+        time.sleep(0.3)  # the others have ended, and stored that
+        die()
+        return "ok"
+
+    return [send, last]
+
+
+def sends(cache: ToolCache, path: Path, die: Callable[[], None]) -> Any:
+    script = [calls(*(("send", {"to": "x"}, f"call-{n}") for n in (1, 2)), ("last", {"q": "y"}, "call-3"))]
+    return tool_graph(cache, sending(path, die), script)
+
+
+def not_keeping(saver: KeelSaver) -> ToolCache:
+    return ToolCache(saver, {"send": NOT_KEPT, "last": None})
+
+
+def killed() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_two_equal_calls_without_results_are_not_repeated_in_silence(face: str, tmp_path: Path) -> None:
+    path, saver = tmp_path / "sent", MemorySaver()
+    with not_keeping(saver) as cache:
+        with pytest.raises(Killed):
+            await run(sends(cache, path, killed), face, hello(), thread("t"))
+        assert path.read_text() == "x\nx\n"
+        for _ in range(2):
+            with pytest.raises(ToolOutcomeUnknown, match="send"):
+                await run(sends(cache, path, lambda: None), face, None, thread("t"))
+        assert path.read_text() == "x\nx\n"
+        assert [call.state for call in saver.tools("t")] == ["done", "done"]
+
+
+def send_and_die(database: Path, path: Path) -> None:
+    with SqliteSaver(database) as saver, not_keeping(saver) as cache:
+        graph = sends(cache, path, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        graph.invoke(hello(), thread("t"))
+
+
+def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(tmp_path: Path) -> None:
+    """A person says what became of them, and the agent goes on; nothing was repeated."""
+    database, path = tmp_path / "keel.db", tmp_path / "sent"
+    assert exit_code(forked(send_and_die, database, path)) == -signal.SIGKILL
+    with SqliteSaver(database) as saver, not_keeping(saver) as cache:
+        graph = sends(cache, path, lambda: None)
+        with pytest.raises(ToolOutcomeUnknown, match="send") as told:
+            graph.invoke(None, thread("t"))
+        assert path.read_text() == "x\nx\n"
+        keys = {call.key for call in saver.tools("t") if call.tool == "send"}
+        assert len(keys) == 2
+        assert told.value.key in keys
+        for key in keys:
+            cache.settle("t", key, "done", f"as {key}")
+        said = answers(graph.invoke(None, thread("t")))
+        assert {said[f"call-{n}"].content for n in (1, 2)} <= {f"as {key}" for key in keys}
+    assert path.read_text() == "x\nx\n"
+
+
+# -- equal doubts ------------------------------------------------------------------------------------------------------
+
+
+def cut_off(acted: list[str]) -> BaseTool:
+    """Pay; cut off the first time."""
+
+    @tool
+    def pay(to: str) -> str:
+        """Pay."""
+        acted.append(to)
+        if len(acted) == 1:
+            raise Killed
+        return "paid"
+
+    return pay
+
+
+ASKING = ToolPolicy(unknown="ask", scope="shared")
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("word", ["done", "retry"])
+async def test_two_persons_who_are_asked_about_one_call_are_both_obeyed(word: str, face: str) -> None:
+    """The second one says that it shall not be repeated, when the first has settled the matter already."""
+    acted: list[str] = []
+    with ToolCache(MemorySaver(), {"pay": ASKING}) as cache:
+        graph = tool_graph(cache, [cut_off(acted)], [calls(("pay", {"to": "x"}, "call-1"))])
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        for name, value in (("t", None), ("other", hello())):
+            asked = question(await run(graph, face, value, thread(name)))
+            assert asked["type"] == "tool_outcome_unknown"
+        await resume(graph, face, word, thread("t"))
+        made = list(acted)
+        result = await resume(graph, face, "skip", thread("other"))
+    assert acted == made
+    # Where the first one's word has brought a result, that is the result of the second one's call, too.
+    said = "paid" if word == "retry" else "decided not to repeat it"
+    assert said in answers(result)["call-1"].content
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("word", ["skip", "done", "retry"])
+async def test_a_doubt_of_a_step_that_is_over_is_asked_about_once(word: str, face: str) -> None:
+    """The user went on with something else; nobody will ever resume that call."""
+    acted: list[str] = []
+    script = [calls(("pay", {"to": "x"}, f"call-{turn}")) for turn in range(4)]
+    with ToolCache(MemorySaver(), default=ToolPolicy(unknown="ask")) as cache:
+        graph = tool_graph(cache, [cut_off(acted)], script)
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        aborted = {"messages": [ToolMessage("aborted", tool_call_id="call-0")]}
+        await asyncio.to_thread(graph.update_state, thread("t"), aborted, "tools")
+        assert question(await run(graph, face, None, thread("t")))["type"] == "tool_outcome_unknown"
+        result = await resume(graph, face, word, thread("t"))
+    assert ASKED not in result
+    assert len(answers(result)) == 4

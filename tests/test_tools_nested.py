@@ -1,0 +1,300 @@
+"""Turns of calls: a doubt beside a call that is to run, tools inside of tools, attempts at a node, equal calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from threading import Thread
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, RetryPolicy, interrupt
+from tool_graphs import FACES, answers, calls, hello, loop_of, question, run, thread, tool_graph
+
+from langgraph_keel import KeelSaver, MemorySaver, ToolOutcomeUnknown
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+pytestmark = pytest.mark.timeout(30)
+AT_ONCE = 5.0
+"""Seconds that nothing takes that waits for nobody: far below the lease, after which every wait ends."""
+RETRIED = ToolPolicy(unknown="retry")
+NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
+
+
+class Killed(BaseException):
+    pass
+
+
+async def at_once(graph: Any, face: str, value: Any, name: str = "t") -> Any:
+    """Invoke a graph, and fail if it waits: in a thread that need not end for this process to end."""
+    if face == "async":
+        return await asyncio.wait_for(graph.ainvoke(value, thread(name)), AT_ONCE)
+    ended: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            ended.set_result(graph.invoke(value, thread(name)))
+        except BaseException as error:
+            ended.set_exception(error)
+
+    Thread(target=work, daemon=True).start()
+    return await asyncio.wait_for(asyncio.wrap_future(ended), AT_ONCE)
+
+
+def both_faces(name: str, sync: Any, asynchronous: Any) -> BaseTool:
+    return StructuredTool.from_function(sync, asynchronous, name=name, description=name)
+
+
+class Deadly:
+    """A tool that is cut off as long as it is told to be."""
+
+    def __init__(self, name: str, error: type[BaseException] = Killed) -> None:
+        self.error: type[BaseException] | None = error
+        self.runs = 0
+        self.tool = both_faces(name, self._work, self._awork)
+
+    def _work(self, q: str) -> str:
+        self.runs += 1
+        if self.error is not None:
+            raise self.error("as told")
+        return f"found {q}"
+
+    async def _awork(self, q: str) -> str:
+        return self._work(q)
+
+
+# -- a doubt beside a call that is to run ------------------------------------------------------------------------------
+
+
+class Late:
+    """Carries requests out, the first one a little later when it is told to: that of the first call of a step."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self.is_late = False
+
+    async def send(self, request: Any) -> Any:
+        if self.is_late:
+            self.is_late = False
+            await asyncio.sleep(0.3)
+        return await self._driver.send(request)
+
+
+def late(config: Any) -> str:
+    """The same for threads, of which any may be the first to send something."""
+    time.sleep(0.3)
+    return "late"
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face: str) -> None:
+    """The sibling has claimed its call, and lets the first one begin first; the first one is not going to begin."""
+    first, second = Deadly("first"), Deadly("second", ValueError)
+    script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
+    saver = MemorySaver()
+    driver = Late(saver._backend.async_driver)
+    saver._backend = replace(saver._backend, async_driver=driver)
+    with ToolCache(saver, {"first": ToolPolicy(scope=late)}, secret=bytes(32)) as cache:
+        node = ToolNode(
+            [first.tool, second.tool],
+            wrap_tool_call=cache.wrap_tool_call,
+            awrap_tool_call=cache.awrap_tool_call,
+            handle_tool_errors=False,
+        )
+        graph = loop_of(node, script, MemorySaver())
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        first.error, second.error, driver.is_late = None, None, True
+        with pytest.raises(ToolOutcomeUnknown, match="first"):
+            await at_once(graph, face, None)
+    assert first.runs == 1
+
+
+# -- tools inside of tools ---------------------------------------------------------------------------------------------
+
+
+def asking_after(inner: BaseTool) -> BaseTool:
+    """A tool that calls another one, and then asks a person."""
+
+    def outer(q: str) -> str:
+        found = inner.invoke({"q": q})
+        return f"{found}, {interrupt('ok?')}"
+
+    async def aouter(q: str) -> str:
+        found = await inner.ainvoke({"q": q})
+        return f"{found}, {interrupt('ok?')}"
+
+    return both_faces("outer", outer, aouter)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_tool_that_calls_a_kept_tool_and_then_asks_a_person_goes_on(face: str) -> None:
+    """The call inside must not wait for the one that it is made inside of, which waits for it."""
+    look = Deadly("look")
+    look.error = None
+    with ToolCache(MemorySaver()) as cache:
+        outer = asking_after(cache.tool(look.tool))
+        graph = tool_graph(cache, [outer], [calls(("outer", {"q": "x"}, "call-1"))])
+        assert question(await at_once(graph, face, hello())) == "ok?"
+        result = await at_once(graph, face, Command(resume="yes"))
+    assert answers(result)["call-1"].content == "found x, yes"
+    assert look.runs == 1
+
+
+def delegating(name: str, inner: BaseTool, seconds: float = 0.0) -> BaseTool:
+    def outer(q: str) -> str:
+        time.sleep(seconds)
+        return str(inner.invoke({"q": q}))
+
+    async def aouter(q: str) -> str:
+        await asyncio.sleep(seconds)
+        return str(await inner.ainvoke({"q": q}))
+
+    return both_faces(name, outer, aouter)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_doubt_inside_of_a_tool_does_not_wait_for_a_sibling_with_a_call_inside(face: str) -> None:
+    look, find = Deadly("look"), Deadly("find")
+    find.error = None
+    script = [calls(("outer", {"q": "x"}, "call-1"), ("other", {"q": "y"}, "call-2"))]
+    with ToolCache(MemorySaver(), {"outer": RETRIED, "other": RETRIED}) as cache:
+        tools = [delegating("outer", cache.tool(look.tool), 0.1), delegating("other", cache.tool(find.tool), 0.3)]
+        graph = tool_graph(cache, tools, script)
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        cache.clear("t")  # as if the process had been killed before the other one ended
+        look.error = None
+        with pytest.raises(ToolOutcomeUnknown, match="look"):
+            await at_once(graph, face, None)
+    assert look.runs == 1
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_two_doubts_inside_of_two_tools_do_not_wait_for_each_other(face: str) -> None:
+    look, find = Deadly("look"), Deadly("find")
+    script = [calls(("outer", {"q": "x"}, "call-1"), ("other", {"q": "y"}, "call-2"))]
+    with ToolCache(MemorySaver(), {"outer": RETRIED, "other": RETRIED}) as cache:
+        tools = [delegating("outer", cache.tool(look.tool), 0.1), delegating("other", cache.tool(find.tool), 0.1)]
+        graph = tool_graph(cache, tools, script)
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        cache.close()
+        look.error = find.error = None
+        with pytest.raises(ToolOutcomeUnknown, match=r"look|find"):
+            await at_once(graph, face, None)
+    assert (look.runs, find.runs) == (1, 1)
+
+
+async def test_a_doubt_in_a_thread_of_a_tool_does_not_wait_for_that_tool() -> None:
+    """A thread of the tool's own knows nothing of the context of the tool; it has its config."""
+    look = Deadly("look")
+    with ToolCache(MemorySaver(), {"outer": RETRIED}) as cache:
+        kept = cache.tool(look.tool)
+
+        @tool
+        def outer(q: str, config: RunnableConfig) -> str:
+            """Have a thread do it."""
+            with ThreadPoolExecutor(1) as pool:
+                return str(pool.submit(kept.invoke, {"q": q}, config).result())
+
+        graph = tool_graph(cache, [outer], [calls(("outer", {"q": "x"}, "call-1"))])
+        with pytest.raises(Killed):
+            await run(graph, "sync", hello(), thread("t"))
+        cache.close()
+        look.error = None
+        with pytest.raises(ToolOutcomeUnknown, match="look"):
+            await at_once(graph, "sync", None)
+    assert look.runs == 1
+
+
+# -- attempts, and equal calls -----------------------------------------------------------------------------------------
+
+
+class Sent(TypedDict):
+    count: int
+
+
+class Sender:
+    """A node that sends messages by a kept tool, one after the other, and fails until it is told not to."""
+
+    def __init__(self, cache: ToolCache, *names: str) -> None:
+        self.names, self.fails, self.sent = names, True, list[str]()
+
+        def send(to: str) -> str:
+            self.sent.append(to)
+            return f"sent to {to}"
+
+        async def asend(to: str) -> str:
+            return send(to)
+
+        self._send = cache.tool(both_faces("send", send, asend))
+
+    def node(self, state: Sent) -> Sent:
+        for name in self.names:
+            self._send.invoke({"to": name})
+        return self._ended()
+
+    async def anode(self, state: Sent) -> Sent:
+        for name in self.names:
+            await self._send.ainvoke({"to": name})
+        return self._ended()
+
+    def _ended(self) -> Sent:
+        if self.fails:
+            raise ConnectionError("later")
+        return {"count": len(self.sent)}
+
+    def graph(self, face: str, saver: KeelSaver, retry: RetryPolicy | None = None) -> Any:
+        builder = StateGraph(Sent)
+        builder.add_node("send", self.node if face == "sync" else self.anode, retry_policy=retry)
+        return builder.add_edge(START, "send").compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_another_attempt_at_a_node_finds_the_calls_of_the_first(face: str) -> None:
+    """A retry policy makes it in the same task, whose equal calls must not be counted on."""
+    with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
+        sender = Sender(cache, "x")
+        policy = RetryPolicy(max_attempts=3, initial_interval=0.01, retry_on=ConnectionError)
+        with pytest.raises(ToolOutcomeUnknown, match="send"):
+            await at_once(sender.graph(face, MemorySaver(), policy), face, {"count": 0})
+    assert sender.sent == ["x"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_the_order_of_other_calls_does_not_tell_equal_ones_apart(face: str) -> None:
+    """Threads, `gather` and sets come in another order each time: calls are counted each among its equals."""
+    with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
+        sender = Sender(cache, "a", "b")
+        graph = sender.graph(face, MemorySaver())
+        with pytest.raises(ConnectionError):
+            await at_once(graph, face, {"count": 0})
+        sender.fails, sender.names = False, ("b", "a")
+        with pytest.raises(ToolOutcomeUnknown, match="send"):
+            await at_once(graph, face, None)
+    assert sender.sent == ["a", "b"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_equal_calls_of_a_node_are_two_calls_at_every_attempt(face: str) -> None:
+    """Neither is taken for the other: both were made, and neither may be made again in silence."""
+    with ToolCache(MemorySaver(), {"send": NOT_KEPT}) as cache:
+        sender = Sender(cache, "a", "a")
+        graph = sender.graph(face, cache.saver)
+        with pytest.raises(ConnectionError):
+            await at_once(graph, face, {"count": 0})
+        sender.fails = False
+        with pytest.raises(ToolOutcomeUnknown, match="send") as told:
+            await at_once(graph, face, None)
+        cache.settle("t", told.value.key, "done", "sent to a")
+        assert await at_once(graph, face, None) == {"count": 2}
+    assert sender.sent == ["a", "a"]

@@ -1,0 +1,283 @@
+"""What a ledger must survive besides: outages, deletions, forks, ends without a word, hidden processes, other ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command
+from process_children import exit_code, forked
+from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
+
+from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel.core.cells import Shelf
+from langgraph_keel.core.ledger import HITS, CallRecord, Claim
+from langgraph_keel.core.plan import run as carried_out
+from langgraph_keel.holder import is_dead, this_holder
+from langgraph_keel.testing.faults import Meanwhile, with_tap
+from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel.tools.keeper import Keeper
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Killed(BaseException):
+    pass
+
+
+# -- the keeper --------------------------------------------------------------------------------------------------------
+
+
+def test_a_renewal_that_fails_is_not_repeated_without_a_pause() -> None:
+    asked, began = list[float](), time.monotonic()
+
+    def renew(claim: Claim) -> bool:
+        asked.append(time.monotonic())
+        if time.monotonic() - began < 0.7:
+            raise OSError("refused")
+        return True
+
+    keeper = Keeper(0.2, renew)
+    claim = Claim(Shelf("t", "tool"), "key", "token", CallRecord("pay", "", "claimed", 0, 0, "holder", "lineage"))
+    keeper.hold(claim)
+    time.sleep(1.5)
+    keeper.drop(claim)
+    assert 1 <= sum(at - began < 0.7 for at in asked) <= 4
+    assert 2 <= sum(at - began >= 0.7 for at in asked) <= 6  # it goes on when the store is back
+
+
+# -- deletion ----------------------------------------------------------------------------------------------------------
+
+
+@tool
+def look(q: str) -> str:
+    """Look."""
+    return f"seen {q}"
+
+
+TWO_TURNS = [calls(("look", {"q": "x"}, "call-1")), calls(("look", {"q": "x"}, "call-2"))]
+
+
+def hits_in(saver: KeelSaver, name: str) -> list[Any]:
+    backend = saver._backend
+    return list(carried_out(backend.checkpoints.store.list_cells(Shelf(name, HITS), "", None, 10), backend.driver))
+
+
+FORGET: dict[str, Callable[[ToolCache], object]] = {
+    "delete_thread": lambda cache: cache.saver.delete_thread("t"),
+    "prune": lambda cache: cache.saver.prune(["t"], strategy="delete"),
+    "clear": lambda cache: cache.clear("t"),
+}
+
+
+@pytest.mark.parametrize("how", FORGET)
+def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
+    """They are counted, and written later."""
+    with ToolCache(MemorySaver()) as cache:
+        tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
+        assert cache.stats.hits == 1
+        FORGET[how](cache)
+        cache.close()
+        assert hits_in(cache.saver, "t") == []
+
+
+def test_hits_are_written_where_nothing_was_deleted() -> None:
+    with ToolCache(MemorySaver()) as cache:
+        tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
+        cache.close()
+        assert len(hits_in(cache.saver, "t")) == 1
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def test_hits_are_counted_once_after_a_fork(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver, ToolCache(saver) as cache:
+        tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
+        assert exit_code(forked(cache.close)) == 0
+        cache.close()
+        assert [call.hits for call in saver.tools("t")] == [1]
+
+
+def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> None:
+    """The parent's other thread does not exist in the child."""
+    over, began = Event(), Event()
+
+    @tool
+    def slow(q: str) -> str:
+        """Take long."""
+        began.set()
+        over.wait(20)
+        return "slow"
+
+    @tool
+    def deadly(q: str) -> str:
+        """Be cut off."""
+        began.wait(5)
+        raise Killed
+
+    cache = ToolCache(MemorySaver())
+    graph = tool_graph(cache, [slow, deadly], [calls(("slow", {"q": "x"}, "call-1"), ("deadly", {"q": "y"}, "call-2"))])
+
+    def parent() -> None:
+        with pytest.raises(Killed):
+            graph.invoke(hello(), thread("t"))
+
+    def child() -> None:
+        with pytest.raises(ToolOutcomeUnknown, match="deadly"):
+            asyncio.run(asyncio.wait_for(graph.ainvoke(None, thread("t")), 8))
+
+    other = Thread(target=parent)
+    other.start()
+    try:
+        while not any(call.state == "unknown" for call in cache.saver.tools("t")):
+            time.sleep(0.01)
+        time.sleep(0.1)  # the keeper has written it, and rests
+        assert exit_code(forked(child)) == 0
+    finally:
+        over.set()
+        other.join()
+        cache.close()
+
+
+ENDS = """
+import sys
+from test_tools_small import TWO_TURNS, look
+from tool_graphs import hello, thread, tool_graph
+from langgraph_keel import SqliteSaver
+from langgraph_keel.tools import ToolCache
+cache = ToolCache(SqliteSaver(sys.argv[1]))
+tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
+"""
+
+
+def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: Path) -> None:
+    path = os.pathsep.join(part for part in (str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")) if part)
+    subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path / "keel.db")],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        check=True,
+        timeout=25,
+    )
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        assert [(call.state, call.hits) for call in saver.tools("t")] == [("done", 1)]
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_a_live_process_that_is_hidden_is_not_dead(error: type[OSError], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/proc` mounted with `hidepid`, or systemd's `ProtectProc`: no file says anything of others' processes."""
+    name, read = this_holder(), Path.read_text
+
+    def hidden(path: Path, *args: Any, **options: Any) -> str:
+        if path == Path(f"/proc/{os.getpid()}/stat"):
+            raise error(path)
+        return read(path, *args, **options)
+
+    monkeypatch.setattr(Path, "read_text", hidden)
+    assert not is_dead(name)
+
+
+# -- how calls end -----------------------------------------------------------------------------------------------------
+
+
+def handing_over(acted: list[str]) -> BaseTool:
+    """A tool that is an agent: a graph of its own, which leaves for the graph above."""
+
+    def leave(state: MessagesState) -> Command[Any]:
+        acted.append("left")
+        return Command(graph=Command.PARENT, goto="model")
+
+    inner = StateGraph(MessagesState).add_node("leave", leave).add_edge(START, "leave").compile()
+
+    @tool
+    def hand_over(q: str) -> str:
+        """Hand over."""
+        return str(inner.invoke({"messages": []}))
+
+    return hand_over
+
+
+HAND_OVER = ("hand_over", {"q": "x"}, "call-1")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_tool_that_hands_over_to_the_graph_above_waits_for_nobody(face: str) -> None:
+    acted: list[str] = []
+    with ToolCache(MemorySaver()) as cache:
+        graph = tool_graph(cache, [handing_over(acted)], [calls(HAND_OVER)])
+        result = await run(graph, face, hello(), thread("t"))
+        assert result["messages"][-1].content == "done"
+        assert [(call.state, call.is_kept) for call in cache.saver.tools("t")] == [("done", False)]
+    assert acted == ["left"]
+
+
+def test_what_handed_over_to_the_graph_above_is_not_repeated_in_silence() -> None:
+    acted, deaths = list[str](), [Killed]
+
+    @tool
+    def last(q: str) -> str:
+        """Be cut off, once."""
+        time.sleep(0.3)  # the other one has ended
+        if deaths:
+            raise deaths.pop()
+        return "ok"
+
+    with ToolCache(MemorySaver(), {"last": None}) as cache:
+        graph = tool_graph(cache, [last, handing_over(acted)], [calls(("last", {"q": "y"}, "call-0"), HAND_OVER)])
+        with pytest.raises(Killed):
+            graph.invoke(hello(), thread("t"))
+        with pytest.raises(ToolOutcomeUnknown, match="hand_over"):
+            graph.invoke(None, thread("t"))
+    assert acted == ["left"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_a_person_says_of_a_doubt_that_was_settled_meanwhile_does_not_count(face: str) -> None:
+    """Somebody else was faster: the conversation says what the ledger says."""
+    acted: list[str] = []
+
+    @tool
+    def pay(to: str) -> str:
+        """Pay."""
+        acted.append(to)
+        raise Killed
+
+    saver, script = MemorySaver(), [calls(("pay", {"to": "x"}, "call-1"))]
+    asking = ToolPolicy(unknown="ask")
+
+    def settle() -> None:
+        (call,) = saver.tools("t")
+        other.settle("t", call.key, "done", "paid, says the bank")
+
+    meanwhile = Meanwhile(1, settle)  # after the claim that finds the doubt, before the answer is stored
+    graphs = MemorySaver()
+    with ToolCache(saver, {"pay": asking}, secret=bytes(32)) as other:
+        graph = loop_of(node_of(other, pay), script, graphs)
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("t"))
+        other.close()
+        asked = question(await run(graph, face, None, thread("t")))
+        with ToolCache(with_tap(saver, meanwhile), {"pay": asking}, secret=bytes(32)) as cache:
+            graph = loop_of(node_of(cache, pay), script, graphs)
+            answer = {"decision": "done", "result": "paid, says ada", "attempt": asked["attempt"]}
+            said = answers(await run(graph, face, Command(resume=answer), thread("t")))
+    assert meanwhile.happened
+    assert said["call-1"].content == "paid, says the bank"
+    assert is_replay(said["call-1"])
+    assert acted == ["x"]
+
+
+def node_of(cache: ToolCache, tool: BaseTool) -> ToolNode:
+    return ToolNode([tool], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
