@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -13,6 +17,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from repositories import Repository, isolate
+from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel.files import git
 from langgraph_keel.files.saver import FileSaver
@@ -134,6 +139,28 @@ def test_a_question_is_a_commit_and_the_answer_another(
     saver.close()
     (title,) = repository.titles()[1:]
     assert title.endswith("(loop)")
+
+
+def test_no_commit_comes_before_what_a_slow_disk_still_stores(
+    repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, asked, go_on = os.fdatasync, Event(), Event()
+
+    def fdatasync(handle: int) -> None:
+        asked.set()
+        go_on.wait(10)
+        sync(handle)
+
+    stored = saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(saver.put_writes, stored, [("log", ["in"])], "task")
+        assert asked.wait(10)
+        time.sleep(3 * git._QUIET)
+        assert repository.titles() == []
+        go_on.set()
+    assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
+    assert repository("status", "--short") == ""
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

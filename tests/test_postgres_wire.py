@@ -113,6 +113,27 @@ def test_a_put_whose_reply_was_lost_knows_itself_again(saver: PostgresSaver, pro
     assert listed == [("two", values(2)), ("one", values(1)), ("000", values(0))]
 
 
+def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
+    saver: PostgresSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may find the socket broken between two polls, and then leaves the connection as if it still waited."""
+    wait: Any = psycopg.Connection.wait
+    given_up: list[Any] = []
+
+    def give_up(connection: Any, steps: Any, *limits: Any) -> Any:
+        if given_up:
+            return wait(connection, steps, *limits)
+        next(steps)
+        given_up.append(connection.info.transaction_status)
+        raise psycopg.OperationalError("connection socket closed")
+
+    head = head_run(saver)
+    monkeypatch.setattr(psycopg.Connection, "wait", give_up)
+    saver.put(head.config, checkpoint_of("one", values(1)), METADATA, {})
+    assert given_up == [psycopg.pq.TransactionStatus.ACTIVE]
+    assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["one", "000"]
+
+
 def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: PostgresSaver, postgres_url: str) -> None:
     head = head_run(saver)
     requests: list[Any] = []

@@ -83,8 +83,9 @@ class Committing(Checkpoints[Work, Any]):
         """See `Checkpoints.put`."""
         address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
         self._commits.before_put(address, about)
-        stored = yield from super().put(codec, config, checkpoint, metadata)
-        self._commits.put(address, checkpoint, about)
+        with self._commits.storing(address.thread_id):
+            stored = yield from super().put(codec, config, checkpoint, metadata)
+            self._commits.put(address, checkpoint, about)
         return stored
 
     def put_writes(
@@ -98,5 +99,6 @@ class Committing(Checkpoints[Work, Any]):
         """See `Checkpoints.put_writes`."""
         address, channels = address_of(config), [channel for channel, _ in writes]
         self._commits.before_writes(address, channels)
-        yield from super().put_writes(codec, config, writes, task_id, task_path)
-        self._commits.put_writes(address, channels)
+        with self._commits.storing(address.thread_id):
+            yield from super().put_writes(codec, config, writes, task_id, task_path)
+            self._commits.put_writes(address, channels)

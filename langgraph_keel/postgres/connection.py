@@ -300,8 +300,11 @@ class Watched:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection is of no use any more."""
-        return self.connection.closed
+        """Whether the connection is of no use any more: closed, or left while it waits for a reply.
+
+        psycopg leaves it so ("connection socket closed") where the socket breaks between two of its polls.
+        """
+        return self.connection.closed or self.connection.info.transaction_status == TransactionStatus.ACTIVE
 
 
 class Watch:
