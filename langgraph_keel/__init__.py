@@ -14,12 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.core.drift import Change, DriftReport
+from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
     CheckpointConflict,
     CorruptStore,
+    DriftDetected,
+    DriftWarning,
     DurabilityWarning,
     InvalidConfig,
     InvalidInput,
@@ -132,8 +136,12 @@ def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
 __all__ = [
     "AccessDenied",
     "CacheStats",
+    "Change",
     "CheckpointConflict",
     "CorruptStore",
+    "DriftDetected",
+    "DriftReport",
+    "DriftWarning",
     "DurabilityWarning",
     "FileSaver",
     "InvalidConfig",
@@ -144,6 +152,7 @@ __all__ = [
     "KeelSerializer",
     "KeptCall",
     "MemorySaver",
+    "ModelCall",
     "NewerFormat",
     "NotAKeelStore",
     "NotFound",

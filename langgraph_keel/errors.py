@@ -7,6 +7,7 @@
     ├── NotFound (LookupError)             there is no such thread or checkpoint
     ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
     ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
+    ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
@@ -23,12 +24,15 @@
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning` is a warning, not an error: acknowledged puts can be lost the way the server is set up.
+`DurabilityWarning` and `DriftWarning` are warnings, not errors: acknowledged puts can be lost the way the server is set
+up; what `DriftDetected` says, where the saver was not told to raise it.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class KeelError(Exception):
@@ -124,6 +128,26 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason)
+
+
+class DriftDetected(KeelError, RuntimeError):
+    """A thread would go on with another model, tool or program than it was written with; the step was not stored.
+
+    What its tasks have written is kept. To go on, open the saver with `on_drift="warn"` or `"ignore"`, and resume.
+
+    Attributes:
+        report: What has changed, a `DriftReport`.
+    """
+
+    code = "drift"
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(f"{report}\nTo accept it, open the saver with on_drift='warn' or 'ignore', and resume.")
+
+    def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
+        # The default would call the class with the message.
+        return type(self), (self.report,)
 
 
 class ValueRefused(KeelError, TypeError):
@@ -248,3 +272,19 @@ class StoreClosed(StoreError):
 
 class DurabilityWarning(UserWarning):
     """The server may lose acknowledged puts, by its own settings (Redis without an append-only file)."""
+
+
+class DriftWarning(UserWarning):
+    """A thread goes on with another model, tool or program than it was written with.
+
+    Attributes:
+        report: What has changed, a `DriftReport`.
+    """
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(str(report))
+
+    def __reduce__(self) -> tuple[type[DriftWarning], tuple[Any]]:
+        # The default would call the class with the message.
+        return type(self), (self.report,)

@@ -1,0 +1,193 @@
+"""What a thread was written with, and what is different now.
+
+Each root checkpoint says what its thread was written with so far: per node and model the served versions, fingerprints
+and tools seen, and the versions of packages. A call differs if it brings something that this thread has not seen there:
+providers serve from several backends at once, so a fingerprint that comes and goes is told of once, not at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from langgraph_keel.core.provenance import ModelCall
+
+MARK = "keel_drift"
+"""The metadata key of the first checkpoint after a drift: a list of lines, one for each change."""
+GRAPH_VERSION = "graph_version"
+"""The metadata key of the application's own version."""
+SEEN = 8
+"""Most values of one field that are remembered, the latest seen."""
+NODES = 100
+"""Most nodes that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is not what it was.
+
+    Attributes:
+        what: `"model"`, `"served_model"`, `"system_fingerprint"`, `"tool <name>"`, `"graph_version"`, or a package.
+        was: What it was last.
+        now: What it is.
+        since: The last step that had it so.
+        path: The node with those of the graphs around it; empty for what concerns the whole graph.
+    """
+
+    what: str
+    was: str | None
+    now: str | None
+    since: int | None = None
+    path: str = ""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        node = f"node {self.path!r}: " if self.path else ""
+        since = "" if self.since is None else f" up to step {self.since}"
+        return f"{node}{self.what} was {self.was or 'none'}{since}, now {self.now or 'none'}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriftReport:
+    """What has changed since a thread was written.
+
+    Attributes:
+        thread_id: The thread.
+        changes: What has changed, in the order in which it was noticed.
+    """
+
+    thread_id: str
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        """Say all of it, a line for each change."""
+        lines = "".join(f"\n  {change}" for change in self.changes)
+        return f"thread {self.thread_id!r} goes on with something else than what it was written with:{lines}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one node has seen of one model: per field its values, and the last step of each."""
+
+    served: Mapping[str, int | None] = field(default_factory=dict)
+    fingerprints: Mapping[str, int | None] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a thread was written with.
+
+    Attributes:
+        nodes: Per path of a node and model asked for, what was seen.
+        versions: Per package, its version; the application's own as `"graph"`.
+        step: The last step that called a model.
+    """
+
+    nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    step: int | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """All names of models, asked for and served."""
+        models = [(name, seen) for node in self.nodes.values() for name, seen in node.items()]
+        return {name for name, _ in models if name} | {name for _, seen in models for name in seen.served}
+
+    def packed(self) -> list[Any]:
+        """Return it as it is stored."""
+        nodes = {
+            path: {name: [seen.served, seen.fingerprints, seen.tools, seen.step] for name, seen in models.items()}
+            for path, models in self.nodes.items()
+        }
+        return [nodes, self.versions, self.step]
+
+    @classmethod
+    def unpacked(cls, stored: Any) -> Known:
+        """Return it from what is stored; nothing known, if that is something else."""
+        try:
+            nodes, versions, step = stored
+            seen = {path: {name: Seen(*each) for name, each in models.items()} for path, models in nodes.items()}
+            return cls(seen, dict(versions), step)
+        except (TypeError, ValueError, AttributeError):
+            return cls()
+
+
+def learned(known: Known, calls: Iterable[ModelCall], versions: Mapping[str, str]) -> Known:
+    """Return what is known after these calls."""
+    after = reduce(_after, filter(_tells, calls), known)
+    return Known(after.nodes, {**after.versions, **versions}, after.step)
+
+
+def _tells(call: ModelCall) -> bool:
+    return call.error is None and not call.cached
+
+
+def _after(known: Known, call: ModelCall) -> Known:
+    models = known.nodes.get(call.path, {})
+    seen = models.get(call.model or "", Seen())
+    seen = Seen(
+        _with_value(seen.served, call.served_model, call.step),
+        _with_value(seen.fingerprints, call.system_fingerprint, call.step),
+        {**seen.tools, **call.tools},
+        call.step,
+    )
+    nodes = {**known.nodes, call.path: {**models, call.model or "": seen}}
+    for path in list(nodes)[:-NODES]:
+        del nodes[path]
+    return Known(nodes, {**known.versions, **call.versions}, call.step)
+
+
+def _with_value(values: Mapping[str, int | None], value: str | None, step: int | None) -> Mapping[str, int | None]:
+    if value is None:
+        return values
+    others = [(other, at) for other, at in values.items() if other != value]
+    return dict([*others, (value, step)][-SEEN:])
+
+
+def changes(known: Known, calls: Sequence[ModelCall], versions: Mapping[str, str]) -> list[Change]:
+    """Return what is new about these calls to a thread that was written with what is known."""
+    if not known.nodes:
+        return []
+    found = _of_versions(known, versions)
+    for call in filter(_tells, calls):
+        found += _of_versions(known, call.versions) + _of_call(known, call)
+        known = _after(known, call)
+    return list(dict.fromkeys(found))
+
+
+def _of_versions(known: Known, versions: Mapping[str, str]) -> list[Change]:
+    return [
+        Change(GRAPH_VERSION if name == "graph" else name, known.versions[name], version, known.step)
+        for name, version in versions.items()
+        if known.versions.get(name, version) != version
+    ]
+
+
+def _of_call(known: Known, call: ModelCall) -> list[Change]:
+    models = known.nodes.get(call.path)
+    if models is None:
+        return []
+    seen = models.get(call.model or "")
+    if seen is None:
+        was, last = list(models.items())[-1]
+        return [Change("model", was or None, call.model, last.step, call.path)]
+    return [
+        *_of_value("served_model", seen.served, call.served_model, call.path),
+        *_of_value("system_fingerprint", seen.fingerprints, call.system_fingerprint, call.path),
+        *(
+            Change(f"tool {name}", seen.tools.get(name), schema, seen.step, call.path)
+            for name, schema in call.tools.items()
+            if seen.tools.get(name) != schema and seen.tools
+        ),
+    ]
+
+
+def _of_value(what: str, seen: Mapping[str, int | None], now: str | None, path: str) -> list[Change]:
+    if now is None or now in seen or not seen:
+        return []
+    was, since = list(seen.items())[-1]
+    return [Change(what, was, now, since, path)]

@@ -1,0 +1,70 @@
+"""The records of model calls as people read them: each once, at the checkpoint it led to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.core.checkpoints import Checkpoints, where_is
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.provenance import ModelCall, unpacked_all
+from langgraph_keel.core.records import Address, Batch, Entry, Query
+from langgraph_keel.core.writes import unpack_batches
+
+PAGE = 500
+"""Checkpoints to a page: headers and pending writes, no values."""
+
+
+def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, Sequence[ModelCall]]:
+    """Return the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints.
+
+    Two trips a page. A record that stands among a task's writes only belongs to a task that has failed, asks, or whose
+    step was not over; it is shown at the checkpoint the task began from.
+    """
+    # All of the thread: what stands in one namespace may have led to a checkpoint of another.
+    found = yield from _entries(core, Query(query.thread_id))
+    calls: dict[str, ModelCall] = {}
+    for entry, _ in found:
+        header = unpack_header(entry.header, codec, where_is(entry.address))
+        _add(calls, unpacked_all(header.about.get("calls")), entry.address)
+    for entry, batches in found:
+        _, stored = unpack_batches(batches, codec, where_is(entry.address))
+        _add(calls, (call for part in stored for call in unpacked_all(part)), entry.address)
+    places = {entry.address: number for number, (entry, _) in enumerate(found)}
+    order = sorted(calls.values(), key=lambda call: (places[_address(call)], call.started_at))
+    return [call for call in order if _is_in(call, query)]
+
+
+def _is_in(call: ModelCall, query: Query) -> bool:
+    return query.checkpoint_ns in (None, call.checkpoint_ns) and query.checkpoint_id in (None, call.checkpoint_id)
+
+
+def _entries(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tuple[Entry, Sequence[Batch]]]]:
+    """Return all entries that a query asks for with their batches, in the order they were put."""
+    batches: dict[Address, Sequence[Batch]] = {}
+    entries: list[Entry] = []
+    while True:
+        page = yield from core.store.scan(replace(query, limit=PAGE, after=entries[-1] if entries else None))
+        # Without references, no rows are read.
+        found = (yield from core.store.read_values([replace(entry, refs={}) for entry in page])) if page else ()
+        batches.update((each.entry.address, each.batches) for each in found)
+        entries += page
+        if len(page) < PAGE:
+            return [(entry, batches.get(entry.address, ())) for entry in reversed(entries)]
+
+
+def _add(calls: dict[str, ModelCall], records: Iterable[ModelCall], at: Address) -> None:
+    for call in records:
+        here: Mapping[str, Any] = {
+            "thread_id": at.thread_id,
+            "checkpoint_ns": at.checkpoint_ns,
+            "checkpoint_id": at.checkpoint_id,
+        }
+        calls.setdefault(call.id, replace(call, **here))
+
+
+def _address(call: ModelCall) -> Address:
+    return Address(call.thread_id, call.checkpoint_ns, call.checkpoint_id)

@@ -1,0 +1,270 @@
+"""What a process has captured of model calls and not stored yet; and what a thread was written with so far.
+
+A call ends before its task's writes are put, and those and the checkpoint of the step come in any order. So a record
+waits here for both, and goes with each: no round trip is ever made for it. Which checkpoint a call led to is told by
+ids, which are ordered in time: the first one of its namespace that is younger than the one the call began from. With
+`durability="exit"` that is the run's last one; the ones between never reach the saver.
+
+Records of namespaces that are never stored (a subgraph without a checkpointer, or a finished one with "exit") go with
+the checkpoint of the graph around it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
+
+from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, changes, learned
+from langgraph_keel.core.provenance import ModelCall, packed, unpacked_all
+from langgraph_keel.core.records import Address
+from langgraph_keel.errors import DriftDetected, DriftWarning
+
+OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
+
+THREADS = 1000
+"""Most threads of which records wait; of the least recently used ones they are forgotten."""
+CALLS_WAITING = 10_000
+"""Most records of one thread that wait."""
+CHECKPOINTS = 1000
+"""Most checkpoints of which it is remembered what they were written with."""
+
+_recorders: WeakSet[Recorder] = WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock; and what waits here is the parent's to store.
+    for recorder in list(_recorders):
+        recorder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(slots=True, eq=False)
+class Captured:
+    """A record that waits.
+
+    Attributes:
+        call: The record.
+        lineage: Per namespace around the call, the id of the checkpoint that its step began from.
+        tasks: The ids of its task and of those around it.
+        is_written: Whether it stands among a task's writes.
+        is_headed: Whether it stands in the header of a checkpoint it led to.
+        is_counted: Whether the root graph's checkpoint after it names its model.
+        is_old: Whether another checkpoint was put since.
+    """
+
+    call: ModelCall
+    lineage: Mapping[str, str]
+    tasks: Collection[str]
+    is_written: bool = False
+    is_headed: bool = False
+    is_counted: bool = False
+    is_old: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a checkpoint that is about to be put takes along.
+
+    Attributes:
+        about: For its header.
+        marks: For its metadata.
+        drift: What has changed since the checkpoint it continues; `None` if nothing has.
+        taken: The records that go to its header.
+        counted: The records whose models it names.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    marks: dict[str, Any] = field(default_factory=dict)
+    drift: DriftReport | None = None
+    taken: Sequence[Captured] = ()
+    counted: Sequence[Captured] = ()
+
+
+class Recorder:
+    """The records of one saver, shared by its copies. Any thread may call.
+
+    Args:
+        versions: The versions of the packages that the graph runs on.
+        graph_version: The application's own version.
+        on_drift: What to do where a thread goes on with something else than what it was written with.
+    """
+
+    def __init__(
+        self, versions: Mapping[str, str], graph_version: str | None = None, on_drift: OnDrift = "warn"
+    ) -> None:
+        self.versions = dict(versions)
+        self.graph_version = graph_version
+        self.on_drift = on_drift
+        self.forget()
+        _recorders.add(self)
+
+    def forget(self) -> None:
+        """Forget everything that waits."""
+        self._lock = Lock()
+        self._waiting: OrderedDict[str, list[Captured]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str | None], Any] = OrderedDict()  # as it is stored
+        self._unfinished: OrderedDict[Address, list[ModelCall]] = OrderedDict()
+
+    # -- capture -----------------------------------------------------------------------------------------------
+
+    def add(self, thread_id: str, captured: Captured) -> None:
+        """Take a record of a call that has ended."""
+        with self._lock:
+            waiting = self._waiting.setdefault(thread_id, [])
+            waiting.append(captured)
+            del waiting[:-CALLS_WAITING]
+            _trim(self._waiting, thread_id, THREADS)
+
+    def waiting(self, thread_id: str) -> list[ModelCall]:
+        """Return the records of a thread that stand nowhere yet."""
+        with self._lock:
+            waiting = self._waiting.get(thread_id, ())
+            return [each.call for each in waiting if not (each.is_written or each.is_headed)]
+
+    # -- with a task's writes ----------------------------------------------------------------------------------
+
+    def of_task(self, thread_id: str, task_id: str) -> Sequence[Captured]:
+        """Return the records of a task, and of what it has called, that stand with no task's writes yet."""
+        if thread_id not in self._waiting:
+            return ()
+        with self._lock:
+            waiting = self._waiting.get(thread_id, ())
+            return [each for each in waiting if task_id in each.tasks and not each.is_written]
+
+    def written(self, taken: Iterable[Captured]) -> None:
+        """Note that these are stored with the writes of a task."""
+        for each in taken:
+            each.is_written = True
+
+    # -- with a checkpoint -------------------------------------------------------------------------------------
+
+    def of_entry(self, address: Address, parent: str | None, source: object) -> Account:
+        """Return what a checkpoint takes along. Nothing changes until `stored` is called with it.
+
+        Args:
+            address: Where it will be.
+            parent: The id of the checkpoint it continues.
+            source: Its metadata's `source`; only the steps of a run (`"loop"`) are led to by calls.
+        """
+        with self._lock:
+            waiting = self._waiting.get(address.thread_id, ())
+            before = self._known.get((address.thread_id, parent))
+            earlier = self._unfinished.get(Address(address.thread_id, address.checkpoint_ns, parent), ())
+        led = [each for each in waiting if _led_to(each, address)] if source == "loop" else []
+        taken = [each for each in led if not each.is_headed]
+        ids = {each.call.id for each in waiting}
+        calls = [call for call in earlier if call.id not in ids] if source == "loop" else []
+        calls += [each.call for each in taken]
+        return self._account(address, before, calls, taken, [each for each in led if not each.is_counted])
+
+    def _account(
+        self,
+        address: Address,
+        before: Any,
+        calls: Sequence[ModelCall],
+        taken: Sequence[Captured],
+        counted: Sequence[Captured],
+    ) -> Account:
+        about: dict[str, Any] = {"calls": [packed(call) for call in calls]} if calls else {}
+        if address.checkpoint_ns:
+            return Account(about, taken=taken)
+        new = list({each.id: each for each in [*calls, *(each.call for each in counted)]}.values())
+        if names := sorted({name for call in new for name in call.names}):
+            about["models"] = names
+        versions = self.versions | ({"graph": self.graph_version} if self.graph_version else {})
+        known = Known.unpacked(before) if before else Known()
+        found = [] if self.on_drift == "ignore" else changes(known, new, versions)
+        if known.nodes or new:
+            about["known"] = learned(known, new, versions).packed()
+        report = DriftReport(address.thread_id, tuple(found)) if found else None
+        return Account(about, self._marks(found), report, taken, counted)
+
+    def _marks(self, found: Sequence[Change]) -> dict[str, Any]:
+        marks: dict[str, Any] = {GRAPH_VERSION: self.graph_version} if self.graph_version else {}
+        return {**marks, MARK: [str(change) for change in found]} if found else marks
+
+    def judge(self, account: Account) -> None:
+        """Say that something has changed, as the saver was told to.
+
+        Raises:
+            DriftDetected: It was told to raise.
+        """
+        if account.drift is None:
+            return
+        if self.on_drift == "raise":
+            raise DriftDetected(account.drift)
+        warnings.warn(DriftWarning(account.drift), stacklevel=2)
+
+    def stored(self, address: Address, account: Account) -> None:
+        """Note that a checkpoint is stored with what it took along."""
+        for each in account.taken:
+            each.is_headed = True
+        for each in account.counted:
+            each.is_counted = True
+        with self._lock:
+            self._remember(address, account.about)
+            self._sweep(address)
+
+    def _remember(self, address: Address, about: Mapping[str, Any]) -> None:
+        if "known" in about:
+            key = address.thread_id, address.checkpoint_id
+            self._known[key] = about["known"]
+            _trim(self._known, key, CHECKPOINTS)
+
+    def _sweep(self, address: Address) -> None:
+        """Let go of the records that stand where they belong; a task's writes may still be on their way to the rest."""
+        waiting = self._waiting.get(address.thread_id)
+        if waiting is None:
+            return
+        left = [each for each in waiting if not (each.is_headed and each.is_counted and each.is_written)]
+        if not address.checkpoint_ns:  # two steps ago: its task's writes were never put, and never will be
+            left = [each for each in left if not (each.is_headed and each.is_counted and each.is_old)]
+            for each in left:
+                each.is_old = each.is_headed and each.is_counted
+        if left:
+            self._waiting[address.thread_id] = left
+        else:
+            del self._waiting[address.thread_id]
+
+    # -- what others have stored -------------------------------------------------------------------------------
+
+    def learn(self, address: Address, about: Mapping[str, Any], calls: Sequence[Any]) -> None:
+        """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
+        records = [call for stored in calls for call in unpacked_all(stored)]
+        with self._lock:
+            if records:
+                self._unfinished[address] = records
+                _trim(self._unfinished, address, CHECKPOINTS)
+            self._remember(address, about)
+
+
+def _led_to(each: Captured, address: Address) -> bool:
+    began = each.lineage.get(address.checkpoint_ns)
+    return began is not None and began < str(address.checkpoint_id)
+
+
+def _trim(kept: OrderedDict[Any, Any], key: Any, most: int) -> None:
+    kept.move_to_end(key)
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+def models_of(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of the models that a header says led to its checkpoint."""
+    named = about.get("models")
+    called = {name for call in unpacked_all(about.get("calls")) for name in call.names}
+    return called | set(named if isinstance(named, list) else ())
+
+
+def known_models(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of all models that a root checkpoint's header says wrote its thread."""
+    return Known.unpacked(about["known"]).names if "known" in about else set()

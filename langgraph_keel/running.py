@@ -1,0 +1,130 @@
+"""A store with its drivers: what is live behind a saver, and how plans are run on it.
+
+LangGraph makes shallow copies of savers (`with_allowlist`), so all that is live is in one `Backend`.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
+from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.core.recorder import OnDrift, Recorder
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.core.store import Store
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.provenance.capture import package_versions, watch
+
+T = TypeVar("T")
+OnConflict = Literal["raise", "fork"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What all copies of one saver share."""
+
+    checkpoints: Checkpoints[Any, Any]
+    driver: Driver[Any, Any]
+    async_driver: AsyncDriver[Any, Any]
+
+
+class Running(BaseCheckpointSaver[Any]):
+    """A saver's store, drivers and serializer. The arguments are those of `KeelSaver`."""
+
+    def __init__(
+        self,
+        store: Store[Any, Any],
+        driver: Driver[Any, Any],
+        async_driver: AsyncDriver[Any, Any],
+        *,
+        serde: SerializerProtocol | None = None,
+        types: Collection[type | tuple[str, ...]] | None = None,
+        on_conflict: OnConflict = "raise",
+        provenance: bool = True,
+        graph_version: str | None = None,
+        on_drift: OnDrift = "warn",
+        memo_entries: int = DEFAULT_ENTRIES,
+        memo_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        if on_conflict not in ("raise", "fork"):
+            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        if serde is not None and types is not None:
+            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+        super().__init__(serde=serde or KeelSerializer(types=types))
+        memo = Memo(memo_entries, memo_bytes)
+        recorder = recording(graph_version, on_drift) if provenance else None
+        self._backend = Backend(Checkpoints(store, memo, on_conflict, recorder), driver, async_driver)
+
+    def setup(self) -> None:
+        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        return ""
+
+    def close(self) -> None:
+        """Give back what is open. Safe to call again."""
+
+    def __enter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        await to_thread(self.close)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What has been captured of model calls; `None` with `provenance=False`."""
+        return self._core.recorder
+
+    @property
+    def _core(self) -> Checkpoints[Any, Any]:
+        return self._backend.checkpoints
+
+    @property
+    def _codec(self) -> Codec:
+        # Made anew each time: programs assign `saver.serde`.
+        return Codec(self.serde)
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T:
+        return run(plan, self._backend.driver)
+
+    async def _arun(self, plan: Plan[Any, Any, T]) -> T:
+        return await arun(plan, self._backend.async_driver)
+
+
+def recording(graph_version: str | None, on_drift: OnDrift) -> Recorder:
+    """Return a recorder, and have all model calls of this process reported from now on.
+
+    Raises:
+        InvalidInput: There is no such way to treat drift, or the version is no text.
+    """
+    if on_drift not in ("ignore", "warn", "raise"):
+        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
+    if not isinstance(graph_version, str | None):
+        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    watch()
+    return Recorder(package_versions(), graph_version, on_drift)
