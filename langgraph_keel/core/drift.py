@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph_keel.core.provenance import ModelCall
 
@@ -22,6 +22,10 @@ SEEN = 8
 """Most values of one field that are remembered, the latest seen."""
 NODES = 100
 """Most nodes that are remembered."""
+TOOLS = 200
+"""Most tools of a node that are remembered."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,14 @@ class Known:
         """Return it from what is stored; nothing known, if that is something else."""
         try:
             nodes, versions, step = stored
-            seen = {path: {name: Seen(*each) for name, each in models.items()} for path, models in nodes.items()}
+            seen = {path: {name: _seen(*each) for name, each in models.items()} for path, models in nodes.items()}
             return cls(seen, dict(versions), step)
         except (TypeError, ValueError, AttributeError):
             return cls()
+
+
+def _seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
+    return Seen(dict(served), dict(fingerprints), dict(tools), step)
 
 
 def learned(known: Known, calls: Iterable[ModelCall], versions: Mapping[str, str]) -> Known:
@@ -132,20 +140,21 @@ def _after(known: Known, call: ModelCall) -> Known:
     seen = Seen(
         _with_value(seen.served, call.served_model, call.step),
         _with_value(seen.fingerprints, call.system_fingerprint, call.step),
-        {**seen.tools, **call.tools},
+        dict([*({**seen.tools, **call.tools}).items()][-TOOLS:]),
         call.step,
     )
-    nodes = {**known.nodes, call.path: {**models, call.model or "": seen}}
-    for path in list(nodes)[:-NODES]:
-        del nodes[path]
+    nodes = _with_last(known.nodes, call.path, _with_last(models, call.model or "", seen, SEEN), NODES)
     return Known(nodes, {**known.versions, **call.versions}, call.step)
 
 
 def _with_value(values: Mapping[str, int | None], value: str | None, step: int | None) -> Mapping[str, int | None]:
-    if value is None:
-        return values
-    others = [(other, at) for other, at in values.items() if other != value]
-    return dict([*others, (value, step)][-SEEN:])
+    return values if value is None else _with_last(values, value, step, SEEN)
+
+
+def _with_last(values: Mapping[str, T], key: str, value: T, most: int) -> dict[str, T]:
+    """Return a mapping with one more at the end; the first are let go."""
+    others = [(other, kept) for other, kept in values.items() if other != key]
+    return dict([*others, (key, value)][-most:])
 
 
 def changes(known: Known, calls: Sequence[ModelCall], versions: Mapping[str, str]) -> list[Change]:
