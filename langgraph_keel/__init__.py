@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.core.drift import Change, DriftReport
 from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.recorded import DriftMark
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
@@ -40,11 +41,14 @@ from langgraph_keel.errors import (
     StoreFull,
     StoreUnavailable,
     ThreadExists,
+    ToolNotReplayed,
     ToolOutcomeUnknown,
     UnsafeStore,
     UnstorableValue,
     ValueRefused,
 )
+from langgraph_keel.provenance.comparison import Difference
+from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -139,7 +143,9 @@ __all__ = [
     "Change",
     "CheckpointConflict",
     "CorruptStore",
+    "Difference",
     "DriftDetected",
+    "DriftMark",
     "DriftReport",
     "DriftWarning",
     "DurabilityWarning",
@@ -161,6 +167,7 @@ __all__ = [
     "ReadOnlyStore",
     "RedisSaver",
     "RefusedType",
+    "Replay",
     "SqliteSaver",
     "StoreBusy",
     "StoreClosed",
@@ -170,6 +177,7 @@ __all__ = [
     "ThreadExists",
     "ThreadInfo",
     "ToolCache",
+    "ToolNotReplayed",
     "ToolOutcomeUnknown",
     "ToolPolicy",
     "UnsafeStore",

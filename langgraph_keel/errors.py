@@ -7,6 +7,7 @@
     ├── NotFound (LookupError)             there is no such thread or checkpoint
     ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
     ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
+    ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
@@ -32,6 +33,7 @@ Each class carries a stable `code` for logs and handlers in other languages; cod
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -128,6 +130,32 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason)
+
+
+class ToolNotReplayed(KeelError, RuntimeError):
+    """A replay has come to a tool call that the ledger has no answer to; the tool did not run.
+
+    Attributes:
+        tool: The tool's name.
+        thread_id: The thread that is replayed.
+        reason: Why there is no answer.
+        is_new: Whether the thread has never made this call, though others of this tool.
+        called: Its arguments.
+    """
+
+    code = "tool_not_replayed"
+
+    def __init__(self, tool: str, thread_id: str, reason: str, *, is_new: bool = False, called: Any = None) -> None:
+        self.tool = tool
+        self.thread_id = thread_id
+        self.reason = reason
+        self.is_new = is_new
+        self.called = called
+        super().__init__(f"tool {tool!r} did not run in the replay of thread {thread_id!r}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the message only; process pools pickle errors. Arguments may not pickle.
+        return partial(type(self), is_new=self.is_new), (self.tool, self.thread_id, self.reason)
 
 
 class DriftDetected(KeelError, RuntimeError):

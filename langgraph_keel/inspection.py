@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
-from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.queries import PAGE, checked_limit, query_of
-from langgraph_keel.core.recorded import recorded
+from langgraph_keel.core.recorded import DriftMark, recorded, traced
 from langgraph_keel.core.records import Query, ThreadInfo
+from langgraph_keel.errors import InvalidInput
 from langgraph_keel.holder import is_dead
+from langgraph_keel.provenance.playing import AsyncReplayDriver, ReplayDriver
+from langgraph_keel.provenance.replay import Order, Replayer, ordered
+from langgraph_keel.provenance.trajectories import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.running import Running
 
 
@@ -90,3 +96,155 @@ class Inspection(Running):
             return ()
         thread_id = str(query.thread_id)
         return [replace(call, thread_id=thread_id) for call in self.recorder.waiting(thread_id)]
+
+    def drifts(self, thread_id: str) -> Sequence[DriftMark]:
+        """Return where a thread went on with something else than it was written with, oldest first."""
+        return self._run(traced(self._core, self._codec, thread_id_of(thread_id))).marks()
+
+    async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
+        """As `drifts`, asynchronously."""
+        return (await self._arun(traced(self._core, self._codec, thread_id_of(thread_id)))).marks()
+
+    def trajectories(
+        self,
+        threads: Iterable[str] | None = None,
+        *,
+        channel: str = "messages",
+        model: str | None = None,
+        label: Label | None = None,
+        min_cost: float | None = None,
+        max_cost: float | None = None,
+        limit: int | None = None,
+        on_skip: OnSkip | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield threads as training data, a plain dict each, one thread in memory at a time.
+
+        A trajectory is the way to the thread's latest checkpoint: `thread_id`, `checkpoint_id`, `label`, `messages` in
+        the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `provenance`: model, parameters,
+        tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `steps`, `started_at`,
+        `ended_at`, `drift`. Calls on branches that were left are no part of it.
+
+        Args:
+            threads: Their ids; `None` for all of the store, last activity first. A thread that goes on while this is
+                read may be passed over.
+            channel: The one that holds the messages; threads without are passed over.
+            model: Only threads that this model has written, by the name asked for or served.
+            label: Only threads with this label; or a function that tells the label from the latest checkpoint. Else
+                that is `label` or `outcome` in the metadata of this checkpoint.
+            min_cost: Only threads that cost at least this, in the providers' currency; none whose cost is unknown.
+            max_cost: Only threads that cost at most this; none whose cost is unknown.
+            limit: Most to yield.
+            on_skip: Called for each thread that is not yielded, with its id and why: `"no messages"`, `"filtered"`,
+                `"unknown cost"`, or the error, which is raised if there is no `on_skip`.
+
+        Raises:
+            InvalidInput: `limit` is negative, or `threads` is one string.
+            NotFound: One of `threads` is not there.
+            CorruptStore: Stored bytes of a thread do not add up.
+            RefusedType: A stored value is of a type that may not be revived here.
+        """
+        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        export = Export(self._core, wanted, threads, limit, on_skip)
+        while (found := self._run(export.next(self._codec))) is not None:
+            yield found
+
+    async def atrajectories(
+        self,
+        threads: Iterable[str] | None = None,
+        *,
+        channel: str = "messages",
+        model: str | None = None,
+        label: Label | None = None,
+        min_cost: float | None = None,
+        max_cost: float | None = None,
+        limit: int | None = None,
+        on_skip: OnSkip | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `trajectories`, asynchronously."""
+        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        export = Export(self._core, wanted, threads, limit, on_skip)
+        while (found := await self._arun(export.next(self._codec))) is not None:
+            yield found
+
+    def replay(
+        self,
+        graph: Any,
+        config: Mapping[str, Any],
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        inputs: Sequence[Any] = (),
+        context: Any = None,
+        allow_tools: Collection[str] = (),
+        ignore: Collection[str] = (),
+        limit: int = 100,
+        keep: bool = False,
+        on_step: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """Run a thread again as it was run before, in a fork, and say whether the same happens.
+
+        The fork follows the way to the latest checkpoint: each run gets the input that is recorded, each question the
+        answer, and what `update_state` has made is put as it is. The models are asked anew, with the recorded model,
+        seed, temperature, top_p and max_tokens in the config where all calls agree, which models with
+        `configurable_fields` take. No tool acts: those of a `ToolCache` are answered from the ledger of the thread, and
+        where one is called that the ledger cannot answer, the replay ends. Nodes run: what they do themselves (a
+        request, a write to a `Store`) they do again; a node cache is not used.
+
+        Compared is checkpoint by checkpoint what the root graph's channels hold, and call by call what models were
+        asked and have answered, subgraphs included. Set aside is what is another each time: ids of messages and calls
+        where they are renamed consistently, times, and the marks of replays.
+
+        Args:
+            graph: The compiled graph; the saver that it was compiled with does not matter.
+            config: `configurable.thread_id`: replay the thread from its first checkpoint. With `checkpoint_id`: from
+                that one on. What else is in it goes to each run.
+            configurable: What to run with instead of what is recorded; `None` keeps a value from being passed at all.
+            inputs: What runs were given of which the record does not say so, in order: with `durability="exit"`
+                neither inputs nor answers are stored. If the first run was one of those, begin with its input.
+            context: The runtime context of the runs, as for `graph.invoke`; it is not recorded.
+            allow_tools: The names of harmless tools that may run, and then do so, whatever the ledger says.
+            ignore: Channels that are not compared.
+            limit: Most differences to find.
+            keep: Whether the fork stays, as the thread `Replay.thread_id`. Else it is deleted, also after an error; a
+                process that dies leaves it behind (a thread `replay-...`).
+            on_step: Called with the number of each step that the replay has made.
+
+        Returns:
+            The verdict, true if nothing differs. What the graph raises is a difference, and `Replay.error`.
+
+        Raises:
+            NotFound: There is no such thread or checkpoint.
+            InvalidInput: `graph` is no compiled graph, `config` names a subgraph, or `limit` is below one.
+            InvalidConfig: `config` names no usable thread.
+            StoreError: The store failed. The thread is as it was: it is only read.
+        """
+        options = {} if context is None else {"context": context}
+        order = ordered(config, configurable, inputs, options, allow_tools, ignore, limit, keep, on_step)
+        return run(self._replayer(graph, order).replay(), ReplayDriver(self._backend.driver))
+
+    async def areplay(
+        self,
+        graph: Any,
+        config: Mapping[str, Any],
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        inputs: Sequence[Any] = (),
+        context: Any = None,
+        allow_tools: Collection[str] = (),
+        ignore: Collection[str] = (),
+        limit: int = 100,
+        keep: bool = False,
+        on_step: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """As `replay`, asynchronously: the graph is run by its async face."""
+        options = {} if context is None else {"context": context}
+        order = ordered(config, configurable, inputs, options, allow_tools, ignore, limit, keep, on_step)
+        return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self._backend.async_driver))
+
+    def _replayer(self, graph: Any, order: Order) -> Replayer:
+        if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
+            raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
+        # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
+        own = graph.checkpointer
+        is_ours = isinstance(own, Inspection) and own._backend is self._backend
+        twin = (own if is_ours else self)._apart()
+        return Replayer(twin._core, twin._codec, graph.copy({"checkpointer": twin, "cache": None}), order)

@@ -5,9 +5,10 @@ LangGraph makes shallow copies of savers (`with_allowlist`), so all that is live
 
 from __future__ import annotations
 
+import copy
 from asyncio import to_thread
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -108,6 +109,14 @@ class Running(BaseCheckpointSaver[Any]):
     def _codec(self) -> Codec:
         # Made anew each time: programs assign `saver.serde`.
         return Codec(self.serde)
+
+    def _apart(self) -> Self:
+        """Return a saver on the same store that shares no memo and no records with this one, and minds no drift."""
+        known = self.recorder
+        recorder = Recorder(known.versions, known.graph_version, "ignore") if known else None
+        clone = copy.copy(self)
+        clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
+        return clone
 
     def _run(self, plan: Plan[Any, Any, T]) -> T:
         return run(plan, self._backend.driver)

@@ -130,7 +130,7 @@ def test_it_asserts_what_it_says(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["never_pay_twice"]
+    assert [path.stem for path in NOTEBOOKS] == ["never_pay_twice", "who_wrote_this"]
 
 
 def test_a_notebook_that_fails_is_found() -> None:

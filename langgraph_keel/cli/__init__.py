@@ -12,7 +12,9 @@ from typer.core import TyperGroup
 from langgraph_keel.cli import app as commands
 from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
+from langgraph_keel.cli.export import export
 from langgraph_keel.cli.options import wants_json
+from langgraph_keel.cli.provenance import provenance
 from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
 from langgraph_keel.cli.tools import cache, settle, tools
@@ -72,6 +74,8 @@ app.command()(demo)
 app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
+app.command()(provenance)
+app.command()(export)
 app.command()(schema)
 app.command()(tools)
 app.command()(settle)

@@ -123,7 +123,7 @@ class Checkpoints(Generic[Q, R]):
             outcome = yield from self.store.write_entry(draft.entry)
         self.memo.set(key, draft.base(_accepted(outcome, entry)))
         if self.recorder:
-            self.recorder.stored(address, account)
+            self.recorder.stored(address, parent.checkpoint_id, account)
         return config_of(address, "head")
 
     def _account(self, address: Address, parent: str | None, metadata: Mapping[str, Any]) -> Account:
@@ -172,7 +172,7 @@ class Checkpoints(Generic[Q, R]):
         if found is None:
             return None
         origin: Origin = "named" if address.checkpoint_id else "head"
-        result = yield from self.revive(codec, found, Unpacker(codec), origin)
+        result = yield from self.revive(codec, found, Unpacker(codec), origin, is_begun=True)
         self._learn(found, result.checkpoint["channel_values"], codec)
         return result
 
@@ -189,8 +189,10 @@ class Checkpoints(Generic[Q, R]):
         channels = {channel: known for channel, known in known.items() if known is not None}
         self.memo.set(key, Base(found.entry.stamp, channels))
 
-    def revive(self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Q, R, CheckpointTuple]:
-        """Make the tuple of an entry. No trip, but for checkpoints of LangGraph before 0.5 (format below 4)."""
+    def revive(
+        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, *, is_begun: bool = False
+    ) -> Plan[Q, R, CheckpointTuple]:
+        """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
         entry = found.entry
         where = where_is(entry.address)
         header = unpack_header(entry.header, codec, where)
@@ -202,7 +204,7 @@ class Checkpoints(Generic[Q, R]):
             yield from self._adopt_sends(codec, entry, checkpoint)
         parent = replace(entry.address, checkpoint_id=entry.parent)
         writes, calls = unpack_batches(found.batches, codec, where)
-        if self.recorder and (calls or header.about):
+        if self.recorder and is_begun and (calls or header.about):
             self.recorder.learn(entry.address, header.about, calls)
         return CheckpointTuple(
             config_of(entry.address, origin),
@@ -280,6 +282,8 @@ class Checkpoints(Generic[Q, R]):
     def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
         """Delete everything of a thread."""
         self.memo.forget_thread(thread_id)
+        if self.recorder:
+            self.recorder.forget_thread(thread_id)
         yield from self.store.delete_thread(thread_id)
 
     def copy_thread(self, source: str, target: str) -> Plan[Q, R, None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from types import NoneType
 from typing import Any
 
 CALLS = "__keel_calls__"
@@ -27,7 +28,7 @@ class ModelCall:
         checkpoint_ns: The namespace of the checkpoint below.
         checkpoint_id: The checkpoint the call led to; of a task that has failed or asks, the one it began from. With
             `durability="exit"`, which stores no others, the run's last one. `None` as long as nothing of it is stored.
-        step: LangGraph's number of the step, that of the checkpoint it leads to.
+        step: LangGraph's number of the step in the graph that called, that of the checkpoint it leads to there.
         node: The node that called.
         path: The node with those of the graphs around it, such as `"research|model"`.
         task_id: LangGraph's id of the task.
@@ -109,7 +110,6 @@ PARAMETERS = frozenset(
         "effort",
         "frequency_penalty",
         "logprobs",
-        "max_retries",
         "n",
         "parallel_tool_calls",
         "presence_penalty",
@@ -138,12 +138,37 @@ def packed(call: ModelCall) -> dict[str, Any]:
 _UNKNOWN = {name: getattr(ModelCall(id=""), name) for name in _STORED}
 
 
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "str": (str,),
+    "str | None": (str, NoneType),
+    "int": (int,),
+    "int | None": (int, NoneType),
+    "float | None": (int, float, NoneType),
+    "bool": (bool,),
+    "tuple[str, ...]": (list,),
+    "Mapping[str, Any]": (dict,),
+    "Mapping[str, str]": (dict,),
+}
+
+
 def unpacked(stored: Any) -> ModelCall | None:
-    """Return a record from what is stored, without what this version does not know; `None` if it is none."""
+    """Return a record from what is stored, without what this version does not know or take; `None` if it is none."""
     if not isinstance(stored, dict) or not isinstance(stored.get("id"), str):
         return None
-    known = {name: stored[name] for name in _STORED if name in stored}
-    return ModelCall(**known | {"stop": tuple(known.get("stop", ()))})
+    known = [name for name in stored if name in _TAKEN and isinstance(stored[name], _TAKEN[name])]
+    return ModelCall(**{name: _revived(stored[name], name) for name in known})
+
+
+_TAKEN = {name: _KINDS[str(_FIELDS[name].type)] for name in _STORED}
+
+
+def _revived(value: Any, name: str) -> Any:
+    if isinstance(value, list):
+        return tuple(part for part in value if isinstance(part, str))
+    if isinstance(value, dict):
+        is_any = name in ("parameters", "usage")
+        return {key: part for key, part in value.items() if isinstance(key, str) and (is_any or isinstance(part, str))}
+    return value
 
 
 def unpacked_all(stored: Any) -> list[ModelCall]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.drift import MARK
+from langgraph_keel.core.headers import Header, unpack_header
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.provenance import ModelCall, unpacked_all
 from langgraph_keel.core.records import Address, Batch, Entry, Query
@@ -18,31 +19,78 @@ PAGE = 500
 """Checkpoints to a page: headers and pending writes, no values."""
 
 
-def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, Sequence[ModelCall]]:
-    """Return the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftMark:
+    """What a thread went on with that is not what it was written with, as a checkpoint says.
 
-    Two trips a page. A record that stands among a task's writes only belongs to a task that has failed, asks, or whose
-    step was not over; it is shown at the checkpoint the task began from.
+    Attributes:
+        checkpoint_id: The first checkpoint after the change.
+        step: Its step.
+        call_id: The first call of a model after the checkpoint that it continues; `None` if there was none.
+        changes: A line for each change.
     """
+
+    checkpoint_id: str
+    step: int | None
+    call_id: str | None
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What the checkpoints of a thread say of how it was written, in the order in which they were put."""
+
+    entries: Sequence[tuple[Entry, Header]]
+    calls: Sequence[ModelCall]
+
+    def marks(self) -> list[DriftMark]:
+        """Return the marks of drift."""
+        places = {entry.address: number for number, (entry, _) in enumerate(self.entries)}
+        return [
+            DriftMark(
+                checkpoint_id=str(entry.address.checkpoint_id),
+                step=header.metadata.get("step"),
+                call_id=self._first_after(places.get(replace(entry.address, checkpoint_id=entry.parent), -1), places),
+                changes=tuple(map(str, header.metadata[MARK])),
+            )
+            for entry, header in self.entries
+            if isinstance(header.metadata.get(MARK), list)
+        ]
+
+    def _first_after(self, place: int, places: Mapping[Address, int]) -> str | None:
+        return next((call.id for call in self.calls if places[_address(call)] > place), None)
+
+
+def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, Sequence[ModelCall]]:
+    """Return the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
     # All of the thread: what stands in one namespace may have led to a checkpoint of another.
-    found = yield from _entries(core, Query(query.thread_id))
+    trace = yield from traced(core, codec, str(query.thread_id))
+    return [call for call in trace.calls if _is_in(call, query)]
+
+
+def traced(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Trace]:
+    """Return the headers of a thread and the records of its calls. Two trips a page.
+
+    A record that stands among a task's writes only belongs to a task that has failed, asks, or whose step was not over;
+    it is shown at the checkpoint the task began from.
+    """
+    found = yield from entries_of(core, Query(thread_id))
+    entries = [(entry, unpack_header(entry.header, codec, where_is(entry.address))) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
-    for entry, _ in found:
-        header = unpack_header(entry.header, codec, where_is(entry.address))
+    for entry, header in entries:
         _add(calls, unpacked_all(header.about.get("calls")), entry.address)
     for entry, batches in found:
         _, stored = unpack_batches(batches, codec, where_is(entry.address))
         _add(calls, (call for part in stored for call in unpacked_all(part)), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
-    order = sorted(calls.values(), key=lambda call: (places[_address(call)], call.started_at))
-    return [call for call in order if _is_in(call, query)]
+    return Trace(entries, sorted(calls.values(), key=lambda call: (places[_address(call)], call.started_at)))
 
 
 def _is_in(call: ModelCall, query: Query) -> bool:
     return query.checkpoint_ns in (None, call.checkpoint_ns) and query.checkpoint_id in (None, call.checkpoint_id)
 
 
-def _entries(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tuple[Entry, Sequence[Batch]]]]:
+def entries_of(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tuple[Entry, Sequence[Batch]]]]:
     """Return all entries that a query asks for with their batches, in the order they were put."""
     batches: dict[Address, Sequence[Batch]] = {}
     entries: list[Entry] = []

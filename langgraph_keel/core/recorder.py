@@ -1,9 +1,10 @@
 """What a process has captured of model calls and not stored yet; and what a thread was written with so far.
 
 A call ends before its task's writes are put, and those and the checkpoint of the step come in any order. So a record
-waits here for both, and goes with each: no round trip is ever made for it. Which checkpoint a call led to is told by
-ids, which are ordered in time: the first one of its namespace that is younger than the one the call began from. With
-`durability="exit"` that is the run's last one; the ones between never reach the saver.
+waits here for both, and goes with each: no round trip is ever made for it. A call led to the checkpoint that continues
+the one it began from. With `durability="exit"`, where those between never reach the saver, that is the run's last one:
+ids are ordered in time, and it is younger than what the call began from, and its parent is older. Of a task that has
+failed or asked and is never taken up again, the records stay where its writes are.
 
 Records of namespaces that are never stored (a subgraph without a checkpointer, or a finished one with "exit") go with
 the checkpoint of the graph around it.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Literal, TypeAlias
@@ -31,8 +32,8 @@ THREADS = 1000
 """Most threads of which records wait; of the least recently used ones they are forgotten."""
 CALLS_WAITING = 10_000
 """Most records of one thread that wait."""
-CHECKPOINTS = 1000
-"""Most checkpoints of which it is remembered what they were written with."""
+CHECKPOINTS = 10_000
+"""Most checkpoints of which it is remembered what they were written with: those that runs are at, and some."""
 
 _recorders: WeakSet[Recorder] = WeakSet()
 
@@ -58,7 +59,6 @@ class Captured:
         is_written: Whether it stands among a task's writes.
         is_headed: Whether it stands in the header of a checkpoint it led to.
         is_counted: Whether the root graph's checkpoint after it names its model.
-        is_old: Whether another checkpoint was put since.
     """
 
     call: ModelCall
@@ -67,7 +67,11 @@ class Captured:
     is_written: bool = False
     is_headed: bool = False
     is_counted: bool = False
-    is_old: bool = False
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it stands anywhere."""
+        return self.is_written or self.is_headed
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ class Recorder:
         """Return the records of a thread that stand nowhere yet."""
         with self._lock:
             waiting = self._waiting.get(thread_id, ())
-            return [each.call for each in waiting if not (each.is_written or each.is_headed)]
+            return [each.call for each in waiting if not each.is_stored]
 
     # -- with a task's writes ----------------------------------------------------------------------------------
 
@@ -159,7 +163,7 @@ class Recorder:
             waiting = self._waiting.get(address.thread_id, ())
             before = self._known.get((address.thread_id, parent))
             earlier = self._unfinished.get(Address(address.thread_id, address.checkpoint_ns, parent), ())
-        led = [each for each in waiting if _led_to(each, address)] if source == "loop" else []
+        led = [each for each in waiting if _led_to(each, address, parent)] if source == "loop" else []
         taken = [each for each in led if not each.is_headed]
         ids = {each.call.id for each in waiting}
         calls = [call for call in earlier if call.id not in ids] if source == "loop" else []
@@ -204,7 +208,7 @@ class Recorder:
             raise DriftDetected(account.drift)
         warnings.warn(DriftWarning(account.drift), stacklevel=2)
 
-    def stored(self, address: Address, account: Account) -> None:
+    def stored(self, address: Address, parent: str | None, account: Account) -> None:
         """Note that a checkpoint is stored with what it took along."""
         for each in account.taken:
             each.is_headed = True
@@ -212,7 +216,7 @@ class Recorder:
             each.is_counted = True
         with self._lock:
             self._remember(address, account.about)
-            self._sweep(address)
+            self._sweep(address, parent)
 
     def _remember(self, address: Address, about: Mapping[str, Any]) -> None:
         if "known" in about:
@@ -220,20 +224,28 @@ class Recorder:
             self._known[key] = about["known"]
             _trim(self._known, key, CHECKPOINTS)
 
-    def _sweep(self, address: Address) -> None:
+    def _sweep(self, address: Address, parent: str | None) -> None:
         """Let go of the records that stand where they belong; a task's writes may still be on their way to the rest."""
         waiting = self._waiting.get(address.thread_id)
         if waiting is None:
             return
         left = [each for each in waiting if not (each.is_headed and each.is_counted and each.is_written)]
-        if not address.checkpoint_ns:  # two steps ago: its task's writes were never put, and never will be
-            left = [each for each in left if not (each.is_headed and each.is_counted and each.is_old)]
-            for each in left:
-                each.is_old = each.is_headed and each.is_counted
+        if not address.checkpoint_ns:  # the graph has gone on: what stands anywhere stays there
+            left = [each for each in left if not (each.is_stored and each.lineage.get("", "") < (parent or ""))]
         if left:
             self._waiting[address.thread_id] = left
         else:
             del self._waiting[address.thread_id]
+
+    def forget_thread(self, thread_id: str, gone: Set[str | None] = frozenset()) -> None:
+        """Forget what waits of a thread, or of some checkpoints of it, that are deleted.
+
+        Another thread may have this name some day, and another run go on from the checkpoint before.
+        """
+        with self._lock:
+            waiting = self._waiting.pop(thread_id, [])
+            if gone and (left := [each for each in waiting if gone.isdisjoint(each.lineage.values())]):
+                self._waiting[thread_id] = left
 
     # -- what others have stored -------------------------------------------------------------------------------
 
@@ -247,9 +259,12 @@ class Recorder:
             self._remember(address, about)
 
 
-def _led_to(each: Captured, address: Address) -> bool:
-    began = each.lineage.get(address.checkpoint_ns)
-    return began is not None and began < str(address.checkpoint_id)
+def _led_to(each: Captured, address: Address, parent: str | None) -> bool:
+    began, before = each.lineage.get(address.checkpoint_ns), parent or ""
+    if began is None or began >= str(address.checkpoint_id):
+        return False
+    # One that nobody waited for may end when the graph has gone on, and goes with the next step.
+    return began >= before or not each.is_stored
 
 
 def _trim(kept: OrderedDict[Any, Any], key: Any, most: int) -> None:
@@ -262,9 +277,10 @@ def models_of(about: Mapping[str, Any]) -> set[str]:
     """Return the names of the models that a header says led to its checkpoint."""
     named = about.get("models")
     called = {name for call in unpacked_all(about.get("calls")) for name in call.names}
-    return called | set(named if isinstance(named, list) else ())
+    return called | {name for name in (named if isinstance(named, list) else ()) if isinstance(name, str)}
 
 
 def known_models(about: Mapping[str, Any]) -> set[str]:
     """Return the names of all models that a root checkpoint's header says wrote its thread."""
-    return Known.unpacked(about["known"]).names if "known" in about else set()
+    names = Known.unpacked(about["known"]).names if "known" in about else set()
+    return {name for name in names if isinstance(name, str)}

@@ -86,7 +86,8 @@ class Store(ABC, Generic[Q, R]):
     def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
         """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
 
-        Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
+        Of entries whose refs were taken out (`refs={}`), no rows but the batches: so model calls are read without the
+        state. Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
         """
 
     @abstractmethod

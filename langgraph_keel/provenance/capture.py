@@ -5,11 +5,16 @@ threads. It must be the context variable's default, which a raw thread sees too.
 another thread would cost 0.3 ms an `ainvoke`), asks the run's own context which saver, checkpoint and task the call
 belongs to, and hands a record to that saver. LangChain logs what a handler raises; it never breaks a run.
 
+Not recorded is a call in a thread that a node starts without its context (`threading.Thread(target=model.invoke)`, and
+not `copy_context().run`): nothing there says where it belongs. Its answer's id would (`lc_run--<id>`), if the node
+returned the answer; but then each call outside of graphs would have to be kept, in case one does.
+
 Each fact about LangChain and LangGraph here was measured: study of the extension points, section A.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -85,6 +90,10 @@ class Capture(BaseCallbackHandler):
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the calls that are under way."""
         self._begun: dict[UUID, _Begun] = {}
 
     def on_chat_model_start(
@@ -135,6 +144,9 @@ def _record(run_id: UUID, begun: _Begun, answer: Mapping[str, Any]) -> None:
 
 
 _CAPTURE = Capture()
+if hasattr(os, "register_at_fork"):
+    # What other threads of the parent have called, they wait for themselves.
+    os.register_at_fork(after_in_child=_CAPTURE.forget)
 _handler: ContextVar[Any] = ContextVar("keel_capture", default=_CAPTURE)
 _registering = Lock()
 _registered: list[ContextVar[Any]] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from langgraph_keel.core.provenance import PARAMETERS
 LONGEST = 200
 """Most characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
+_NAMING = ("id", "index")
 
 
 def hash_of(value: Any, size: int = 12) -> str:
@@ -43,10 +45,8 @@ def _contents(messages: Iterable[BaseMessage | str]) -> list[Any]:
 
 
 def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
-    content: Any = message.content
-    if isinstance(content, list):
-        content = [_without_id(block) for block in content]
-    parts = [message.type, message.name, content]
+    # A stream's answer is a chunk (`AIMessageChunk`); it says the same.
+    parts = [message.type.removesuffix("MessageChunk").lower(), message.name, said(message.content)]
     if isinstance(message, AIMessage):
         calls = message.tool_calls
         parts.append([[numbers.setdefault(call["id"], len(numbers)), call["name"], call["args"]] for call in calls])
@@ -55,8 +55,17 @@ def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
     return parts
 
 
-def _without_id(block: Any) -> Any:
-    return {key: part for key, part in block.items() if key != "id"} if isinstance(block, dict) else block
+def said(content: Any) -> Any:
+    """Return a content in one form, streamed or not: calls stand in `tool_calls`, and text may come in blocks."""
+    if not isinstance(content, list):
+        return content
+    blocks = [_bare(block) for block in content if _mapping(block).get("type") != "tool_use"]
+    texts = [block["text"] if _mapping(block).keys() == {"type", "text"} else block for block in blocks]
+    return "".join(texts) if all(isinstance(text, str) for text in texts) else blocks
+
+
+def _bare(block: Any) -> Any:
+    return {key: part for key, part in block.items() if key not in _NAMING} if isinstance(block, dict) else block
 
 
 def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,32 +75,45 @@ def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, A
         given: What LangChain hands a callback: `invocation_params` and `metadata`.
         prompt: What `prompt_of` returned.
     """
-    params, metadata = given.get("invocation_params") or {}, given.get("metadata") or {}
-    nested = [part for name in ("model_kwargs", "extra_body") if isinstance(part := params.get(name), Mapping)]
-    sources = [params, *nested]
-    # `invoke(model=...)` changes `model` and leaves `model_name` as it was: the order matters.
+    metadata, params = _mapping(given.get("metadata")), _merged(_mapping(given.get("invocation_params")))
     return {
         **prompt,
         "provider": _text(metadata.get("ls_provider") or params.get("_type")),
-        "model": _text(_first([*sources, metadata], "model", "model_name", "model_id", "ls_model_name")),
-        "seed": _number(_first(sources, "seed", "random_seed"), int),
-        "temperature": _number(_first([*sources, metadata], "temperature", "ls_temperature")),
-        "top_p": _number(_first(sources, "top_p")),
-        "max_tokens": _number(
-            _first([*sources, metadata], "max_tokens", "max_completion_tokens", "max_output_tokens", "ls_max_tokens"),
-            int,
-        ),
-        "stop": _stop(_first([*sources, metadata], "stop", "stop_sequences", "ls_stop")),
-        "parameters": {name: value for name in sorted(PARAMETERS) if _is_short(value := _first(sources, name))},
-        "tools": _tools(_first(sources, "tools", "functions")),
-        "versions": {str(name): str(value) for name, value in _mapping(metadata.get("lc_versions")).items()},
+        # `invoke(model=...)` changes `model` and leaves `model_name` as it was: the order matters.
+        "model": _text(_known(params, metadata, "ls_model_name", "model", "model_name", "model_id")),
+        "seed": _number(_first(params, "seed", "random_seed"), int),
+        "temperature": _number(_known(params, metadata, "ls_temperature", "temperature")),
+        "top_p": _number(params.get("top_p")),
+        "max_tokens": _number(_known(params, metadata, "ls_max_tokens", *_MAX_TOKENS), int),
+        "stop": _stop(_known(params, metadata, "ls_stop", "stop", "stop_sequences")),
+        "parameters": {name: params[name] for name in sorted(PARAMETERS & params.keys()) if _is_short(params[name])},
+        "tools": _tools(_first(params, "tools", "functions")),
+        "versions": _versions(metadata.get("lc_versions")),
         "step": _number(metadata.get("langgraph_step"), int),
         "node": _text(metadata.get("langgraph_node")) or "",
     }
 
 
-def _first(sources: Iterable[Mapping[str, Any]], *names: str) -> Any:
-    return next((source[name] for source in sources for name in names if source.get(name) is not None), None)
+_MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def _merged(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a request asks for, by whichever way it was given."""
+    nested = [_mapping(params.get(name)) for name in ("extra_body", "model_kwargs")]
+    return {name: value for source in (*nested, params) for name, value in source.items() if value is not None}
+
+
+def _known(params: Mapping[str, Any], metadata: Mapping[str, Any], standard: str, *names: str) -> Any:
+    """Return what the request asks for by one of these names; or what LangChain says of it, under its own name.
+
+    Of the metadata only those names are LangChain's; all others are the user's.
+    """
+    value = _first(params, *names)
+    return metadata.get(standard) if value is None else value
+
+
+def _first(source: Mapping[str, Any], *names: str) -> Any:
+    return next((source[name] for name in names if source.get(name) is not None), None)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -102,8 +124,12 @@ def _text(value: Any) -> str | None:
     return value[:LONGEST] if isinstance(value, str) else None
 
 
+def _versions(given: Any) -> dict[str, str]:
+    return {str(name): text for name, value in _mapping(given).items() if (text := _text(value))}
+
+
 def _number(value: Any, kind: type[Any] = float) -> Any:
-    return kind(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return kind(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None
 
 
 def _is_short(value: Any) -> bool:
@@ -135,19 +161,20 @@ def answer_of(result: LLMResult) -> dict[str, Any]:
     message = getattr(generation, "message", None)
     said = [message] if message else [generation.text] if generation else []
     # Streams have no `llm_output`; messages always say what they know.
-    about = [
-        _mapping(getattr(message, "response_metadata", None)),
-        _mapping(getattr(generation, "generation_info", None)),
+    parts = [
         _mapping(result.llm_output),
+        _mapping(getattr(generation, "generation_info", None)),
+        _mapping(getattr(message, "response_metadata", None)),
     ]
+    about = {name: value for part in parts for name, value in part.items() if value is not None}
     usage = _mapping(getattr(message, "usage_metadata", None))
-    cost = _first([usage, *(_mapping(_first([part], "token_usage", "usage")) for part in about)], "total_cost", "cost")
+    costs = {**_mapping(_first(about, "token_usage", "usage")), **usage}
     return {
         "served_model": _text(_first(about, "model_name", "model", "model_id")),
-        "system_fingerprint": _text(_first(about, "system_fingerprint")),
+        "system_fingerprint": _text(about.get("system_fingerprint")),
         "finish_reason": _text(_first(about, "finish_reason", "stop_reason")),
         "usage": _numbers(usage),
-        "cost": _number(cost),
+        "cost": _number(_first(costs, "total_cost", "cost")),
         # What LangChain's cache answers, it says costs nothing (and providers do not say so).
         "cached": usage.get("total_cost") == 0,
         "answer_hash": hash_of(_contents(said)),

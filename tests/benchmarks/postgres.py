@@ -131,6 +131,6 @@ PAIR = Pair(
     theirs=Backend("langgraph-postgres", _langgraph, _langgraph_async, stored, written, prepare),
     pooled=Backend("langgraph-postgres-pool", _langgraph, _langgraph_pooled, stored, written, prepare),
     targets=POSTGRES,
-    measures=("floors", "chat", "latency", "prune", "threads", "dict", "channels", "fork", "memory", "ledger"),
+    measures=("floors", "chat", "latency", "prune", "threads", "dict", "channels", "fork", "memory", "ledger", "provenance"),
     serve=serve,
 )

@@ -1,0 +1,234 @@
+"""`keel provenance` and `keel export`, and models in `keel threads` and `keel history`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_threads import EVIL, RAW, keel, keel_json
+from langgraph.graph import START, StateGraph
+from places import Place
+from test_trajectories import Other, World, config, damage
+
+pytestmark = pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
+on_two = pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
+def url(place: Place) -> str:
+    """A store with a thread that drifted and got a label, one of an evil name, and one without a model."""
+    world = World(served="m-1\x1b[2J", fails=1, cost=0.25)
+    with place.open() as saver:
+        world.run(saver, EVIL, label="bad")
+        world.run(saver, "trip")
+        world.served = "m-2"
+        world.run(saver, "trip", label="good")
+        builder = StateGraph(Other).add_node("none", lambda state: None).add_edge(START, "none")
+        builder.compile(checkpointer=saver).invoke({"notes": ["x"]}, config("plain"))
+    return place.url
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# -- provenance ------------------------------------------------------------------------------------------------
+
+
+@on_two
+def test_provenance_says_who_answered_with_what(url: str) -> None:
+    shown = keel("provenance", "trip", "--url", url).stdout
+    assert "thread trip · 4 calls of models · 40 → 8 tokens · cost 1.00" in shown
+    assert re.search(r"1  agent  m +seed 7 +10 → 2 +\d\d:\d\d:\d\d", shown)
+    assert re.search(r"→ m-2 +temp 0.5 +0.25 +[\d.,]+ m?s", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+    found = keel_json("provenance", "trip", "--url", url)
+    assert [(call["step"], call["served_model"]) for call in found["calls"]] == [
+        (1, "m-1\x1b[2J"),
+        (3, "m-1\x1b[2J"),
+        (6, "m-2"),
+        (8, "m-2"),
+    ]
+    assert [mark["call_id"] for mark in found["drift"]] == [found["calls"][2]["id"]]
+
+
+@on_two
+def test_drift_is_shown_where_it_happened(url: str) -> None:
+    for columns in ("50", "80", "200"):
+        shown = keel("provenance", "trip", "--url", url, COLUMNS=columns).stdout
+        order = [found[0] for found in re.finditer(r"m-1\\x1b\[2J|! drift at step 6|m-2", shown)]
+        assert order == ["m-1\\x1b[2J"] * 2 + ["! drift at step 6", "m-1\\x1b[2J", "m-2", "m-2", "m-2"]
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("columns", ["30", "80", "200"])
+def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
+    commands = (("provenance", EVIL), ("provenance", EVIL, "--full"), ("history", EVIL), ("export",))
+    for command in commands:
+        done = keel(*command, "--url", url, COLUMNS=columns)
+        assert not RAW.search(done.stdout + done.stderr)
+        assert "x1b" in done.stdout.replace("\n", "") or "u001b" in done.stdout
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_failed_attempt_and_the_next_are_told(url: str) -> None:
+    shown = keel("provenance", EVIL, "--url", url).stdout
+    assert "→ failed: TimeoutError" in shown
+    assert shown.index("failed") < shown.index("attempt 2")
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_full_shortens_nothing_and_checkpoint_narrows(url: str) -> None:
+    [_, _, call, _] = keel_json("provenance", "trip", "--url", url)["calls"]
+    shown = keel("provenance", "trip", "--full", "--url", url).stdout
+    assert call["checkpoint_id"] in shown
+    assert call["prompt_hash"] in shown
+    narrowed = keel_json("provenance", "trip", "--checkpoint", call["checkpoint_id"][-8:], "--url", url)
+    assert narrowed["calls"] == [call]
+    assert [mark["step"] for mark in narrowed["drift"]] == [6]
+    error = keel_json("provenance", "trip", "--checkpoint", "00000000", "--url", url, status=1)["error"]
+    assert error["code"] == "not_found"
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_threads_without_calls_and_without_name(url: str) -> None:
+    assert "No calls of models recorded for thread plain" in keel("provenance", "plain", "--url", url).stdout
+    assert "did you mean 'trip'" in keel("provenance", "tripp", "--url", url, status=1).stderr
+
+
+# -- threads and history ---------------------------------------------------------------------------------------
+
+
+@on_two
+def test_threads_by_model(url: str) -> None:
+    found = keel_json("threads", "--model", "m-2", "--url", url)["threads"]
+    assert [(info["thread_id"], info["models"]) for info in found] == [("trip", ["m", "m-1\x1b[2J", "m-2"])]
+    assert len(keel_json("threads", "--model", "m", "--url", url)["threads"]) == 2
+    assert "trip" in keel("threads", "--model", "m-2", "--url", url).stdout
+
+
+@on_two
+def test_history_has_a_column_for_models_where_there_is_room(url: str) -> None:
+    models = {row["step"]: row["models"] for row in keel_json("history", "trip", "--url", url)["checkpoints"]}
+    assert (models[3], models[4], models[8]) == (["m-1\x1b[2J"], [], ["m-2"])
+    wide, narrow = (keel("history", "trip", "--url", url, COLUMNS=columns).stdout for columns in ("120", "60"))
+    assert re.search(r"8 +\w{8} .* agent +m-2 +done", wide)
+    assert "m-2" not in narrow
+    assert " model " not in keel("history", "plain", "--url", url, COLUMNS="120").stdout
+
+
+# -- export ----------------------------------------------------------------------------------------------------
+
+
+@on_two
+def test_export_writes_a_line_a_thread(url: str, tmp_path: Path) -> None:
+    done = keel("export", "--url", url)
+    assert [line["thread_id"] for line in lines(done.stdout)] == ["trip", EVIL]
+    assert "Wrote 2 threads; passed over: 1 without messages." in done.stderr
+    path = tmp_path / "all.jsonl"
+    report = keel_json("export", "--url", url, "--output", str(path))
+    assert path.read_text() == done.stdout
+    assert report == {"output": str(path), "written": 2, "skipped": {"no messages": 1}, "errors": {}}
+    [trip, _] = lines(done.stdout)
+    assert (trip["label"], trip["cost"], len(trip["messages"]), trip["steps"]) == ("good", 1.0, 8, 8)
+    assert trip["drift"][0]["step"] == 6
+
+
+@on_two
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        (("--label", "bad"), [EVIL]),
+        (("--model", "m-2"), ["trip"]),
+        (("--max-cost", "0.5"), [EVIL]),
+        (("--min-cost", "0.6"), ["trip"]),
+        (("--limit", "1"), ["trip"]),
+        (("--thread", EVIL, "--thread", "trip"), [EVIL, "trip"]),
+        (("--channel", "x"), []),
+    ],
+    ids=lambda value: value[0].removeprefix("--") if value and isinstance(value, tuple) else "",
+)
+def test_export_of_some(url: str, options: tuple[str, ...], written: list[str]) -> None:
+    assert [line["thread_id"] for line in lines(keel("export", *options, "--url", url).stdout)] == written
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_file_is_replaced_only_if_asked_and_only_as_a_whole(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out" / "all.jsonl"
+    path.parent.mkdir()
+    path.write_text("mine")
+    assert "--overwrite" in keel("export", "--url", url, "--output", str(path), status=1).stderr
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["langgraph_keel.cli.export"], "line_of", lambda line: 1 / 0)
+        keel("export", "--url", url, "--output", str(path), "--overwrite", status=1)
+    assert path.read_text() == "mine"
+    keel("export", "--url", url, "--output", str(path), "--overwrite")
+    assert len(lines(path.read_text())) == 2
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask()
+    assert os.listdir(path.parent) == ["all.jsonl"]
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
+    told = keel("export", "--url", url, "--output", str(tmp_path), "--overwrite", status=1).stderr
+    assert "is no file" in told
+    nowhere = str(tmp_path / "none" / "all.jsonl")
+    assert "cannot write" in keel("export", "--url", url, "--output", nowhere, status=1).stderr
+    assert keel_json("export", "--url", url, status=1)["error"]["code"] == "invalid_input"
+    missing = f"sqlite:///{tmp_path / 'none.db'}"
+    told = keel_json("export", "--url", missing, "--output", str(tmp_path / "x.jsonl"), status=1)
+    assert told["error"]["code"] == "not_found"
+    assert not (tmp_path / "x.jsonl").exists()
+
+
+@on_two
+def test_damaged_threads_are_named_and_the_rest_is_written(place: Place, tmp_path: Path) -> None:
+    with place.open() as saver:
+        for thread in ("a", "b", "c"):
+            World().run(saver, thread)
+    damage(place)
+    path = tmp_path / "all.jsonl"
+    done = keel("export", "--url", place.url, "--output", str(path), status=1)
+    assert re.search(r"error: thread 'b'.*\[corrupt_store\]", done.stderr)
+    assert "1 that cannot be read" in done.stderr
+    assert [line["thread_id"] for line in lines(path.read_text())] == ["c", "a"]
+    report = keel_json("export", "--url", place.url, "--output", str(path), "--overwrite", status=1)
+    assert (report["written"], report["errors"]["b"]["code"]) == (2, "corrupt_store")
+    assert keel("export", "--url", place.url, "--thread", "a", "--thread", "nobody", status=1).stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_pipe_gets_lines_and_nothing_else(url: str) -> None:
+    command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url]
+    done = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}, timeout=60)
+    assert [line["thread_id"] for line in lines(done.stdout.decode("ascii"))] == ["trip", EVIL]
+    assert b"\x1b" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_terminal_gets_a_bar(url: str) -> None:
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url]
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
+        os.close(theirs)
+        shown = terminal.read(1 << 16)
+    assert len(lines(done.stdout.decode())) == 2
+    assert b"Reading threads" in shown
+    assert b"3/3" in shown

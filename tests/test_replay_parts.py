@@ -1,0 +1,182 @@
+"""Replays of subgraphs, tasks and raw threads; and what a replay leaves alone: caches, drift, other channels."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.cache.memory import InMemoryCache
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import CachePolicy, interrupt
+from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
+from test_replay import Scene, faces, is_same, opened, two_turns
+from tool_graphs import BACKENDS, resume, run, strictly, thread
+
+from langgraph_keel import MemorySaver
+from langgraph_keel.tools import ToolCache
+
+
+@pytest.fixture(params=BACKENDS)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened("memory", request, tmp_path)
+
+
+@pytest.mark.parametrize("checkpointer", [None, True])
+@faces
+async def test_models_in_subgraphs(scene: Scene, face: str, checkpointer: Any) -> None:
+    def outer(system: str) -> Any:
+        inner = scene.agent(system=system).copy({"checkpointer": checkpointer})
+        builder: Any = StateGraph(MessagesState)
+        builder.add_sequence([("before", lambda state: {}), ("team", inner), ("after", lambda state: {})])
+        builder.add_edge(START, "before")
+        return builder.compile(checkpointer=scene.saver)
+
+    graph = outer("Be brief.")
+    for text in ("one", "two"):
+        await run(graph, face, hello(text), thread("t"))
+    replay = await is_same(scene, face, graph)
+    assert {call.path for call in replay.calls} == {"team|model"}
+    changed = await replayed(scene.saver, face, outer("Be long."), thread("t"))
+    assert changed.first is not None
+    assert (changed.first.step, changed.first.node, changed.first.field) == (2, "team|model", "system_hash")
+    assert {found.step for found in changed.differences} == {2, 7}
+    root: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    second = next(found for found in scene.saver.list(root) if found.metadata["step"] == 4)
+    assert (await replayed(scene.saver, face, graph, second.config)).same
+
+
+@faces
+async def test_the_functional_api(scene: Scene, face: str) -> None:
+    @task
+    def add(x: int) -> int:
+        return x + 1
+
+    @entrypoint(checkpointer=scene.saver)
+    def work(x: int, *, previous: Any = None) -> Any:
+        answer = interrupt(add(x).result())
+        return entrypoint.final(value=answer, save=f"{previous} {answer}")
+
+    for number in (1, 2):
+        await run(work, "sync", number, thread("t"))
+        await resume(work, "sync", f"answer {number}", thread("t"))
+    await is_same(scene, "sync", work)
+
+
+@faces
+async def test_a_thread_of_its_own_does_not_act(memory: Scene, face: str) -> None:
+    """It has no context, but a config, by which it is known."""
+    pay = memory.tools()[0]
+    kept = memory.cache.tool(pay)
+    said: list[str] = []
+
+    def node(state: Any, config: RunnableConfig) -> Any:
+        def work() -> None:
+            for each, x in ((kept, 1), (pay, 2)):
+                try:
+                    said.append(each.invoke({"x": x}, config))
+                except Exception as error:
+                    said.append(type(error).__name__)
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        worker.join()
+        return {"items": ["done"]}
+
+    graph = graph_of(memory.saver, ("node", node), ("end", noting("b")))
+    await run(graph, face, {"items": []}, thread("t"))
+    assert memory.acted == ["pay 1", "pay 2"]
+    replay = await replayed(memory.saver, face, graph, thread("t"))
+    assert said == ["did 1", "did 2", "did 1", "ToolNotReplayed"]
+    assert memory.acted == ["pay 1", "pay 2"]
+    assert "tool 'pay'" in str(replay.ended)
+
+
+@faces
+async def test_no_callbacks_do_not_let_a_tool_run(memory: Scene, face: str) -> None:
+    pay = memory.tools()[0]
+    graph = graph_of(memory.saver, ("node", lambda state: {"items": [pay.invoke({"x": 1}, {"callbacks": []})]}))
+    await run(graph, face, {"items": []}, thread("t"))
+    replay = await replayed(memory.saver, face, graph, thread("t"))
+    assert (memory.acted, replay.same) == (["pay 1"], False)
+
+
+@faces
+async def test_a_node_cache_does_not_answer(memory: Scene, face: str) -> None:
+    ran: list[int] = []
+
+    def node(state: Any) -> Any:
+        ran.append(1)
+        return {"items": ["ran"]}
+
+    builder: Any = StateGraph(Items)
+    builder.add_node("node", node, cache_policy=CachePolicy())
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=memory.saver, cache=InMemoryCache())
+    await run(graph, face, {"items": []}, thread("t"))
+    await run(graph, face, {"items": []}, thread("u"))
+    assert len(ran) == 1
+    assert (await replayed(memory.saver, face, graph, thread("t"))).same
+    assert len(ran) == 2
+
+
+@pytest.mark.parametrize("on_drift", ["ignore", "warn", "raise"])
+@faces
+async def test_drift_is_compared_and_not_complained_of(face: str, on_drift: Any, tmp_path: Path) -> None:
+    with MemorySaver(on_drift=on_drift) as saver, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
+        await two_turns(scene, face)
+        other = scene.agent(model=Model(script=PAYS, served="fake-2"))
+        middle = next(found for found in saver.list(thread("t")) if found.metadata["step"] == 4)
+        for config in (thread("t"), middle.config):
+            replay = await replayed(saver, face, other, config)
+            assert replay.first is not None
+            assert replay.first.field == "served_model"
+
+
+@faces
+async def test_without_provenance_the_states_are_compared(face: str, tmp_path: Path) -> None:
+    with MemorySaver(provenance=False) as saver:
+        scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
+        replay = await replayed(saver, face, await two_turns(scene, face), thread("t"))
+        assert (replay.same, replay.steps, replay.calls) == (True, 10, ())
+
+
+@faces
+async def test_in_strict_mode(memory: Scene, face: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    strictly(monkeypatch)
+    assert (await replayed(memory.saver, face, await two_turns(memory, face), thread("t"))).same
+
+
+@faces
+async def test_steps_are_told_and_a_callback_that_fails_is_heard(memory: Scene, face: str) -> None:
+    graph, steps = await two_turns(memory, face), list[int]()
+    assert (await replayed(memory.saver, face, graph, thread("t"), on_step=steps.append)).same
+    assert steps == list(range(-1, 9))
+
+    def fail(step: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await replayed(memory.saver, face, graph, thread("t"), on_step=fail)
+    assert memory.threads == ["t"]
+
+
+@faces
+async def test_ignored_channels_and_the_limit(memory: Scene, face: str) -> None:
+    await run(graph_of(memory.saver, ("a", noting("a")), ("b", noting("b"))), face, {"items": []}, thread("t"))
+    other = graph_of(memory.saver, ("a", noting("x")), ("b", noting("y")))
+    assert len((await replayed(memory.saver, face, other, thread("t"))).differences) == 3
+    assert len((await replayed(memory.saver, face, other, thread("t"), limit=2)).differences) == 2
+    assert (await replayed(memory.saver, face, other, thread("t"), ignore=["items"])).same
