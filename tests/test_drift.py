@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.core.drift import NODES, SEEN, Known, changes, learned
+from langgraph_keel.core.drift import NODES, SEEN, Known, followed
 from langgraph_keel.core.provenance import ModelCall
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -215,11 +215,11 @@ CALL = ModelCall(id="1", path="model", step=3, model="m", served_model="m-1", sy
 
 
 def after(*calls: ModelCall) -> Known:
-    return learned(Known(), calls, {})
+    return followed(Known(), calls, {})[0]
 
 
 def told(known: Known, *calls: ModelCall) -> Sequence[str]:
-    return [str(change) for change in changes(known, calls, {})]
+    return [str(change) for change in followed(known, calls, {})[1]]
 
 
 def test_a_backend_that_comes_and_goes_is_told_of_once() -> None:

@@ -169,7 +169,6 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
         )
 
     monkeypatch.setattr("langgraph_keel.core.recorder.packed", spoiled)
-    monkeypatch.setattr("langgraph_keel.core.checkpoints.packed", spoiled)
     scene = await write(saver, "sync", "t", "bad", "good")
     (record,) = await scene.records()
     assert (record.served_model, record.stop, record.usage) == ("good", (), {})

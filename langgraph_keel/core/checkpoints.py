@@ -28,7 +28,6 @@ from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
 from langgraph_keel.core.plan import Plan, Q, R
-from langgraph_keel.core.provenance import packed
 from langgraph_keel.core.recorder import Account, Recorder, known_models, models_of
 from langgraph_keel.core.records import (
     NEW,
@@ -258,7 +257,7 @@ class Checkpoints(Generic[Q, R]):
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
         task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
         captured = self.recorder.of_task(address.thread_id, task_id) if self.recorder else ()
-        calls = [packed(each.call) for each in captured]
+        calls = [each.record for each in captured]
         batch = pack_batch(writes, *task, codec, where_is(address), calls)
         yield from self.store.write_batch(address, batch)
         if self.recorder:

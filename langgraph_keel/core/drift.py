@@ -7,9 +7,8 @@ providers serve from several backends at once, so a fingerprint that comes and g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any, TypeVar
 
 from langgraph_keel.core.provenance import ModelCall
@@ -124,10 +123,17 @@ def _seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
     return Seen(dict(served), dict(fingerprints), dict(tools), step)
 
 
-def learned(known: Known, calls: Iterable[ModelCall], versions: Mapping[str, str]) -> Known:
-    """Return what is known after these calls."""
-    after = reduce(_after, filter(_tells, calls), known)
-    return Known(after.nodes, {**after.versions, **versions}, after.step)
+def followed(known: Known, calls: Iterable[ModelCall], versions: Mapping[str, str]) -> tuple[Known, list[Change]]:
+    """Return what is known after these calls, and what is new about them to a thread written with what was known."""
+    before = known
+    found = _of_versions(before, versions)
+    for call in filter(_tells, calls):
+        if before.nodes:  # else nothing was known: calls of a first step are not compared with each other
+            found += _of_versions(known, call.versions) + _of_call(known, call)
+        known = _after(known, call)
+    if known.nodes and not versions.items() <= known.versions.items():
+        known = Known(known.nodes, {**known.versions, **versions}, known.step)
+    return known, list(dict.fromkeys(found))
 
 
 def _tells(call: ModelCall) -> bool:
@@ -140,11 +146,15 @@ def _after(known: Known, call: ModelCall) -> Known:
     seen = Seen(
         _with_value(seen.served, call.served_model, call.step),
         _with_value(seen.fingerprints, call.system_fingerprint, call.step),
-        dict([*({**seen.tools, **call.tools}).items()][-TOOLS:]),
+        _with_tools(seen.tools, call.tools),
         call.step,
     )
     nodes = _with_last(known.nodes, call.path, _with_last(models, call.model or "", seen, SEEN), NODES)
     return Known(nodes, {**known.versions, **call.versions}, call.step)
+
+
+def _with_tools(seen: Mapping[str, str], tools: Mapping[str, str]) -> Mapping[str, str]:
+    return seen if tools.items() <= seen.items() else dict([*{**seen, **tools}.items()][-TOOLS:])
 
 
 def _with_value(values: Mapping[str, int | None], value: str | None, step: int | None) -> Mapping[str, int | None]:
@@ -153,22 +163,15 @@ def _with_value(values: Mapping[str, int | None], value: str | None, step: int |
 
 def _with_last(values: Mapping[str, T], key: str, value: T, most: int) -> dict[str, T]:
     """Return a mapping with one more at the end; the first are let go."""
+    if len(values) <= 1 and key in values:
+        return {key: value}
     others = [(other, kept) for other, kept in values.items() if other != key]
     return dict([*others, (key, value)][-most:])
 
 
-def changes(known: Known, calls: Sequence[ModelCall], versions: Mapping[str, str]) -> list[Change]:
-    """Return what is new about these calls to a thread that was written with what is known."""
-    if not known.nodes:
-        return []
-    found = _of_versions(known, versions)
-    for call in filter(_tells, calls):
-        found += _of_versions(known, call.versions) + _of_call(known, call)
-        known = _after(known, call)
-    return list(dict.fromkeys(found))
-
-
 def _of_versions(known: Known, versions: Mapping[str, str]) -> list[Change]:
+    if versions.items() <= known.versions.items():  # as nearly always
+        return []
     return [
         Change(GRAPH_VERSION if name == "graph" else name, known.versions[name], version, known.step)
         for name, version in versions.items()

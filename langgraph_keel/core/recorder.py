@@ -21,7 +21,7 @@ from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
-from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, changes, learned
+from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
 from langgraph_keel.core.provenance import ModelCall, packed, unpacked_all
 from langgraph_keel.core.records import Address
 from langgraph_keel.errors import DriftDetected, DriftWarning
@@ -34,6 +34,8 @@ CALLS_WAITING = 10_000
 """Most records of one thread that wait."""
 CHECKPOINTS = 10_000
 """Most checkpoints of which it is remembered what they were written with: those that runs are at, and some."""
+
+NOTHING = Known()
 
 _recorders: WeakSet[Recorder] = WeakSet()
 
@@ -67,6 +69,14 @@ class Captured:
     is_written: bool = False
     is_headed: bool = False
     is_counted: bool = False
+    _record: dict[str, Any] | None = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record as it is stored: once with writes, once with a checkpoint."""
+        if self._record is None:
+            self._record = packed(self.call)
+        return self._record
 
     @property
     def is_stored(self) -> bool:
@@ -74,7 +84,7 @@ class Captured:
         return self.is_written or self.is_headed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Account:
     """What a checkpoint that is about to be put takes along.
 
@@ -82,6 +92,7 @@ class Account:
         about: For its header.
         marks: For its metadata.
         drift: What has changed since the checkpoint it continues; `None` if nothing has.
+        known: What its thread was written with, it included; `None` if nothing is known.
         taken: The records that go to its header.
         counted: The records whose models it names.
     """
@@ -89,6 +100,7 @@ class Account:
     about: dict[str, Any] = field(default_factory=dict)
     marks: dict[str, Any] = field(default_factory=dict)
     drift: DriftReport | None = None
+    known: Known | None = None
     taken: Sequence[Captured] = ()
     counted: Sequence[Captured] = ()
 
@@ -105,7 +117,7 @@ class Recorder:
     def __init__(
         self, versions: Mapping[str, str], graph_version: str | None = None, on_drift: OnDrift = "warn"
     ) -> None:
-        self.versions = dict(versions)
+        self.versions = {**versions, "graph": graph_version} if graph_version else dict(versions)
         self.graph_version = graph_version
         self.on_drift = on_drift
         self.forget()
@@ -115,7 +127,7 @@ class Recorder:
         """Forget everything that waits."""
         self._lock = Lock()
         self._waiting: OrderedDict[str, list[Captured]] = OrderedDict()
-        self._known: OrderedDict[tuple[str, str | None], Any] = OrderedDict()  # as it is stored
+        self._known: OrderedDict[tuple[str, str | None], Known] = OrderedDict()
         self._unfinished: OrderedDict[Address, list[ModelCall]] = OrderedDict()
 
     # -- capture -----------------------------------------------------------------------------------------------
@@ -161,36 +173,37 @@ class Recorder:
         """
         with self._lock:
             waiting = self._waiting.get(address.thread_id, ())
-            before = self._known.get((address.thread_id, parent))
+            before = self._known.get((address.thread_id, parent), NOTHING)
             earlier = self._unfinished.get(Address(address.thread_id, address.checkpoint_ns, parent), ())
         led = [each for each in waiting if _led_to(each, address, parent)] if source == "loop" else []
         taken = [each for each in led if not each.is_headed]
         ids = {each.call.id for each in waiting}
-        calls = [call for call in earlier if call.id not in ids] if source == "loop" else []
-        calls += [each.call for each in taken]
-        return self._account(address, before, calls, taken, [each for each in led if not each.is_counted])
+        earlier = [call for call in earlier if call.id not in ids] if source == "loop" else []
+        records = [*map(packed, earlier), *(each.record for each in taken)]
+        about: dict[str, Any] = {"calls": records} if records else {}
+        if address.checkpoint_ns:
+            return Account(about, taken=taken)
+        counted = [each for each in led if not each.is_counted]
+        new = {each.id: each for each in [*earlier, *(each.call for each in (*taken, *counted))]}
+        return self._account(address, before, about, list(new.values()), taken, counted)
 
     def _account(
         self,
         address: Address,
-        before: Any,
-        calls: Sequence[ModelCall],
+        before: Known,
+        about: dict[str, Any],
+        new: Sequence[ModelCall],
         taken: Sequence[Captured],
         counted: Sequence[Captured],
     ) -> Account:
-        about: dict[str, Any] = {"calls": [packed(call) for call in calls]} if calls else {}
-        if address.checkpoint_ns:
-            return Account(about, taken=taken)
-        new = list({each.id: each for each in [*calls, *(each.call for each in counted)]}.values())
-        if names := sorted({name for call in new for name in call.names}):
-            about["models"] = names
-        versions = self.versions | ({"graph": self.graph_version} if self.graph_version else {})
-        known = Known.unpacked(before) if before else Known()
-        found = [] if self.on_drift == "ignore" else changes(known, new, versions)
-        if known.nodes or new:
-            about["known"] = learned(known, new, versions).packed()
+        if names := {name for call in new for name in call.names}:
+            about["models"] = sorted(names)
+        known, found = followed(before, new, self.versions) if new or before.nodes else (before, [])
+        if known.nodes:
+            about["known"] = known.packed()
+        found = [] if self.on_drift == "ignore" else found
         report = DriftReport(address.thread_id, tuple(found)) if found else None
-        return Account(about, self._marks(found), report, taken, counted)
+        return Account(about, self._marks(found), report, known, taken, counted)
 
     def _marks(self, found: Sequence[Change]) -> dict[str, Any]:
         marks: dict[str, Any] = {GRAPH_VERSION: self.graph_version} if self.graph_version else {}
@@ -215,14 +228,14 @@ class Recorder:
         for each in account.counted:
             each.is_counted = True
         with self._lock:
-            self._remember(address, account.about)
+            if account.known and account.known.nodes:
+                self._remember(address, account.known)
             self._sweep(address, parent)
 
-    def _remember(self, address: Address, about: Mapping[str, Any]) -> None:
-        if "known" in about:
-            key = address.thread_id, address.checkpoint_id
-            self._known[key] = about["known"]
-            _trim(self._known, key, CHECKPOINTS)
+    def _remember(self, address: Address, known: Known) -> None:
+        key = address.thread_id, address.checkpoint_id
+        self._known[key] = known
+        _trim(self._known, key, CHECKPOINTS)
 
     def _sweep(self, address: Address, parent: str | None) -> None:
         """Let go of the records that stand where they belong; a task's writes may still be on their way to the rest."""
@@ -252,11 +265,13 @@ class Recorder:
     def learn(self, address: Address, about: Mapping[str, Any], calls: Sequence[Any]) -> None:
         """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
         records = [call for stored in calls for call in unpacked_all(stored)]
+        known = Known.unpacked(about["known"]) if "known" in about and not address.checkpoint_ns else NOTHING
         with self._lock:
             if records:
                 self._unfinished[address] = records
                 _trim(self._unfinished, address, CHECKPOINTS)
-            self._remember(address, about)
+            if known.nodes:
+                self._remember(address, known)
 
 
 def _led_to(each: Captured, address: Address, parent: str | None) -> bool:

@@ -117,7 +117,7 @@ def _first(source: Mapping[str, Any], *names: str) -> Any:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _text(value: Any) -> str | None:
