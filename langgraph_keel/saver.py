@@ -1,7 +1,7 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
 What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
-driver together. LangGraph makes shallow copies of savers (`with_allowlist`), so all that is live is in one `Backend`.
+driver together. All that is live is in one `Backend`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import copy
 import time
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -28,6 +27,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.core import retention
 from langgraph_keel.core.address import texts_of, thread_id_of
 from langgraph_keel.core.allowlist import allowing
+from langgraph_keel.core.backend import Backend
 from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
 from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
 from langgraph_keel.core.codec import Codec
@@ -45,20 +45,11 @@ T = TypeVar("T")
 OnConflict = Literal["raise", "fork"]
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """What all copies of one saver share."""
-
-    checkpoints: Checkpoints[Any, Any]
-    driver: Driver[Any, Any]
-    async_driver: AsyncDriver[Any, Any]
-
-
 class KeelSaver(BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
-    object, from any thread and any loop. Backends subclass this with a way to open and close themselves.
+    object, from any thread and any loop. Backends subclass this with a way to open themselves, and override `_close`.
 
     Args:
         store: The layout of the data.
@@ -101,7 +92,16 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         return ""
 
     def close(self) -> None:
-        """Give back what is open. Safe to call again."""
+        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
+
+        What needs the store afterwards raises `StoreClosed`.
+        """
+        for cache in list(self._backend.caches):
+            cache.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Give back what is open; backends override it. Must be safe to call again."""
 
     def __enter__(self) -> Self:
         """Return the saver itself."""
