@@ -11,6 +11,7 @@ Backends are imported when they are first named, so that none needs another's cl
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.core.calls import KeptCall
@@ -91,7 +92,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names, those of backends that are not imported yet too."""
-    return __all__
+    return sorted({*__all__, *_LAZY})
 
 
 def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
@@ -185,3 +186,7 @@ __all__ = [
     "ValueRefused",
     "open_saver",
 ]
+
+for _name, _client in {"PostgresSaver": "psycopg", "RedisSaver": "redis"}.items():
+    if find_spec(_client) is None:
+        __all__.remove(_name)  # `import *` must not fail where a client library is not installed

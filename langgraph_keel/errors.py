@@ -33,6 +33,7 @@ Each class carries a stable `code` for logs and handlers in other languages; cod
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import Any
 
@@ -107,29 +108,38 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
 
     Attributes:
         tool: The tool's name.
-        thread_id: The thread that made the call; where calls are shared, the one that made it first.
+        thread_id: The thread whose call it is; `None` if threads share it (`ToolPolicy(scope="shared")` or a function).
         key: The call's key in the ledger.
         started_at: When it began, ISO time.
         reason: What is known.
+        tool_call_id: The model's name for the call that was begun.
     """
 
     code = "tool_outcome_unknown"
 
-    def __init__(self, tool: str, thread_id: str, key: str, started_at: str, reason: str) -> None:
+    def __init__(
+        self, tool: str, thread_id: str | None, key: str, started_at: str, reason: str, tool_call_id: str = ""
+    ) -> None:
         self.tool = tool
         self.thread_id = thread_id
         self.key = key
         self.started_at = started_at
         self.reason = reason
+        self.tool_call_id = tool_call_id
+        whose, where = "shared by threads", "--shared"
+        if thread_id is not None:
+            whose, where = f"in thread {thread_id!r}", f"--thread {shlex.quote(thread_id)}"
+        call = f"call {tool_call_id!r}" if tool_call_id else "a call"
         super().__init__(
-            f"tool {tool!r} in thread {thread_id!r}: a call begun at {started_at} {reason}, and it was not made again. "
-            f"Find out what became of it and say so, then resume: cache.settle({thread_id!r}, {key[:16]!r}, 'retry' or "
-            f"'done'), or `keel settle`. Tools that may simply run again: ToolPolicy(unknown='retry')."
+            f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
+            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {key[:16]} retry {where}`, or "
+            f"cache.settle({thread_id!r}, {key[:16]!r}, 'retry'). A tool that may simply run again: "
+            f"ToolPolicy(unknown='retry')."
         )
 
-    def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str, ...]]:
+    def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
-        return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason)
+        return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason, self.tool_call_id)
 
 
 class ToolNotReplayed(KeelError, RuntimeError):

@@ -1,20 +1,18 @@
-"""A store with its drivers: what is live behind a saver, and how plans are run on it.
-
-LangGraph makes shallow copies of savers (`with_allowlist`), so all that is live is in one `Backend`.
-"""
+"""A store with its drivers: what is live behind a saver, all of it in one `Backend`, and how plans are run on it."""
 
 from __future__ import annotations
 
 import copy
 from asyncio import to_thread
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_keel.core.backend import Backend
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
@@ -27,15 +25,6 @@ from langgraph_keel.provenance.capture import package_versions, watch
 
 T = TypeVar("T")
 OnConflict = Literal["raise", "fork"]
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """What all copies of one saver share."""
-
-    checkpoints: Checkpoints[Any, Any]
-    driver: Driver[Any, Any]
-    async_driver: AsyncDriver[Any, Any]
 
 
 class Running(BaseCheckpointSaver[Any]):
@@ -74,7 +63,16 @@ class Running(BaseCheckpointSaver[Any]):
         return ""
 
     def close(self) -> None:
-        """Give back what is open. Safe to call again."""
+        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
+
+        What needs the store afterwards raises `StoreClosed`.
+        """
+        for cache in list(self._backend.caches):
+            cache.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Give back what is open; backends override it. Must be safe to call again."""
 
     def __enter__(self) -> Self:
         """Return the saver itself."""

@@ -33,7 +33,7 @@ class KeelSaver(Inspection):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
-    object, from any thread and any loop. Backends subclass this with a way to open and close themselves.
+    object, from any thread and any loop. Backends subclass this with a way to open themselves, and override `_close`.
 
     Args:
         store: The layout of the data.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
 from langgraph_keel import KeelCache, ToolCache, ToolOutcomeUnknown, ToolPolicy, open_saver
+from langgraph_keel.cli.options import url_to_name
 
 CALLS = [("search", {"query": "tides\x1b[2J"}), ("pay", {"amount": 100}), ("search", {"query": "tides\x1b[2J"})]
 PAID = {"search": ToolPolicy(cost=0.25)}
+LOOSE = ToolPolicy()
 
 
 class Gone(BaseException):
@@ -84,9 +87,68 @@ def test_tools_lists_what_ran_and_how_it_ended(url: str) -> None:
     assert calls[1]["args"] == {"amount": 100}
 
 
-def test_tools_advises_what_to_do_about_a_doubt(url: str) -> None:
+@pytest.mark.parametrize("columns", ["40", "200"])
+@pytest.mark.parametrize("thread", ["trip", EVIL])
+def test_tools_advises_what_a_shell_can_carry_out(url: str, thread: str, columns: str) -> None:
+    key = keel_json("tools", thread, "--url", url)["calls"][1]["key"]
+    (line,) = re.findall(r"^  (keel settle .*)$", keel("tools", thread, "--url", url, COLUMNS=columns).stdout, re.M)
+    words = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
+    assert words.stdout.splitlines() == ["keel", "settle", key[:12], "retry", "--thread", thread, "--url", url]
+    assert "--url" not in keel("tools", thread, KEEL_URL=url).stdout
+
+
+def test_a_password_is_not_advised() -> None:
+    assert url_to_name("postgresql://ada:secret@localhost/agents") == "postgresql://ada:***@localhost/agents"
+
+
+def doubtful(url: str, thread: str, count: int, policy: ToolPolicy = LOOSE) -> None:
+    """Have calls cut off in a thread."""
+    with open_saver(url) as saver, ToolCache(saver, {"pay": policy}) as kept:
+        for amount in range(count):
+            with pytest.raises(Gone):
+                kept.tool(pay).invoke({"amount": amount}, config(thread))
+
+
+def test_tools_advises_on_five_doubts_at_most(url: str) -> None:
+    doubtful(url, "many", 8)
+    shown = keel("tools", "many", "--url", url).stdout
+    assert (shown.count("  keel settle "), "and 3 more" in shown) == (5, True)
+
+
+def test_tools_tells_of_what_threads_share(url: str) -> None:
+    assert "keel tools --shared" not in keel("tools", "trip", "--url", url).stdout
+    doubtful(url, "trip", 1, ToolPolicy(scope="shared"))
+    assert "keel tools --shared" in keel("tools", "trip", "--url", url).stdout
+    assert "retry --shared --url" in keel("tools", "--shared", "--url", url).stdout
+
+
+DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
+
+
+@pytest.mark.parametrize("decision", DECIDED)
+def test_tools_shows_what_a_person_decided(url: str, decision: str) -> None:
     key = keel_json("tools", "trip", "--url", url)["calls"][1]["key"]
-    assert f"keel settle {key[:12]} retry|done|skip --thread trip" in keel("tools", "trip", "--url", url).stdout
+    told = keel("settle", key[:6], decision.upper(), "-t", "trip", "--url", url).stdout
+    assert re.match(rf"pay of thread trip: call {key[:12]} \w", told)
+    shown = keel("tools", "trip", "--url", url, COLUMNS="140").stdout
+    (line,) = [line for line in shown.splitlines() if key[:12] in line]
+    assert DECIDED[decision] in line
+    assert not re.search(r"\d m?s ", line)  # the time that the person took is not the tool's
+    assert "a person said" not in shown
+    assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == decision
+
+
+def test_tools_shows_what_was_not_kept(url: str) -> None:
+    with open_saver(url) as saver, ToolCache(saver, default=ToolPolicy(cache_if=lambda result: False)) as kept:
+        call = {"name": "search", "args": {"query": "x"}, "id": "call-\x1b9", "type": "tool_call"}
+        kept.tool(search).invoke(call, config("loose"))
+    (made,) = keel_json("tools", "loose", "--url", url)["calls"]
+    shown = keel("tools", "loose", "--url", url, COLUMNS="140").stdout
+    assert "done, not kept" in shown
+    assert r"call call-\x1b9" in shown
+    assert f"keel settle {made['key'][:12]} done --thread loose --url" in shown
+    keel("settle", made["key"][:12], "done", "--result", "found", "--thread", "loose", "--url", url)
+    assert "not kept" not in keel("tools", "loose", "--url", url).stdout
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
@@ -109,8 +171,12 @@ def test_a_doubt_is_settled_and_the_thread_goes_on(url: str) -> None:
 
 
 def test_settle_names_what_it_does_not_find(url: str) -> None:
-    assert "there is no call" in keel("settle", "0000", "retry", "-t", "trip", "--url", url, status=1).stderr
-    assert "more than one call" in keel("settle", "", "retry", "-t", "trip", "--url", url, status=1).stderr
+    told = keel("settle", "000000", "retry", "-t", "trip", "--url", url, status=1).stderr
+    assert "there is no call" in told
+    assert url in told
+    assert "first 6 characters" in keel("settle", "00000", "retry", "-t", "trip", "--url", url, status=1).stderr
+    given = ("settle", "000000", "retry", "-t", "trip", "--result", "paid", "--url", url)
+    assert "belongs to the decision 'done'" in keel(*given, status=1).stderr
     assert "--shared" in keel("settle", "ab", "retry", "--url", url, status=1).stderr
     keel("settle", "ab", "perhaps", "-t", "trip", "--url", url, status=2)
 
@@ -123,7 +189,10 @@ def test_stats_count_by_tool_over_all_threads(url: str) -> None:
 
 
 def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
-    assert "--yes" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
+    assert "--yes forgets 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
+    assert keel_json("cache", "clear", "--thread", "trip", "--url", url) == {"calls": 1, "done": False}
+    expired = keel("cache", "clear", "--thread", "trip", "--expired", "--url", url).stdout
+    assert "--yes forgets 0 calls:" in expired
     assert len(keel_json("tools", "trip", "--url", url)["calls"]) == 2
     assert "Forgot 1 call." in keel("cache", "clear", "--thread", "trip", "--yes", "--url", url).stdout
     assert [made["tool"] for made in keel_json("tools", "trip", "--url", url)["calls"]] == ["pay"]
@@ -141,6 +210,35 @@ def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:
     with open_saver(url) as saver:
         assert KeelCache(saver).get([(("ns",), "key")]) == {}
         assert list(saver.tools(None)) == []
+
+
+def test_clear_of_nodes_alone_counts_no_calls(url: str) -> None:
+    assert keel("cache", "clear", "--nodes", "--yes", "--url", url).stdout == "Forgot all results of nodes.\n"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
+def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> None:
+    where = f"{scheme}{tmp_path / 'missing'}"
+    for command in (
+        ("settle", "000000", "retry", "-t", "trip"),
+        ("cache", "clear", "-t", "trip"),
+        ("cache", "clear", "-t", "trip", "--yes"),
+        ("cache", "clear", "--nodes", "--yes"),
+    ):
+        told = keel(*command, "--url", where, status=1).stderr
+        assert "there is no store" in told
+        assert str(tmp_path / "missing") in told
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("cost", ["a lot", float("nan")], ids=str)
+def test_stats_pass_over_a_cost_that_is_none(url: str, cost: Any) -> None:
+    policy = ToolPolicy(scope="shared")
+    object.__setattr__(policy, "cost", cost)
+    doubtful(url, "bad", 1, policy)
+    pay_row, _ = keel_json("cache", "stats", "--url", url)["tools"]
+    assert (pay_row["calls"], pay_row["saved"]) == (3, 0.0)
+    keel("tools", "--shared", "--url", url)
 
 
 def test_clear_wants_to_know_what(url: str) -> None:

@@ -29,6 +29,16 @@ def test_the_python_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "agent.db").exists()
 
 
+TOOLS = TEXT[TEXT.index("## Never pay twice") : TEXT.index("## Types")]
+
+
+def test_the_example_of_tools_needs_the_first_block_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "readme"}
+    exec(compile("\n".join([blocks("python")[0], *blocks("python", TOOLS)]), "README.md", "exec"), names)
+    assert names["ran"].count("search") == 1
+
+
 OPENING = re.compile(r"^\| ([^|]+?) \|[^|]*\| `(with \w+\.from_conn_string\(.*\) as saver:)` \|$", re.MULTILINE)
 LINES = dict(OPENING.findall(TEXT))
 HEADINGS = {f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ ([\w ]+)$", TEXT, re.MULTILINE)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from langgraph_keel import open_saver
-from langgraph_keel.errors import InvalidInput, RefusedType
+from langgraph_keel.cli.terminal import without_password
+from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 
 DEFAULT_URL = "sqlite:///keel.db"
 _JSON = "langgraph_keel.json"
@@ -59,6 +61,24 @@ def reading(url: str, imports: list[str] | None = None) -> Iterator[Any]:
             yield saver
     except RefusedType as error:
         raise advised(error) from None
+
+
+@contextmanager
+def changing(url: str) -> Iterator[Any]:
+    """Open a store that is there already, to change it. What is not found in it is said with the store's name."""
+    with open_saver(url, read_only=True) as saver:
+        saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
+    try:
+        with open_saver(url) as saver:
+            yield saver
+    except NotFound as error:
+        raise NotFound(f"{error} (in {without_password(url)})") from None
+
+
+def url_to_name(url: str) -> str:
+    """Return the URL that another command must be given to find this store; empty if it does without one."""
+    is_implied = url == (os.environ.get("KEEL_URL") or DEFAULT_URL)
+    return "" if is_implied else without_password(url)
 
 
 def _import(module: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from datetime import datetime
 from typing import Any
@@ -30,6 +31,14 @@ def plain(text: str, keep: str = "") -> str:
 
 def _spelled(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
+
+
+def shell_word(text: str) -> str:
+    """Return `text` as one word for a shell to read; what could steer a terminal is spelled out as bash and zsh do."""
+    if plain(text) == text:
+        return shlex.quote(text)
+    inner = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + "'"
 
 
 def block(text: str, style: str = "", limit: int | None = None) -> Text:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 from rich.progress import track
+from rich.text import Text
 
-from langgraph_keel import open_saver
 from langgraph_keel.cli import ledger as render
 from langgraph_keel.cli.as_json import as_json
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Url, reading
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Url, changing, reading, url_to_name
 from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.errors import InvalidInput
@@ -54,15 +56,23 @@ def tools(
     owner = _owner(thread, shared)
     with reading(url, imports) as saver:
         calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
+        has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
-    else:
-        console().print(render.calls_page(owner, calls, full=full))
+        return
+    console().print(render.calls_page(owner, calls, full=full))
+    for line in render.advice(owner, calls, url_to_name(url)):
+        console().print(line, soft_wrap=True)
+    if has_shared:
+        console().print(Text("Calls that threads share are not among them: keel tools --shared", "dim"), soft_wrap=True)
 
 
 def settle(
     key: Key,
-    decision: Annotated[Decision, typer.Argument(help="May it run again, was it done, or shall it not be repeated?")],
+    decision: Annotated[
+        Decision,
+        typer.Argument(case_sensitive=False, help="May it run again, was it done, or shall it not be repeated?"),
+    ],
     thread: Annotated[str | None, typer.Option("--thread", "-t", help="The thread.")] = None,
     url: Url = DEFAULT_URL,
     shared: Shared = False,
@@ -73,12 +83,14 @@ def settle(
 
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
-    with open_saver(url) as saver:
-        ToolCache(saver).settle(_owner(thread, shared), key, decision.value, result)
+    owner = _owner(thread, shared)
+    with changing(url) as saver:
+        ToolCache(saver).settle(owner, key, decision.value, result)
+        (call,) = [call for call in saver.tools(owner) if call.key.startswith(key)]
     if json:
-        print_json({"key": key, "decision": decision.value})
+        print_json({"decision": decision.value, **call_json(call)})
     else:
-        console().print(render.settled_line(key, decision.value))
+        console().print(render.settled_line(call, decision.value), soft_wrap=True)
 
 
 @cache.command()
@@ -113,22 +125,30 @@ def clear(
         raise InvalidInput("say what to clear: --thread THREAD, --shared or --nodes")
     if nodes and expired:
         raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
-    count = _cleared(url, thread, shared, nodes, expired) if yes else 0
+    owners = [*([thread] if thread else []), *([None] if shared else [])]
+    found = Counter(_cleared(url, owners, nodes, expired) if yes else _to_clear(url, owners, expired))
     if json:
-        print_json({"calls": count, "done": yes})
-    elif yes:
-        console().print(f"Forgot {count:,} call{'s' * (count != 1)}{' and all results of nodes' * nodes}.")
+        print_json({"calls": found.total(), "done": yes})
     else:
-        console().print("Nothing was changed: --yes forgets the results, and the tools will run again when asked.")
+        console().print(render.clear_line(found, nodes=nodes, done=yes))
 
 
-def _cleared(url: str, thread: str | None, shared: bool, nodes: bool, expired: bool) -> int:
-    with open_saver(url) as saver:
+def _to_clear(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
+    with reading(url) as saver:
+        return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
+
+
+def _would_go(call: KeptCall, expired: bool) -> bool:
+    is_over = call.expires_at is not None and datetime.fromisoformat(call.expires_at) <= datetime.now(UTC)
+    return call.state in ("done", "failed") and (is_over or not expired)
+
+
+def _cleared(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
+    with changing(url) as saver:
         ledger = ToolCache(saver)
-        owners = [*([thread] if thread else []), *([None] if shared else [])]
         if nodes:
             KeelCache(saver).clear()
-        return sum(ledger.clear(owner, expired_only=expired) for owner in owners)
+        return {"of any tool": sum(ledger.clear(owner, expired_only=expired) for owner in owners)}
 
 
 def _owner(thread: str | None, shared: bool) -> str | None:

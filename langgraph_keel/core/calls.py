@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +29,7 @@ class KeptCall:
             died, or it was cancelled while the tool ran).
         args: The arguments, if the cache was told to store them.
         started_at: ISO time when it began.
-        ended_at: ISO time when it ended; `None` if it has not, or nobody knows.
+        ended_at: ISO time when it ended, or when a person decided; `None` if it has not, or nobody knows.
         hits: How often it was answered from the ledger since.
         cost: What one call costs, as its policy says.
         nbytes: Bytes of the stored result.
@@ -39,6 +40,8 @@ class KeptCall:
         run_id: The run that made it.
         tool_call_id: The model's name for it.
         holder: Who made it: host, machine, process, and when that began.
+        expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
+        decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
     """
 
     thread_id: str
@@ -58,6 +61,8 @@ class KeptCall:
     run_id: str
     tool_call_id: str
     holder: str
+    expires_at: str | None = None
+    decided: str = ""
 
     @property
     def saved(self) -> float:
@@ -85,14 +90,19 @@ def calls_of(
     if not page:
         return []
     counts = yield from store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
-    return [_call(key, record, _hits(counts, key, codec), now, is_dead) for key, record, _ in page]
+    return [_call(key, record, cell, _hits(counts, key, codec), now, is_dead) for key, record, cell in page]
 
 
 def _hits(counts: Mapping[str, Cell], key: str, codec: Codec) -> int:
     return int(codec.decode(counts[key].header)[0]) if key in counts else 0
 
 
-def _call(key: str, record: CallRecord, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+def _cost(stored: Any) -> float | None:
+    is_number = isinstance(stored, (int, float)) and math.isfinite(stored)
+    return stored if is_number else None
+
+
+def _call(key: str, record: CallRecord, cell: Cell, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
     return KeptCall(
         record.thread_id,
         key,
@@ -102,7 +112,7 @@ def _call(key: str, record: CallRecord, hits: int, now: int, is_dead: Callable[[
         moment(record.started_at),
         None if record.ended_at is None else moment(record.ended_at),
         hits,
-        record.cost,
+        _cost(record.cost),
         record.nbytes,
         record.is_kept,
         record.error,
@@ -111,6 +121,8 @@ def _call(key: str, record: CallRecord, hits: int, now: int, is_dead: Callable[[
         record.run_id,
         record.tool_call_id,
         record.holder,
+        None if cell.expires_at is None else moment(cell.expires_at),
+        record.decided,
     )
 
 

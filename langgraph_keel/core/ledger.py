@@ -58,6 +58,7 @@ class CallRecord:
         nbytes: How many bytes the stored result has.
         cost: What a call costs, as the user says.
         error: What it failed with.
+        decided: What a person said became of it: `retry`, `done` or `skip`.
         args: The arguments, if the user lets them be stored.
     """
 
@@ -86,6 +87,7 @@ class CallRecord:
     nbytes: int = 0
     cost: float | None = None
     error: str | None = None
+    decided: str = ""
     args: Any = None
 
 

@@ -92,7 +92,7 @@ class FileSaver(KeelSaver):
         """
         return self._files.checked(writes=True).repair()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""
         self._files.close()
         if self._commits:

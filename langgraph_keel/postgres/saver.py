@@ -89,7 +89,7 @@ class PostgresSaver(KeelSaver):
         """As `setup`, asynchronously."""
         await self._postgres.aopen(create=True)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""
         self._postgres.close()
 

@@ -118,7 +118,7 @@ class RedisSaver(KeelSaver):
         found = await self._arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Close the clients that this saver made. Calls after this raise `StoreClosed`."""
         self._redis.close()
         self._async_redis.close()

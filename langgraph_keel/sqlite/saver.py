@@ -57,6 +57,6 @@ class SqliteSaver(KeelSaver):
         """Create the tables if they are not there. Safe to call again, and from many processes at once."""
         self._sqlite.setup()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()

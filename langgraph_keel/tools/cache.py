@@ -28,6 +28,7 @@ from langgraph_keel.saver import KeelSaver
 from langgraph_keel.tools import turns
 from langgraph_keel.tools.account import Account, CacheStats
 from langgraph_keel.tools.calls import Call, place_of, shelf_of
+from langgraph_keel.tools.checks import check_cache, check_names, warn_of_misspelt
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.kept import KeptTool, with_argument
@@ -56,10 +57,11 @@ class ToolCache:
         create_agent(model, tools, middleware=[..., cache.middleware()], checkpointer=saver)  # last: innermost
         kept = cache.tool(my_tool)  # to call from any node
 
-    A call is known by a keyed hash of its tool and validated arguments, in its thread unless the policy says otherwise.
-    A resumed agent gets stored results; another process that makes the same call at the same time waits and shares the
-    result. Not kept: results that say they are errors, exceptions, results that used a person's answer (outside of
-    the very same call), commands that name their call in a way that cannot be rewritten, tools that are volatile.
+    A call is known by a keyed hash of its tool and validated arguments, in its thread unless the policy says otherwise:
+    an equal one is answered, not made, until its `ttl` is over. A resumed agent gets stored results; another process
+    that makes the same call at the same time waits and shares the result. Not kept: results that say they are errors,
+    exceptions (the tool has failed, and may run again), results that used a person's answer (outside of the very same
+    call), commands that name their call in a way that cannot be rewritten, tools that are volatile.
 
     A call whose process died is *unknown*, and `ToolPolicy.unknown` says what happens. With `"ask"` the graph
     interrupts with `{"type": "tool_outcome_unknown", "tool", "args", "started_at", ...}`; resume it with `"retry"`,
@@ -69,7 +71,8 @@ class ToolCache:
 
     Args:
         saver: Where the ledger is: the same store, deleted and expiring with its threads.
-        policies: How tools are kept, by their names; `None` for one that is not kept at all.
+        policies: How tools are kept, by their names; `None` for one that is not kept at all. A name that is nearly that
+            of a tool without a policy is logged as a warning.
         default: How all others are.
         secret: The key of the hash, at least 16 bytes; `None` makes one and keeps it in the store.
         context: What else must be the same for a call to be the same, such as a model's version.
@@ -78,7 +81,8 @@ class ToolCache:
         store_arguments: Whether arguments are stored, so that people can read them in the ledger.
 
     Raises:
-        InvalidInput: `saver` is none of Keel's, the secret is short, or the lease is below one second.
+        InvalidInput: `saver` is none of Keel's, a policy is no `ToolPolicy`, the secret is short, or the lease is below
+            one second.
     """
 
     def __init__(
@@ -92,19 +96,22 @@ class ToolCache:
         lease: float = 30.0,
         store_arguments: bool = False,
     ) -> None:
-        _check(saver, secret, lease)
+        policies = {} if policies is None else policies
+        check_cache(saver, policies, default, secret, lease)
         self.saver = saver
-        self._policies = dict(policies or {})
+        self._policies = dict(policies)
         self._default = default or ToolPolicy()
         self._secret = secret
         self._context = context
         self._lease = int(lease * 1000)
         self._stores_arguments = store_arguments
         self._versions: dict[int, tuple[BaseTool | None, str]] = {}
+        self._tools: set[str] = set()
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
         self._running = Running()
         _CACHES.add(self)
+        saver._backend.caches.add(self)
 
     def __enter__(self) -> Self:
         """Return the cache itself."""
@@ -117,7 +124,10 @@ class ToolCache:
         self.close()
 
     def close(self, timeout: float = 5.0) -> None:
-        """Write the counts of hits, and how cancelled calls ended, for at most `timeout` seconds. It may be used on."""
+        """Write the counts of hits, and how cancelled calls ended, for at most `timeout` seconds. It may be used on.
+
+        Closing the saver does that, too.
+        """
         self._account.flush()
         self._keeper.flush(timeout)
 
@@ -166,7 +176,13 @@ class ToolCache:
         """Return a tool that does the same, but is kept, wherever it is called from: a node, an agent, a `ToolNode`.
 
         It asks the ledger when it runs in a graph with a thread; it refuses to run elsewhere.
+
+        Raises:
+            InvalidInput: It is no tool.
         """
+        if not isinstance(tool, BaseTool):
+            raise InvalidInput(f"cache.tool() takes a tool, such as langchain_core.tools.tool(function), not {tool!r}")
+        self._tools.add(tool.name)
         return KeptTool.of(tool, self)
 
     # -- one call ------------------------------------------------------------------------------------------------
@@ -181,6 +197,8 @@ class ToolCache:
 
     def _answer(self, request: Any, execute: Execute, by_time: bool) -> Steps:
         asked, argument = request.tool_call, self._argument_of(request.tool)
+        if request.tool.name not in self._tools:
+            self._tools |= {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
 
         def make(lineage: str) -> Any:
             if argument is None:
@@ -225,14 +243,15 @@ class ToolCache:
     ) -> Call:
         policy = self.policy_of(tool.name) or self._default
         where = place_of(config)
-        shelf, scope = shelf_of(policy.scope, where, config)
+        version = self._version(tool, policy)
+        shelf, scope = shelf_of(tool.name, policy.scope, where, config)
         context = self._context(config) if callable(self._context) else self._context
         argument = policy.idempotency_argument
         valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
         key = key_of(secret, tool.name, (scope, context), valid)
         record = CallRecord(
             tool.name,
-            self._version(tool, policy),
+            version,
             CLAIMED,
             0,
             0,
@@ -248,13 +267,15 @@ class ToolCache:
             cost=policy.cost,
             args=canonical(tool.name, valid) if self._stores_arguments else None,
         )
-        return Call(policy, shelf, key, record, config, ticket, make)
+        return Call(policy, shelf, key, record, config, valid, ticket, make)
 
     def _version(self, tool: BaseTool, policy: ToolPolicy) -> str:
         known = self._versions.get(id(tool))
         if len(self._versions) > _VERSIONS:
             self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
         if known is None or known[0] is not tool:  # the address of one that is gone may be used again
+            check_names(tool, policy)
+            warn_of_misspelt(tool.name, self._policies, self._tools)
             known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
         return known[1]
 
@@ -292,15 +313,16 @@ class ToolCache:
         """Say what became of a call whose outcome is unknown.
 
         Args:
-            thread_id: Its thread; `None` for a call that is shared by threads.
-            key: Its key, or the beginning of it.
+            thread_id: Its thread; `None` for a call that is shared by threads (`scope="shared"` or a function). As a
+                `ToolOutcomeUnknown` has it.
+            key: Its key, or the beginning of it, at least 6 characters.
             decision: `"retry"`: it may be made again. `"done"`: it was carried out, and the tool would have said
                 `result`. `"skip"`: nobody knows, and it shall not be made again.
             result: See above.
 
         Raises:
             NotFound: There is no such call whose outcome is unknown.
-            InvalidInput: There is no such decision, or more than one call whose key begins so.
+            InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
         """
         steps = settled(self._ledger(), self.saver._codec, shelf_of_calls(thread_id), key, decision, result, _now())
         run(steps, self.saver._backend.driver)
@@ -368,12 +390,3 @@ if hasattr(os, "register_at_fork"):
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _check(saver: Any, secret: bytes | None, lease: float) -> None:
-    if not isinstance(saver, KeelSaver):
-        raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
-    if secret is not None and len(secret) < 16:
-        raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
-    if lease < 1:
-        raise InvalidInput(f"lease={lease!r}: use at least one second")

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from langgraph_keel.core.address import text_of, thread_id_of
 from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.ledger import TOOLS, CallRecord
-from langgraph_keel.errors import InvalidConfig
+from langgraph_keel.errors import InvalidConfig, InvalidInput
 from langgraph_keel.tools.policy import Scope, ToolPolicy
 from langgraph_keel.tools.turns import SCRATCHPAD, Ticket, making, remember
 
@@ -47,7 +47,9 @@ def place_of(config: Mapping[str, Any]) -> Place:
         raise InvalidConfig(
             "a tool was called without a thread: run it in a graph with a checkpointer, and a thread_id in its config"
         )
-    run_id = (config.get("metadata") or {}).get("run_id") or configurable.get("run_id")
+    # LangGraph takes `config["run_id"]` away before a tool sees its config, and leaves it here.
+    standard = getattr(info, "run_id", None)
+    run_id = (config.get("metadata") or {}).get("run_id") or configurable.get("run_id") or standard
     return Place(
         thread_id_of(thread_id),
         str(getattr(info, "checkpoint_ns", None) or "").rpartition("|")[0],
@@ -57,19 +59,31 @@ def place_of(config: Mapping[str, Any]) -> Place:
     )
 
 
-def shelf_of(scope: Scope, place: Place, config: RunnableConfig) -> tuple[Shelf, str]:
+def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> tuple[Shelf, str]:
     """Return where a call is kept, and what of its scope is part of its key.
 
     Raises:
+        InvalidInput: The scope is a function, and it fails or returns no text.
         InvalidConfig: The scope is the run, and the config names none.
     """
     if callable(scope):
-        return Shelf(None, TOOLS), f"of {text_of(scope(config), 'what the scope function returns')}"
+        return Shelf(None, TOOLS), f"of {_told(tool, scope, config)}"
     if scope == "run" and not place.run_id:
-        raise InvalidConfig("ToolPolicy(scope='run') needs a run_id in the config's metadata, the same when it resumes")
+        raise InvalidConfig(
+            f"tool {tool!r}: ToolPolicy(scope='run') needs a run_id in the run's config (in a subgraph: in its "
+            "metadata), the same when it resumes"
+        )
     if scope == "shared":
         return Shelf(None, TOOLS), ""
     return Shelf(place.thread_id, TOOLS), f"run {place.run_id}" if scope == "run" else ""
+
+
+def _told(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
+    try:
+        return text_of(scope(config), "what it returns")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise InvalidInput(f"tool {tool!r}: the scope function of its ToolPolicy failed: {why}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,7 @@ class Call:
         key: Its key.
         record: What the ledger is to say of it.
         config: The config it runs with.
+        args: Its validated arguments, those that are ignored left out.
         ticket: Its place among the calls of its task.
         execute: Runs the tool, given the idempotency key.
     """
@@ -91,6 +106,7 @@ class Call:
     key: str
     record: CallRecord
     config: RunnableConfig
+    args: Mapping[str, Any]
     ticket: Ticket
     execute: Callable[[str], Any]
 

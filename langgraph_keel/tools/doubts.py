@@ -10,6 +10,7 @@ from langgraph_keel.core.calls import moment
 from langgraph_keel.core.ledger import DONE, UNKNOWN, CallRecord, Doubtful, is_same_call
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
 from langgraph_keel.tools.calls import Answers, Call
+from langgraph_keel.tools.keys import canonical
 
 
 def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
@@ -30,10 +31,11 @@ def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, An
             question = {**question, "problem": str(error)}
 
 
-def outcome_unknown(record: CallRecord, key: str) -> ToolOutcomeUnknown:
+def outcome_unknown(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
     """Return the error for a call that nobody knows the end of."""
     reason = "has finished, but left no result" if record.state == DONE else "was cut off"
-    return ToolOutcomeUnknown(record.tool, record.thread_id, key, moment(record.started_at), reason)
+    began, whose = moment(record.started_at), call.shelf.thread_id
+    return ToolOutcomeUnknown(record.tool, whose, call.key, began, reason, record.tool_call_id)
 
 
 def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def question_of(call: Call, doubt: Doubtful) -> dict[str, Any]:
         "type": "tool_outcome_unknown",
         "tool": doubt.record.tool,
         "tool_call_id": call.record.tool_call_id,
-        "args": doubt.record.args,
+        "args": canonical(call.record.tool, call.args),
         "started_at": moment(doubt.record.started_at),
         "holder": doubt.record.holder.partition("/")[0],
         "key": call.key,
@@ -64,17 +66,18 @@ def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tup
         InvalidInput: It is neither of those, or about another attempt.
     """
     said = answer if isinstance(answer, dict) else {"decision": answer}
-    if said.get("decision") not in ("retry", "done", "skip"):
+    decision = str(said.get("decision")).strip().lower()
+    if decision not in ("retry", "done", "skip"):
         raise InvalidInput(
             f"{answer!r} is no answer to a tool whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
             "{'decision': 'done', 'result': 'what the tool would have said'}"
         )
     if said.get("attempt", "" if needs_name else attempt) != attempt:
         raise InvalidInput(
-            f"an earlier question about this call was answered {said['decision']!r}; say that this answer is about "
-            f"this attempt: {{'decision': {said['decision']!r}, 'attempt': {attempt!r}}}"
+            f"an earlier question about this call was answered {decision!r}; say that this answer is about "
+            f"this attempt: {{'decision': {decision!r}, 'attempt': {attempt!r}}}"
         )
-    return said["decision"], said.get("result")
+    return decision, said.get("result")
 
 
 def said(record: CallRecord, decision: str, result: Any) -> ToolMessage:

@@ -309,7 +309,7 @@ class Flow:
     def _body(self, call: Call, result: Any) -> bytes | None:
         """Return a result as it is stored, or `None` if it may not or cannot be used again."""
         policy = call.policy
-        if policy.cache_if is not None and not policy.cache_if(result):
+        if not _may_be_kept(call, result):
             return None
         try:
             body = self._codec.encode([result])
@@ -339,7 +339,7 @@ class Flow:
             return call, None
         if call.policy.unknown == "raise":
             yield from self._let_others_end(call)
-            raise outcome_unknown(doubt.record, call.key)
+            raise outcome_unknown(call, doubt.record)
         is_same = is_same_call(doubt.record, call.record)
         answers = Answers(call, doubt.record.decisions if is_same else ())
         ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)
@@ -356,9 +356,18 @@ class Flow:
         message = said(call.record, decision, result)
         body = self._codec.encode([message])
         ended = replace(ours, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
-        ended = replace(ended, decisions=answers.used, taken=_taken(call))
+        ended = replace(ended, decisions=answers.used, taken=_taken(call), decided=decision)
         is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
         return call, message if is_said else None
+
+
+def _may_be_kept(call: Call, result: Any) -> bool:
+    """Ask the user's `cache_if`. The tool has acted: if that fails, the agent is given its result all the same."""
+    try:
+        return call.policy.cache_if is None or bool(call.policy.cache_if(result))
+    except Exception:
+        _log.exception("tool %r: its result is not kept, because cache_if of its ToolPolicy failed", call.record.tool)
+        return False
 
 
 def _taken(call: Call) -> list[int]:

@@ -13,6 +13,8 @@ from langgraph_keel.errors import InvalidInput
 Scope: TypeAlias = Literal["thread", "run", "shared"] | Callable[[RunnableConfig], str]
 _SCOPES = ("thread", "run", "shared")
 _UNKNOWN = ("raise", "retry", "ask")
+_MOST = 1e11
+"""More than 3,000 years, or 100 GB: not infinite, and what can be shown as a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +26,14 @@ class ToolPolicy:
             raises `ToolOutcomeUnknown`; `"retry"` runs the tool again, for those that only read, or that recognize a
             call by its idempotency key; `"ask"` asks a person by an interrupt (see `ToolCache`).
         scope: Where a result may be used again: in the same `"thread"`; in the same `"run"`, the one with this
-            `run_id` in its config; everywhere (`"shared"`); or wherever a function of the run's config gives the same
-            text, such as a tenant.
+            `run_id` in its config (for a tool in a subgraph: in the config's `metadata`); everywhere (`"shared"`); or
+            wherever a function of the run's config gives the same text, such as a tenant. What may be used in several
+            threads is settled by `cache.settle(None, ...)` and `keel settle --shared`.
         ttl: Seconds for which a result may be used again; `None` is as long as the thread lives.
         ignore: Arguments that make no difference.
         version: The tool's version; `None` derives one from its schema and source. Results of others are not used.
-        cache_if: Whether a result (as the tool's node gets it) may be used again; `None` is always.
+        cache_if: Whether a result (as the tool's node gets it) may be used again; `None` is always. If it fails, the
+            result is not kept, and the error is logged: the tool has run, and the agent gets its result.
         max_bytes: Results that take more, packed and compressed, are not kept; `None` is no limit.
         offload_bytes: Text results that take more stay out of the conversation: the message carries the beginning, a
             digest and a reference for `ToolCache.result`. `None` is never.
@@ -59,9 +63,25 @@ class ToolPolicy:
             raise InvalidInput(f"unknown={self.unknown!r}: use 'raise', 'retry' or 'ask'")
         if self.scope not in _SCOPES and not callable(self.scope):
             raise InvalidInput(f"scope={self.scope!r}: use 'thread', 'run', 'shared' or a function of the config")
-        if isinstance(self.ignore, str):
-            raise InvalidInput(f"ignore={self.ignore!r}: pass a list of names, not one string")
-        for name in ("ttl", "max_bytes", "offload_bytes"):
-            limit = getattr(self, name)
-            if limit is not None and not limit > 0:
-                raise InvalidInput(f"{name}={limit!r}: use a number above 0, or None")
+        is_list = isinstance(self.ignore, Collection) and not isinstance(self.ignore, str | bytes)
+        if not is_list or not all(isinstance(name, str) for name in self.ignore):
+            raise InvalidInput(f"ignore={self.ignore!r}: pass a list of names of arguments")
+        for name in ("ttl", "max_bytes", "offload_bytes", "cost"):
+            if getattr(self, name) is not None:
+                checked_number(name, getattr(self, name), least=0, is_more=name != "cost")
+        if self.cache_if is not None and not callable(self.cache_if):
+            raise InvalidInput(f"cache_if={self.cache_if!r}: pass a function of the result, or None")
+        if not isinstance(self.idempotency_argument, str | None) or self.idempotency_argument == "":
+            raise InvalidInput(f"idempotency_argument={self.idempotency_argument!r}: pass an argument's name, or None")
+
+
+def checked_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
+    """Check a number that the user gives.
+
+    Raises:
+        InvalidInput: It is none, or too small, or too large to be meant.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value < _MOST or (is_more and value == least):
+        wanted = f"above {least:g}" if is_more else f"of at least {least:g}"
+        raise InvalidInput(f"{name}={value!r}: use a number {wanted} (and below {_MOST:g})")

@@ -16,22 +16,29 @@ from langgraph_keel.holder import is_dead
 from langgraph_keel.tools.doubts import decision_of, said
 from langgraph_keel.tools.results import is_meant, place_of
 
+_LEAST = 6
+"""Characters of a key that name a call: fewer are too easily those of another one."""
+
 
 def settled(
     ledger: Ledger[Any, Any], codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
 ) -> Plan[Any, Any, None]:
     """Write what a person says became of a call; see `ToolCache.settle`."""
-    decision_of(decision)
+    if not isinstance(key, str) or len(key) < _LEAST:
+        raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
+    decision, _ = decision_of(decision)
+    if result is not None and decision != "done":
+        raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
     key, cell = yield from _one(ledger, shelf, key)
     record = ledger.record_of(key, cell)
     if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
-    body = b""
+    body, record = b"", replace(record, ended_at=now, decided=decision)
     if decision == "retry":
-        ended = replace(record, state=FAILED, ended_at=now, error="a person said that it may be made again")
+        ended = replace(record, state=FAILED, error="a person said that it may be made again")
     else:
         body = codec.encode([said(record, decision, result)])
-        ended = replace(record, state=DONE, ended_at=now, is_kept=True, nbytes=len(body))
+        ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
     done = yield from ledger.settle_doubt(shelf, key, cell.token, ended, body)
     if not done:
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")

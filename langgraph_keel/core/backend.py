@@ -1,0 +1,27 @@
+"""What is live in a saver: LangGraph makes shallow copies of savers (`with_allowlist`), which share one `Backend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
+
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.plan import AsyncDriver, Driver
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What all copies of one saver share.
+
+    Attributes:
+        checkpoints: The plans of its verbs.
+        driver: Carries them out, blocking.
+        async_driver: Carries them out without blocking a loop.
+        caches: What writes some things later than it is asked to: its `close()` does so before the store is closed.
+    """
+
+    checkpoints: Checkpoints[Any, Any]
+    driver: Driver[Any, Any]
+    async_driver: AsyncDriver[Any, Any]
+    caches: WeakSet[Any] = field(default_factory=WeakSet)
