@@ -16,6 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
 from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
 from test_replay import Scene, faces, is_same, opened, two_turns
+from test_replay_graphs import asking
 from tool_graphs import BACKENDS, resume, run, strictly, thread
 
 from langgraph_keel import MemorySaver
@@ -180,3 +181,73 @@ async def test_ignored_channels_and_the_limit(memory: Scene, face: str) -> None:
     assert len((await replayed(memory.saver, face, other, thread("t"))).differences) == 3
     assert len((await replayed(memory.saver, face, other, thread("t"), limit=2)).differences) == 2
     assert (await replayed(memory.saver, face, other, thread("t"), ignore=["items"])).same
+
+
+@faces
+async def test_answers_that_the_ledger_gives_are_not_given_twice(memory: Scene, face: str) -> None:
+    """Before and after a tool that has asked, the node asks too: all answers are one list of LangGraph's."""
+    runs: list[str] = []
+    kept = memory.cache.tool(asking(runs))
+
+    def node(state: Any, config: RunnableConfig) -> Any:
+        return {"items": [interrupt("before"), kept.invoke({"x": 1}, config), interrupt("after")]}
+
+    graph = graph_of(memory.saver, ("node", node), ("end", noting("b")))
+    await run(graph, face, {"items": []}, thread("t"))
+    for answer in ("first", "second", "third"):
+        await resume(graph, face, answer, thread("t"))
+    assert runs == ["second"]
+    await is_same(memory, face, graph)
+    assert runs == ["second"]
+
+
+@faces
+async def test_the_saver_that_a_graph_was_compiled_with_is_left_alone(memory: Scene, face: str) -> None:
+    graph = await two_turns(memory, face)
+    with MemorySaver() as other:
+        assert (await replayed(memory.saver, face, graph.copy({"checkpointer": other}), thread("t"), keep=True)).same
+        assert list(other.threads()) == []
+    assert len(memory.threads) == 2
+
+
+@faces
+async def test_a_thread_that_has_drifted(face: str, tmp_path: Path) -> None:
+    """The replay drifts as the original has: nobody is warned of that, and nothing raised."""
+    with MemorySaver(on_drift="ignore") as saver:
+        scene = Scene(saver, ToolCache(saver), tmp_path / "lines")
+        model = Model(script=PAYS)
+        graph = scene.agent(model=model)
+        served = iter(["fake-1", "fake-2"] * 4)
+        object.__setattr__(model, "_generate", answering(model, served))
+        await run(graph, face, hello(), thread("t"))
+        assert len({call.served_model for call in saver.provenance(thread("t"))}) == 2
+        assert saver.recorder is not None
+        saver.recorder.on_drift = "raise"
+        assert (await replayed(saver, face, graph, thread("t"))).same
+
+
+def answering(model: Model, served: Iterator[str]) -> Any:
+    def generate(messages: Any, *args: Any, **options: Any) -> Any:
+        object.__setattr__(model, "served", next(served))
+        return Model._generate(model, messages)
+
+    return generate
+
+
+@faces
+async def test_a_call_that_failed_before_another_answered(memory: Scene, face: str) -> None:
+    """Which of two models fails may differ from time to time; what counts is what was answered."""
+    fails = iter([True, False])
+
+    class Flaky(Model):
+        def _generate(self, *args: Any, **options: Any) -> Any:
+            if next(fails):
+                raise ConnectionError
+            return super()._generate(*args, **options)
+
+    spoken: Any = Flaky().with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
+    graph = graph_of(memory.saver, ("talk", lambda state: {"items": [spoken.invoke("hello").content]}))
+    await run(graph, face, {"items": []}, thread("t"))
+    assert [call.error for call in memory.saver.provenance(thread("t"))] == ["ConnectionError", None]
+    fails = iter([False])
+    await is_same(memory, face, graph)
