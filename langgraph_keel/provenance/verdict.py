@@ -9,7 +9,7 @@ from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.provenance.comparison import Difference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Replay:
     """What `saver.replay` has found. It is true if everything is the same: `assert saver.replay(graph, config)`.
 
@@ -67,6 +67,8 @@ class Replay:
     def __str__(self) -> str:
         """Say it in plain text: the verdict, a line for each difference, and what else there is to know."""
         return "\n".join([self.summary, *(f"  {found}" for found in self.differences), *self._notes])
+
+    __repr__ = __str__  # what a terminal shows of it
 
     def _repr_html_(self) -> str:
         """Show it in a notebook."""
