@@ -17,7 +17,7 @@ from places import Place
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.core.drift import NODES, SEEN, Known, followed
-from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.provenance import ModelCall, packed
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 HELLO: Any = {"messages": [("user", "hello")]}
@@ -215,11 +215,11 @@ CALL = ModelCall(id="1", path="model", step=3, model="m", served_model="m-1", sy
 
 
 def after(*calls: ModelCall) -> Known:
-    return followed(Known(), calls, {})[0]
+    return followed(Known(), map(packed, calls), {})[0]
 
 
 def told(known: Known, *calls: ModelCall) -> Sequence[str]:
-    return [str(change) for change in followed(known, calls, {})[1]]
+    return [str(change) for change in followed(known, map(packed, calls), {})[1]]
 
 
 def test_a_backend_that_comes_and_goes_is_told_of_once() -> None:

@@ -114,7 +114,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
             await three_steps(saver, face, durability, durability, Fake())
             await three_steps(saver, face, durability, durability, Fake())
         assert saver.recorder
-        waiting = [each.call.step for waiting in saver.recorder._waiting.values() for each in waiting]
+        waiting = [each.record["step"] for waiting in saver.recorder._waiting.values() for each in waiting]
         # Of an "exit" no task's writes are ever put, and what its last run has taken stands in the header alone.
         assert len(waiting) <= 6 + 2 * 3
         assert _CAPTURE._begun == {}
@@ -164,14 +164,13 @@ async def test_what_a_model_says_may_be_anything(odd: str) -> None:
 
 
 def test_the_bounds_of_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    from langgraph_keel.core.provenance import ModelCall
     from langgraph_keel.core.recorder import Captured
 
     monkeypatch.setattr("langgraph_keel.core.recorder.CALLS_WAITING", 20)
     recorder = Recorder({})
     for thread in range(1100):
         for number in range(30 if thread == 1099 else 1):
-            recorder.add(str(thread), Captured(ModelCall(id=f"{number}"), {"": "c"}, {"t"}))
+            recorder.add(str(thread), Captured({"id": f"{number}"}, {"": "c"}, {"t"}))
     assert len(recorder._waiting) == 1000
     assert recorder.waiting("99") == []
     assert [call.id for call in recorder.waiting("1099")] == [str(number) for number in range(10, 30)]

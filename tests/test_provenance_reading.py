@@ -20,7 +20,7 @@ from stores import each_store
 from langgraph_keel import DriftDetected, DriftReport, KeelSaver
 from langgraph_keel.core import recorded
 from langgraph_keel.core.drift import Change
-from langgraph_keel.core.provenance import CALLS, ModelCall, packed, unpacked, unpacked_all
+from langgraph_keel.core.provenance import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
 from langgraph_keel.core.recorder import models_of
 from langgraph_keel.errors import DriftWarning
 
@@ -160,15 +160,17 @@ def test_a_record_keeps_of_damage_what_can_be_taken(junk: dict[str, Any]) -> Non
     assert packed(again) == packed(call) if again else False
 
 
+JUNK = {"of_the_future": [1], "stop": 7, "usage": 1}
+
+
 @each_backend
 @pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
 async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoiled(call: ModelCall) -> Any:
-        return (
-            {"id": 5} if call.served_model == "bad" else {**packed(call), "of_the_future": [1], "stop": 7, "usage": 1}
-        )
+    def spoiled(facts: dict[str, Any]) -> Any:
+        record = record_of(facts)
+        return {"id": 5} if record["served_model"] == "bad" else {**record, **JUNK}
 
-    monkeypatch.setattr("langgraph_keel.core.recorder.packed", spoiled)
+    monkeypatch.setattr("langgraph_keel.provenance.capture.record_of", spoiled)
     scene = await write(saver, "sync", "t", "bad", "good")
     (record,) = await scene.records()
     assert (record.served_model, record.stop, record.usage) == ("good", (), {})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.provenance import Record
 
 MARK = "keel_drift"
 """The metadata key of the first checkpoint after a drift: a list of lines, one for each change."""
@@ -80,6 +80,9 @@ class Seen:
     step: int | None = None
 
 
+UNSEEN = Seen()
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a thread was written with.
@@ -123,34 +126,35 @@ def _seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
     return Seen(dict(served), dict(fingerprints), dict(tools), step)
 
 
-def followed(known: Known, calls: Iterable[ModelCall], versions: Mapping[str, str]) -> tuple[Known, list[Change]]:
+def followed(known: Known, calls: Iterable[Record], versions: Mapping[str, str]) -> tuple[Known, list[Change]]:
     """Return what is known after these calls, and what is new about them to a thread written with what was known."""
     before = known
     found = _of_versions(before, versions)
     for call in filter(_tells, calls):
         if before.nodes:  # else nothing was known: calls of a first step are not compared with each other
-            found += _of_versions(known, call.versions) + _of_call(known, call)
+            found += _of_versions(known, call.get("versions", {})) + _of_call(known, call)
         known = _after(known, call)
     if known.nodes and not versions.items() <= known.versions.items():
         known = Known(known.nodes, {**known.versions, **versions}, known.step)
     return known, list(dict.fromkeys(found))
 
 
-def _tells(call: ModelCall) -> bool:
-    return call.error is None and not call.cached
+def _tells(call: Record) -> bool:
+    return "error" not in call and not call.get("cached")
 
 
-def _after(known: Known, call: ModelCall) -> Known:
-    models = known.nodes.get(call.path, {})
-    seen = models.get(call.model or "", Seen())
+def _after(known: Known, call: Record) -> Known:
+    path, model, step = call.get("path", ""), call.get("model", ""), call.get("step")
+    models = known.nodes.get(path, {})
+    seen = models.get(model, UNSEEN)
     seen = Seen(
-        _with_value(seen.served, call.served_model, call.step),
-        _with_value(seen.fingerprints, call.system_fingerprint, call.step),
-        _with_tools(seen.tools, call.tools),
-        call.step,
+        _with_value(seen.served, call.get("served_model"), step),
+        _with_value(seen.fingerprints, call.get("system_fingerprint"), step),
+        _with_tools(seen.tools, call.get("tools", {})),
+        step,
     )
-    nodes = _with_last(known.nodes, call.path, _with_last(models, call.model or "", seen, SEEN), NODES)
-    return Known(nodes, {**known.versions, **call.versions}, call.step)
+    nodes = _with_last(known.nodes, path, _with_last(models, model, seen, SEEN), NODES)
+    return Known(nodes, {**known.versions, **call.get("versions", {})}, step)
 
 
 def _with_tools(seen: Mapping[str, str], tools: Mapping[str, str]) -> Mapping[str, str]:
@@ -179,22 +183,27 @@ def _of_versions(known: Known, versions: Mapping[str, str]) -> list[Change]:
     ]
 
 
-def _of_call(known: Known, call: ModelCall) -> list[Change]:
-    models = known.nodes.get(call.path)
+def _of_call(known: Known, call: Record) -> list[Change]:
+    path, model = call.get("path", ""), call.get("model", "")
+    models = known.nodes.get(path)
     if models is None:
         return []
-    seen = models.get(call.model or "")
+    seen = models.get(model)
     if seen is None:
         was, last = list(models.items())[-1]
-        return [Change("model", was or None, call.model, last.step, call.path)]
+        return [Change("model", was or None, model or None, last.step, path)]
     return [
-        *_of_value("served_model", seen.served, call.served_model, call.path),
-        *_of_value("system_fingerprint", seen.fingerprints, call.system_fingerprint, call.path),
-        *(
-            Change(f"tool {name}", seen.tools.get(name), schema, seen.step, call.path)
-            for name, schema in call.tools.items()
-            if seen.tools.get(name) != schema and seen.tools
-        ),
+        *_of_value("served_model", seen.served, call.get("served_model"), path),
+        *_of_value("system_fingerprint", seen.fingerprints, call.get("system_fingerprint"), path),
+        *_of_tools(seen, call.get("tools", {}), path),
+    ]
+
+
+def _of_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
+    return [
+        Change(f"tool {name}", seen.tools.get(name), schema, seen.step, path)
+        for name, schema in tools.items()
+        if seen.tools.get(name) != schema and seen.tools
     ]
 
 

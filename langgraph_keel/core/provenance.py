@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import NoneType
-from typing import Any
+from typing import Any, TypeAlias
 
+Record: TypeAlias = dict[str, Any]
+"""A record as it is stored: what is known, under the names of `ModelCall`."""
 CALLS = "__keel_calls__"
 """The name under which records stand among a task's writes; no channel of LangGraph's."""
 
@@ -127,6 +129,16 @@ _FIELDS = {each.name: each for each in fields(ModelCall)}
 # Where a record stands says these.
 _PLACE = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id"})
 _STORED = [name for name in _FIELDS if name not in _PLACE]
+
+
+def record_of(facts: Mapping[str, Any]) -> Record:
+    """Return a record of what is known; a seed or a temperature of 0 is, `False` is not."""
+    return {name: value for name, value in facts.items() if value or (value == 0 and value is not False)}
+
+
+def names_of(record: Record) -> set[str]:
+    """Return the names of the model, asked for and served."""
+    return {record[name] for name in ("model", "served_model") if name in record}
 
 
 def packed(call: ModelCall) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
 from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
-from langgraph_keel.core.provenance import ModelCall, packed, unpacked_all
+from langgraph_keel.core.provenance import ModelCall, Record, names_of, packed, unpacked_all
 from langgraph_keel.core.records import Address
 from langgraph_keel.errors import DriftDetected, DriftWarning
 
@@ -55,7 +55,7 @@ class Captured:
     """A record that waits.
 
     Attributes:
-        call: The record.
+        record: The record.
         lineage: Per namespace around the call, the id of the checkpoint that its step began from.
         tasks: The ids of its task and of those around it.
         is_written: Whether it stands among a task's writes.
@@ -63,20 +63,12 @@ class Captured:
         is_counted: Whether the root graph's checkpoint after it names its model.
     """
 
-    call: ModelCall
+    record: Record
     lineage: Mapping[str, str]
     tasks: Collection[str]
     is_written: bool = False
     is_headed: bool = False
     is_counted: bool = False
-    _record: dict[str, Any] | None = None
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record as it is stored: once with writes, once with a checkpoint."""
-        if self._record is None:
-            self._record = packed(self.call)
-        return self._record
 
     @property
     def is_stored(self) -> bool:
@@ -128,7 +120,7 @@ class Recorder:
         self._lock = Lock()
         self._waiting: OrderedDict[str, list[Captured]] = OrderedDict()
         self._known: OrderedDict[tuple[str, str | None], Known] = OrderedDict()
-        self._unfinished: OrderedDict[Address, list[ModelCall]] = OrderedDict()
+        self._unfinished: OrderedDict[Address, list[Record]] = OrderedDict()
 
     # -- capture -----------------------------------------------------------------------------------------------
 
@@ -144,7 +136,7 @@ class Recorder:
         """Return the records of a thread that stand nowhere yet."""
         with self._lock:
             waiting = self._waiting.get(thread_id, ())
-            return [each.call for each in waiting if not each.is_stored]
+            return unpacked_all([each.record for each in waiting if not each.is_stored])
 
     # -- with a task's writes ----------------------------------------------------------------------------------
 
@@ -177,14 +169,14 @@ class Recorder:
             earlier = self._unfinished.get(Address(address.thread_id, address.checkpoint_ns, parent), ())
         led = [each for each in waiting if _led_to(each, address, parent)] if source == "loop" else []
         taken = [each for each in led if not each.is_headed]
-        ids = {each.call.id for each in waiting}
-        earlier = [call for call in earlier if call.id not in ids] if source == "loop" else []
-        records = [*map(packed, earlier), *(each.record for each in taken)]
+        ids = {each.record["id"] for each in waiting}
+        earlier = [record for record in earlier if record["id"] not in ids] if source == "loop" else []
+        records = [*earlier, *(each.record for each in taken)]
         about: dict[str, Any] = {"calls": records} if records else {}
         if address.checkpoint_ns:
             return Account(about, taken=taken)
         counted = [each for each in led if not each.is_counted]
-        new = {each.id: each for each in [*earlier, *(each.call for each in (*taken, *counted))]}
+        new = {record["id"]: record for record in [*records, *(each.record for each in counted)]}
         return self._account(address, before, about, list(new.values()), taken, counted)
 
     def _account(
@@ -192,11 +184,11 @@ class Recorder:
         address: Address,
         before: Known,
         about: dict[str, Any],
-        new: Sequence[ModelCall],
+        new: Sequence[Record],
         taken: Sequence[Captured],
         counted: Sequence[Captured],
     ) -> Account:
-        if names := {name for call in new for name in call.names}:
+        if names := set().union(*map(names_of, new)):
             about["models"] = sorted(names)
         known, found = followed(before, new, self.versions) if new or before.nodes else (before, [])
         if known.nodes:
@@ -264,7 +256,7 @@ class Recorder:
 
     def learn(self, address: Address, about: Mapping[str, Any], calls: Sequence[Any]) -> None:
         """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
-        records = [call for stored in calls for call in unpacked_all(stored)]
+        records = [packed(call) for stored in calls for call in unpacked_all(stored)]  # what fits a record of today
         known = Known.unpacked(about["known"]) if "known" in about and not address.checkpoint_ns else NOTHING
         with self._lock:
             if records:

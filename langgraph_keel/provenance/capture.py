@@ -32,7 +32,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
-from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.provenance import record_of
 from langgraph_keel.core.recorder import Captured, Recorder
 from langgraph_keel.provenance.facts import answer_of, asked_of, prompt_of
 
@@ -40,7 +40,7 @@ MOST_IN_FLIGHT = 10_000
 """Most calls that are waited for; a stream that is given up ends in an error, so none is left over for long."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
     """Where a call belongs."""
 
@@ -74,7 +74,7 @@ def _place() -> _Place | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Begun:
     """A call that is under way."""
 
@@ -128,19 +128,21 @@ class Capture(BaseCallbackHandler):
 
 def _record(run_id: UUID, begun: _Begun, answer: Mapping[str, Any]) -> None:
     place, segments = begun.place, begun.place.checkpoint_ns.split("|")
-    call = ModelCall(
-        id=str(run_id),
-        path="|".join(segment.partition(":")[0] for segment in segments),
-        task_id=place.task_id,
-        attempt=place.attempt,
-        run_id=place.run_id,
-        seconds=round(time.perf_counter() - begun.clock, 6),
-        graph_version=place.recorder.graph_version,
-        **begun.asked,
-        **answer,
+    record = record_of(
+        {
+            "id": str(run_id),
+            "path": "|".join([segment.partition(":")[0] for segment in segments]),
+            "task_id": place.task_id,
+            "attempt": place.attempt if place.attempt > 1 else None,
+            "run_id": place.run_id,
+            "seconds": round(time.perf_counter() - begun.clock, 6),
+            "graph_version": place.recorder.graph_version,
+            **begun.asked,
+            **answer,
+        }
     )
-    tasks = {place.task_id, *(segment.partition(":")[2] for segment in segments)} - {""}
-    place.recorder.add(place.thread_id, Captured(call, place.lineage, tasks))
+    tasks = {place.task_id, *[segment.partition(":")[2] for segment in segments]} - {""}
+    place.recorder.add(place.thread_id, Captured(record, place.lineage, tasks))
 
 
 _CAPTURE = Capture()

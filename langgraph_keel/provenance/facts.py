@@ -113,7 +113,10 @@ def _known(params: Mapping[str, Any], metadata: Mapping[str, Any], standard: str
 
 
 def _first(source: Mapping[str, Any], *names: str) -> Any:
-    return next((source[name] for name in names if source.get(name) is not None), None)
+    for name in names:
+        if (value := source.get(name)) is not None:
+            return value
+    return None
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -136,9 +139,9 @@ def _is_short(value: Any) -> bool:
     return isinstance(value, _SCALARS) and len(str(value)) <= LONGEST
 
 
-def _stop(value: Any) -> tuple[str, ...]:
+def _stop(value: Any) -> list[str]:
     values = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
-    return tuple(each[:LONGEST] for each in values if isinstance(each, str))
+    return [each[:LONGEST] for each in values if isinstance(each, str)]
 
 
 def _tools(given: Any) -> dict[str, str]:
