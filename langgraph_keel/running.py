@@ -51,7 +51,7 @@ class Running(BaseCheckpointSaver[Any]):
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
         memo = Memo(memo_entries, memo_bytes)
-        recorder = recording(graph_version, on_drift) if provenance else None
+        recorder = recording(graph_version, on_drift, provenance)
         self._backend = Backend(Checkpoints(store, memo, on_conflict, recorder), driver, async_driver)
 
     def setup(self) -> None:
@@ -96,7 +96,7 @@ class Running(BaseCheckpointSaver[Any]):
 
     @property
     def recorder(self) -> Recorder | None:
-        """What has been captured of model calls; `None` with `provenance=False`."""
+        """What has been captured of model calls, and what threads were written with."""
         return self._core.recorder
 
     @property
@@ -111,7 +111,7 @@ class Running(BaseCheckpointSaver[Any]):
     def _apart(self) -> Self:
         """Return a saver on the same store that shares no memo and no records with this one, and minds no drift."""
         known = self.recorder
-        recorder = Recorder(known.versions, known.graph_version, "ignore") if known else None
+        recorder = Recorder(package_versions(), known.graph_version, "ignore") if known else None
         clone = copy.copy(self)
         clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
         return clone
@@ -123,8 +123,8 @@ class Running(BaseCheckpointSaver[Any]):
         return await arun(plan, self._backend.async_driver)
 
 
-def recording(graph_version: str | None, on_drift: OnDrift) -> Recorder:
-    """Return a recorder, and have all model calls of this process reported from now on.
+def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+    """Return a recorder; if it captures, have all model calls of this process reported from now on.
 
     Raises:
         InvalidInput: There is no such way to treat drift, or the version is no text.
@@ -133,5 +133,6 @@ def recording(graph_version: str | None, on_drift: OnDrift) -> Recorder:
         raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
     if not isinstance(graph_version, str | None):
         raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
-    watch()
-    return Recorder(package_versions(), graph_version, on_drift)
+    if captures:
+        watch()
+    return Recorder(package_versions(), graph_version, on_drift, captures)

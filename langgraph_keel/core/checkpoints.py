@@ -46,6 +46,7 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
+from langgraph_keel.core.waiting import run_of
 from langgraph_keel.core.writes import pack_batch, pending_writes, unpack_batches
 from langgraph_keel.errors import (
     CheckpointConflict,
@@ -104,7 +105,7 @@ class Checkpoints(Generic[Q, R]):
         parent = address_of(config)
         address = replace(parent, checkpoint_id=_id_of(checkpoint))
         key = address.thread_id, address.checkpoint_ns
-        account = self._account(address, parent.checkpoint_id, metadata)
+        account = self._account(address, parent.checkpoint_id, config, metadata)
         entry, header = self._entry(address, parent.checkpoint_id, config, checkpoint, metadata)
         header.metadata.update(account.marks)
         header.about.update(account.about)
@@ -122,14 +123,17 @@ class Checkpoints(Generic[Q, R]):
             outcome = yield from self.store.write_entry(draft.entry)
         self.memo.set(key, draft.base(_accepted(outcome, entry)))
         if self.recorder:
-            self.recorder.stored(address, parent.checkpoint_id, account)
+            self.recorder.stored(address, account)
         return config_of(address, "head")
 
-    def _account(self, address: Address, parent: str | None, metadata: Mapping[str, Any]) -> Account:
+    def _account(
+        self, address: Address, parent: str | None, config: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> Account:
         if self.recorder is None:
             return Account()
-        account = self.recorder.of_entry(address, parent, metadata.get("source"))
-        self.recorder.judge(account)
+        source = metadata.get("source")
+        account = self.recorder.of_entry(address, parent, source, run_of(config))
+        self.recorder.judge(account, source)
         return account
 
     def _entry(
@@ -256,12 +260,12 @@ class Checkpoints(Generic[Q, R]):
         if address.checkpoint_id is None:
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
         task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
-        captured = self.recorder.of_task(address.thread_id, task_id) if self.recorder else ()
+        captured = self.recorder.waits.of_task(address.thread_id, task_id, run_of(config)) if self.recorder else ()
         calls = [each.record for each in captured]
         batch = pack_batch(writes, *task, codec, where_is(address), calls)
         yield from self.store.write_batch(address, batch)
         if self.recorder:
-            self.recorder.written(captured)
+            self.recorder.waits.written(captured)
 
     def delta_history(
         self, codec: Codec, config: RunnableConfig, channels: Sequence[str]

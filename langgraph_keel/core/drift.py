@@ -2,23 +2,26 @@
 
 Each root checkpoint says what its thread was written with so far: per node and model the served versions, fingerprints
 and tools seen, and the versions of packages. A call differs if it brings something that this thread has not seen there:
-providers serve from several backends at once, so a fingerprint that comes and goes is told of once, not at each call.
+providers serve from several backends at once, and deployments roll, so what comes and goes is told of once, not at each
+call. A tool that is merely new, or gone, is no drift: agents offer tools as they see fit; another schema is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from langgraph_keel.core.provenance import Record
+from langgraph_keel.core.provenance import Record, names_of
 
 MARK = "keel_drift"
 """The metadata key of the first checkpoint after a drift: a list of lines, one for each change."""
 GRAPH_VERSION = "graph_version"
 """The metadata key of the application's own version."""
-SEEN = 8
+SEEN = 16
 """Most values of one field that are remembered, the latest seen."""
+NAMES = 500
+"""Most names of models that are remembered of a thread."""
 NODES = 100
 """Most nodes that are remembered."""
 TOOLS = 200
@@ -76,7 +79,7 @@ class Seen:
 
     served: Mapping[str, int | None] = field(default_factory=dict)
     fingerprints: Mapping[str, int | None] = field(default_factory=dict)
-    tools: Mapping[str, str] = field(default_factory=dict)
+    tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
     step: int | None = None
 
 
@@ -89,19 +92,15 @@ class Known:
 
     Attributes:
         nodes: Per path of a node and model asked for, what was seen.
-        versions: Per package, its version; the application's own as `"graph"`.
+        versions: Per package, the versions seen; of the application's own, `""` if it had none.
         step: The last step that called a model.
+        names: All names of models, asked for and served, in the order they came.
     """
 
     nodes: Mapping[str, Mapping[str, Seen]] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     step: int | None = None
-
-    @property
-    def names(self) -> set[str]:
-        """All names of models, asked for and served."""
-        models = [(name, seen) for node in self.nodes.values() for name, seen in node.items()]
-        return {name for name, _ in models if name} | {name for _, seen in models for name in seen.served}
+    names: Sequence[str] = ()
 
     def packed(self) -> list[Any]:
         """Return it as it is stored."""
@@ -109,33 +108,40 @@ class Known:
             path: {name: [seen.served, seen.fingerprints, seen.tools, seen.step] for name, seen in models.items()}
             for path, models in self.nodes.items()
         }
-        return [nodes, self.versions, self.step]
+        return [nodes, self.versions, self.step, list(self.names)]
 
     @classmethod
     def unpacked(cls, stored: Any) -> Known:
         """Return it from what is stored; nothing known, if that is something else."""
         try:
-            nodes, versions, step = stored
+            nodes, versions, step, names = stored
             seen = {path: {name: _seen(*each) for name, each in models.items()} for path, models in nodes.items()}
-            return cls(seen, dict(versions), step)
+            return cls(seen, _lists(versions), step, [name for name in names if isinstance(name, str)])
         except (TypeError, ValueError, AttributeError):
             return cls()
 
 
 def _seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
-    return Seen(dict(served), dict(fingerprints), dict(tools), step)
+    return Seen(dict(served), dict(fingerprints), _lists(tools), step)
+
+
+def _lists(stored: Any) -> dict[str, list[str]]:
+    return {str(name): [str(value) for value in values] for name, values in stored.items()}
 
 
 def followed(known: Known, calls: Iterable[Record], versions: Mapping[str, str]) -> tuple[Known, list[Change]]:
     """Return what is known after these calls, and what is new about them to a thread written with what was known."""
     before = known
+    told = list(filter(_tells, calls))
+    if not before.nodes and not told:
+        return known, []
     found = _of_versions(before, versions)
-    for call in filter(_tells, calls):
+    for call in told:
         if before.nodes:  # else nothing was known: calls of a first step are not compared with each other
             found += _of_versions(known, call.get("versions", {})) + _of_call(known, call)
         known = _after(known, call)
-    if known.nodes and not versions.items() <= known.versions.items():
-        known = Known(known.nodes, {**known.versions, **versions}, known.step)
+    if versions:
+        known = Known(known.nodes, _with_versions(known.versions, versions), known.step, known.names)
     return known, list(dict.fromkeys(found))
 
 
@@ -154,11 +160,24 @@ def _after(known: Known, call: Record) -> Known:
         step,
     )
     nodes = _with_last(known.nodes, path, _with_last(models, model, seen, SEEN), NODES)
-    return Known(nodes, {**known.versions, **call.get("versions", {})}, step)
+    names = [*known.names, *sorted(names_of(call) - set(known.names))][-NAMES:]
+    return Known(nodes, _with_versions(known.versions, call.get("versions", {})), step, names)
 
 
-def _with_tools(seen: Mapping[str, str], tools: Mapping[str, str]) -> Mapping[str, str]:
-    return seen if tools.items() <= seen.items() else dict([*{**seen, **tools}.items()][-TOOLS:])
+def _with_tools(seen: Mapping[str, Sequence[str]], tools: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    if all(schema in seen.get(name, ()) for name, schema in tools.items()):
+        return seen
+    return dict([*{**seen, **{name: _with_one(seen.get(name, ()), tools[name]) for name in tools}}.items()][-TOOLS:])
+
+
+def _with_versions(seen: Mapping[str, Sequence[str]], versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
+    if all(version in seen.get(name, ()) for name, version in versions.items()):
+        return seen
+    return {**seen, **{name: _with_one(seen.get(name, ()), version) for name, version in versions.items()}}
+
+
+def _with_one(values: Sequence[str], value: str) -> Sequence[str]:
+    return [*(other for other in values if other != value), value][-SEEN:]
 
 
 def _with_value(values: Mapping[str, int | None], value: str | None, step: int | None) -> Mapping[str, int | None]:
@@ -174,12 +193,10 @@ def _with_last(values: Mapping[str, T], key: str, value: T, most: int) -> dict[s
 
 
 def _of_versions(known: Known, versions: Mapping[str, str]) -> list[Change]:
-    if versions.items() <= known.versions.items():  # as nearly always
-        return []
     return [
-        Change(GRAPH_VERSION if name == "graph" else name, known.versions[name], version, known.step)
+        Change(name, known.versions[name][-1] or None, version or None, known.step)
         for name, version in versions.items()
-        if known.versions.get(name, version) != version
+        if version not in known.versions.get(name, (version,))
     ]
 
 
@@ -201,9 +218,9 @@ def _of_call(known: Known, call: Record) -> list[Change]:
 
 def _of_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
     return [
-        Change(f"tool {name}", seen.tools.get(name), schema, seen.step, path)
+        Change(f"tool {name}", seen.tools[name][-1], schema, seen.step, path)
         for name, schema in tools.items()
-        if seen.tools.get(name) != schema and seen.tools
+        if schema not in seen.tools.get(name, (schema,))
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from langgraph_keel.core.drift import MARK
 from langgraph_keel.core.headers import Header, unpack_header
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.provenance import ModelCall, unpacked_all
+from langgraph_keel.core.recorder import strays_of
 from langgraph_keel.core.records import Address, Batch, Entry, Query
 from langgraph_keel.core.writes import unpack_batches
 
@@ -83,6 +84,9 @@ def traced(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, 
         _, stored = unpack_batches(batches, codec, where_is(entry.address))
         _add(calls, (call for part in stored for call in unpacked_all(part)), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
+    for entry, header in entries:
+        for lineage, record in strays_of(header.about):
+            _add(calls, unpacked_all([record]), _began(lineage, places, entry.address))
     return Trace(entries, sorted(calls.values(), key=lambda call: (places[_address(call)], call.started_at)))
 
 
@@ -102,6 +106,12 @@ def entries_of(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tup
         entries += page
         if len(page) < PAGE:
             return [(entry, batches.get(entry.address, ())) for entry in reversed(entries)]
+
+
+def _began(lineage: Mapping[str, str], places: Collection[Address], otherwise: Address) -> Address:
+    """Return the checkpoint that a call began from: the innermost that is stored."""
+    began = (Address(otherwise.thread_id, namespace, lineage[namespace]) for namespace in sorted(lineage, reverse=True))
+    return next((address for address in began if address in places), otherwise)
 
 
 def _add(calls: dict[str, ModelCall], records: Iterable[ModelCall], at: Address) -> None:

@@ -14,17 +14,19 @@ Each fact about LangChain and LangGraph here was measured: study of the extensio
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
 from threading import Lock
 from typing import Any
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
@@ -33,60 +35,65 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
 from langgraph_keel.core.provenance import record_of
-from langgraph_keel.core.recorder import Captured, Recorder
+from langgraph_keel.core.recorder import Recorder
+from langgraph_keel.core.waiting import Captured, run_of
+from langgraph_keel.errors import DriftDetected
 from langgraph_keel.provenance.facts import answer_of, asked_of, prompt_of
 
-MOST_IN_FLIGHT = 10_000
-"""Most calls that are waited for; a stream that is given up ends in an error, so none is left over for long."""
+_log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _Place:
-    """Where a call belongs."""
+@dataclass(slots=True, weakref_slot=True)
+class _Begun:
+    """A call that is under way."""
 
     recorder: Recorder
-    thread_id: str
-    checkpoint_ns: str
-    lineage: Mapping[str, str]
-    task_id: str
-    attempt: int
-    run_id: str | None
+    captured: Captured
+    clock: float = field(default_factory=time.perf_counter)
+
+    def end(self, answer: Mapping[str, Any]) -> None:
+        """Complete the record, and hand it to the saver.
+
+        Raises:
+            DriftDetected: The saver was told to raise.
+        """
+        self.captured.record.update(record_of({"seconds": round(time.perf_counter() - self.clock, 6), **answer}))
+        self.recorder.end(self.captured)
 
 
-def _place() -> _Place | None:
-    """Return where the running code belongs; `None` outside a graph, and in one whose saver does not record."""
+def _begun(run_id: UUID) -> _Begun | None:
+    """Return a call where it belongs; `None` outside a graph, and in one whose saver does not record."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     values: Mapping[str, Any] = config.get("configurable") or {}
     # LangGraph may run on a shallow copy of the saver; they share the recorder.
     recorder = getattr(values.get("__pregel_checkpointer"), "recorder", None)
     info = getattr(values.get("__pregel_runtime"), "execution_info", None)
-    if not isinstance(recorder, Recorder) or info is None or info.thread_id is None:
+    if not isinstance(recorder, Recorder) or not recorder.captures or info is None or info.thread_id is None:
         return None
+    segments = [segment.partition(":") for segment in info.checkpoint_ns.split("|")]
+    record = {
+        "id": str(run_id),
+        # A number counts the calls of one subgraph in one node.
+        "path": "|".join([name for name, _, _ in segments if not name.isdecimal()]),
+        "task_id": info.task_id,
+        "attempt": info.node_attempt if info.node_attempt > 1 else None,
+        "run_id": None if info.run_id is None else str(info.run_id),
+        "graph_version": recorder.graph_version,
+        "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+    tasks = {info.task_id, *[task for _, _, task in segments]} - {""}
     lineage = values.get("checkpoint_map") or {"": info.checkpoint_id}
-    return _Place(
-        recorder,
-        str(info.thread_id),
-        info.checkpoint_ns,
-        lineage,
-        info.task_id,
-        info.node_attempt,
-        None if info.run_id is None else str(info.run_id),
-    )
-
-
-@dataclass(slots=True)
-class _Begun:
-    """A call that is under way."""
-
-    place: _Place
-    asked: Mapping[str, Any]
-    clock: float
+    return _Begun(recorder, Captured(record, str(info.thread_id), lineage, tasks, run_of(config), is_ended=False))
 
 
 class Capture(BaseCallbackHandler):
-    """What LangChain calls at the beginning and the end of every call of a model."""
+    """What LangChain calls at the beginning and the end of every call of a model.
+
+    Errors of its own are logged here, as LangChain does it; `DriftDetected` alone goes through to the node.
+    """
 
     run_inline = True
+    raise_error = True
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self) -> None:
@@ -94,55 +101,49 @@ class Capture(BaseCallbackHandler):
 
     def forget(self) -> None:
         """Forget the calls that are under way."""
-        self._begun: dict[UUID, _Begun] = {}
+        # Held by their records alone: LangChain never says that a call was cancelled.
+        self._calls: WeakValueDictionary[UUID, _Begun] = WeakValueDictionary()
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **more: Any
     ) -> None:
         """Note that a chat model is called, if that is in a graph whose saver records."""
-        if place := _place():
-            self._begin(run_id, place, asked_of(more, prompt_of(messages[0])))
+        self._begin(run_id, messages[0], more)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], *, run_id: UUID, **more: Any) -> None:
         """Note that a model of plain text is called."""
-        if place := _place():
-            self._begin(run_id, place, asked_of(more, prompt_of(prompts)))
+        self._begin(run_id, prompts, more)
 
-    def _begin(self, run_id: UUID, place: _Place, asked: dict[str, Any]) -> None:
-        asked["started_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._begun[run_id] = _Begun(place, asked, time.perf_counter())
-        if len(self._begun) > MOST_IN_FLIGHT:
-            self._begun.pop(next(iter(self._begun)), None)
+    def _begin(self, run_id: UUID, messages: Sequence[BaseMessage | str], more: Mapping[str, Any]) -> None:
+        try:
+            if begun := _begun(run_id):
+                begun.captured.record = record_of({**begun.captured.record, **asked_of(more, prompt_of(messages))})
+                self._calls[run_id] = begun.captured.call = begun
+                begun.recorder.begin(begun.captured)
+        except Exception:
+            _log.warning("a call of a model is not recorded", exc_info=True)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **more: Any) -> None:
-        """Hand the record of a call that was answered to the saver."""
-        if begun := self._begun.pop(run_id, None):
-            _record(run_id, begun, answer_of(response))
+        """Hand the record of a call that was answered to the saver.
+
+        Raises:
+            DriftDetected: The saver was told to raise.
+        """
+        self._end(run_id, answer_of, response)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Hand the record of a call that failed, or of a stream that was given up, to the saver."""
         # Only the class: what an error says may quote the request.
-        if begun := self._begun.pop(run_id, None):
-            _record(run_id, begun, {"error": type(error).__name__})
+        self._end(run_id, lambda error: {"error": type(error).__name__}, error)
 
-
-def _record(run_id: UUID, begun: _Begun, answer: Mapping[str, Any]) -> None:
-    place, segments = begun.place, begun.place.checkpoint_ns.split("|")
-    record = record_of(
-        {
-            "id": str(run_id),
-            "path": "|".join([segment.partition(":")[0] for segment in segments]),
-            "task_id": place.task_id,
-            "attempt": place.attempt if place.attempt > 1 else None,
-            "run_id": place.run_id,
-            "seconds": round(time.perf_counter() - begun.clock, 6),
-            "graph_version": place.recorder.graph_version,
-            **begun.asked,
-            **answer,
-        }
-    )
-    tasks = {place.task_id, *[segment.partition(":")[2] for segment in segments]} - {""}
-    place.recorder.add(place.thread_id, Captured(record, place.lineage, tasks))
+    def _end(self, run_id: UUID, told: Callable[[Any], Mapping[str, Any]], what: Any) -> None:
+        try:
+            if begun := self._calls.pop(run_id, None):
+                begun.end(told(what))
+        except DriftDetected:
+            raise
+        except Exception:
+            _log.warning("the end of a call of a model is not recorded", exc_info=True)
 
 
 _CAPTURE = Capture()

@@ -21,12 +21,19 @@ LONGEST = 200
 """Most characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
 _NAMING = ("id", "index")
+_SAYING = ("text", "output_text", "reasoning", "thinking", "tool_call", "tool_use")
 
 
 def hash_of(value: Any, size: int = 12) -> str:
     """Return a hash of a value, as hexadecimal digits: of its JSON with sorted keys, `repr` where there is no JSON."""
-    text = orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    return blake2b(text, digest_size=size).hexdigest()
+    return blake2b(_text_of(value), digest_size=size).hexdigest()
+
+
+def _text_of(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # a lone surrogate, a number of more than 64 bits, or nested too deep
+        return repr(value).encode(errors="backslashreplace")
 
 
 # -- before the call -------------------------------------------------------------------------------------------
@@ -65,7 +72,10 @@ def said(content: Any) -> Any:
 
 
 def _bare(block: Any) -> Any:
-    return {key: part for key, part in block.items() if key not in _NAMING} if isinstance(block, dict) else block
+    """Return a block without the id that the provider gave it; that of a file or an image says which one it is."""
+    if not isinstance(block, dict) or block.get("type") not in _SAYING:
+        return block
+    return {key: part for key, part in block.items() if key not in _NAMING}
 
 
 def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
