@@ -34,6 +34,7 @@ class World:
         self.asked = "m"
         self.tool = {"name": "look_up", "description": "Looks it up."}
         self.calls = 0
+        self.acted = 0
 
     def answer(self, state: MessagesState) -> dict[str, Any]:
         self.calls += 1
@@ -41,13 +42,20 @@ class World:
         model = GenericFakeChatModel(messages=iter([AIMessage("hi", response_metadata=about)]))
         return {"messages": [model.bind(model=self.asked, tools=[self.tool]).invoke(state["messages"])]}
 
-    def graph(self, saver: KeelSaver) -> Any:
+    def act(self, state: MessagesState) -> None:
+        self.acted += 1
+
+    def builder(self) -> StateGraph[MessagesState]:
         builder = StateGraph(MessagesState)
-        builder.add_node("first", lambda state: None)
-        builder.add_node("model", self.answer)
+        for name, node in {"first": lambda state: None, "model": self.answer, "act": self.act}.items():
+            builder.add_node(name, node)  # type: ignore[arg-type]
         builder.add_edge(START, "first")
         builder.add_edge("first", "model")
-        return builder.compile(checkpointer=saver)
+        builder.add_edge("model", "act")
+        return builder
+
+    def graph(self, saver: KeelSaver) -> Any:
+        return self.builder().compile(checkpointer=saver)
 
     def run(self, saver: KeelSaver, given: Any = HELLO, is_async: bool = False, **options: Any) -> Any:
         graph = self.graph(saver)
@@ -81,7 +89,8 @@ def test_warned_once_and_marked(place: Place, world: World, durability: Any, is_
             world.run(saver, is_async=is_async, durability=durability)
         assert len(caught) == 1
         world.run(saver, is_async=is_async, durability=durability)
-        assert marks(saver) == [(6, ["node 'model': served_model was m-1 up to step 2, now m-2"])]
+        step = 8 if durability == "exit" else 7  # "exit" stores the run's last one only
+        assert marks(saver) == [(step, ["node 'model': served_model was m-1 up to step 2, now m-2"])]
     report = caught[0].message
     assert isinstance(report, DriftWarning)
     assert report.report == DriftReport("t", (Change("served_model", "m-1", "m-2", 2, "model"),))
@@ -99,43 +108,60 @@ def test_ignored(place: Place, world: World, durability: Any) -> None:
 
 @faces
 @durabilities
-def test_refused_before_the_step_is_stored_and_paid_for_once(
+def test_the_node_that_called_fails_before_anything_acts(
     place: Place, world: World, durability: Any, is_async: bool
 ) -> None:
     with place.open(on_drift="raise") as saver:
         world.run(saver, durability=durability)
-        before = saver.get_tuple(CONFIG)
         world.served = "m-2"
-        with pytest.raises(DriftDetected, match="served_model was m-1") as caught:
-            world.run(saver, is_async=is_async, durability=durability)
-        assert caught.value.report.changes == (Change("served_model", "m-1", "m-2", 2, "model"),)
-        head = saver.get_tuple(CONFIG)
-        assert before
-        assert head
-        assert head.checkpoint["channel_values"]["messages"][:2] == before.checkpoint["channel_values"]["messages"]
-        assert "hi" not in [message.content for message in head.checkpoint["channel_values"]["messages"][2:]]
-    if durability == "exit":
-        return  # nothing of the run was stored: it is begun again
+        for given in (HELLO, None):
+            with pytest.raises(DriftDetected, match="served_model was m-1") as caught:
+                world.run(saver, given, is_async, durability=durability)
+            assert caught.value.report.changes == (Change("served_model", "m-1", "m-2", 2, "model"),)
+        assert world.acted == 1
+        assert [(call.served_model, call.error) for call in saver.provenance(CONFIG)] == [
+            ("m-1", None),
+            ("m-2", "DriftDetected"),
+            ("m-2", "DriftDetected"),
+        ]
     with place.open(on_drift="warn") as saver:
         with pytest.warns(DriftWarning, match="now m-2"):
             said = world.run(saver, None, is_async, durability=durability)
         assert len(said["messages"]) == 4
-        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-1", "m-2"]
-    assert world.calls == 2
+    assert world.acted == 2
 
 
-def test_refused_again_as_long_as_nobody_accepts_it(place: Place, world: World) -> None:
+@durabilities
+def test_going_back_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
+    """What one run was refused for is no matter of the next ones."""
     with place.open(on_drift="raise") as saver:
-        world.run(saver)
+        world.run(saver, durability=durability)
         world.served = "m-2"
-        for given in (HELLO, None, None):
-            with pytest.raises(DriftDetected):
-                world.run(saver, given)
-    with place.open(on_drift="raise") as saver:
         with pytest.raises(DriftDetected):
-            world.run(saver, None)
-        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-1", "m-2"]
-    assert world.calls == 2
+            world.run(saver, durability=durability)
+        world.served = "m-1"
+        world.run(saver, None, durability=durability)
+        world.run(saver, durability=durability)
+        assert marks(saver) == []
+
+
+def test_in_a_subgraph_too(place: Place, world: World) -> None:
+    with place.open(on_drift="raise") as saver:
+        graph = StateGraph(MessagesState).add_node("sub", world.builder().compile()).add_edge(START, "sub")
+        graph.compile(checkpointer=saver).invoke(HELLO, CONFIG)
+        world.served = "m-2"
+        with pytest.raises(DriftDetected, match=r"node 'sub\|model': served_model was m-1"):
+            graph.compile(checkpointer=saver).invoke(HELLO, CONFIG)
+    assert world.acted == 1
+
+
+def test_what_a_person_puts_is_not_refused(place: Place, world: World) -> None:
+    with place.open(graph_version="1.0") as saver:
+        world.run(saver)
+    with place.open(graph_version="1.1", on_drift="raise") as saver:
+        world.graph(saver).update_state(CONFIG, {"messages": [("user", "by hand")]})
+        assert len(marks(saver)) == 1
+        world.run(saver)
 
 
 # -- what drifts -----------------------------------------------------------------------------------------------
@@ -147,7 +173,6 @@ DRIFTS: dict[str, tuple[dict[str, Any], str]] = {
         {"tool": {"name": "look_up", "description": "Looks it up, twice."}},
         r"tool look_up was [0-9a-f]{12} up to step 2, now [0-9a-f]{12}",
     ),
-    "a new tool": ({"tool": {"name": "send"}}, r"tool send was none up to step 2, now [0-9a-f]{12}"),
 }
 
 
@@ -166,11 +191,11 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(plac
         world.run(saver)
         assert {found.metadata["graph_version"] for found in saver.list(CONFIG)} == {"1.0"}  # type: ignore[typeddict-item]
         assert saver.provenance(CONFIG)[0].graph_version == "1.0"
-        assert len(list(saver.list(CONFIG, filter={"graph_version": "1.0"}))) == 4
+        assert len(list(saver.list(CONFIG, filter={"graph_version": "1.0"}))) == 5
     with place.open(graph_version="1.1", on_drift="raise") as saver:
         with pytest.raises(DriftDetected, match=r"graph_version was 1\.0 up to step 2, now 1\.1"):
             world.run(saver, durability="sync")
-        assert len(list(saver.list(CONFIG))) == 4
+        assert len(list(saver.list(CONFIG))) == 5
     assert world.calls == 1
 
 
@@ -247,7 +272,7 @@ def test_what_is_known_stays_small() -> None:
 
 @pytest.mark.parametrize("stored", [None, 1, [], [1, 2, 3], [{"a": 1}, {}, 1], [{"a": {"m": [1]}}, {}, None]])
 def test_what_is_no_knowledge_is_none(stored: Any) -> None:
-    assert Known.unpacked(stored).names == set()
+    assert list(Known.unpacked(stored).names) == []
 
 
 def test_reports_travel() -> None:

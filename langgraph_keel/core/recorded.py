@@ -109,9 +109,13 @@ def entries_of(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tup
 
 
 def _began(lineage: Mapping[str, str], places: Collection[Address], otherwise: Address) -> Address:
-    """Return the checkpoint that a call began from: the innermost that is stored."""
-    began = (Address(otherwise.thread_id, namespace, lineage[namespace]) for namespace in sorted(lineage, reverse=True))
-    return next((address for address in began if address in places), otherwise)
+    """Return the checkpoint that a call began from: the innermost that is stored, or the last one before it that is."""
+    began = [Address(otherwise.thread_id, namespace, lineage[namespace]) for namespace in sorted(lineage, reverse=True)]
+    if stored := [address for address in began if address in places]:
+        return stored[0]
+    ids = [str(place.checkpoint_id) for place in places if not place.checkpoint_ns]
+    before = [each for each in ids if each <= lineage.get("", "")]
+    return Address(otherwise.thread_id, "", max(before)) if before else otherwise
 
 
 def _add(calls: dict[str, ModelCall], records: Iterable[ModelCall], at: Address) -> None:

@@ -23,9 +23,9 @@ from langgraph_keel.errors import DriftDetected, DriftWarning
 
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 
-THREADS = 1000
-"""Most threads of which it is remembered what they were written with."""
-CHECKPOINTS = 16
+THREADS = 5000
+"""Most threads, and runs, of which it is remembered what they were written with."""
+CHECKPOINTS = 8
 """Most checkpoints of one thread of which that is remembered: those that runs are at, and some."""
 UNFINISHED = 1000
 """Most checkpoints of which the calls of unfinished tasks are remembered."""
@@ -85,7 +85,7 @@ class Recorder:
         on_drift: OnDrift = "warn",
         captures: bool = True,
     ) -> None:
-        self.versions = {**versions, GRAPH_VERSION: graph_version or ""}
+        self.versions = {**versions, GRAPH_VERSION: graph_version} if graph_version else dict(versions)
         self.graph_version = graph_version
         self.on_drift = on_drift
         self.captures = captures
@@ -97,6 +97,7 @@ class Recorder:
         self._lock = Lock()
         self.waits = Waiting()
         self._known: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
+        self._of_runs: OrderedDict[int, tuple[object, Known]] = OrderedDict()
         self._unfinished: OrderedDict[Address, list[Record]] = OrderedDict()
 
     def forget_thread(self, thread_id: str, gone: Collection[str | None] = frozenset()) -> None:
@@ -128,7 +129,7 @@ class Recorder:
             raise DriftDetected(DriftReport(captured.thread_id, tuple(found)))
 
     def _refused(self, captured: Captured) -> list[Change]:
-        known = self._known_at(captured.thread_id, captured.lineage.get(""))
+        known = self._known_at(captured.thread_id, captured.lineage.get(""), captured.run)
         return followed(known, [captured.record], {})[1]
 
     def waiting(self, thread_id: str) -> list[ModelCall]:
@@ -163,8 +164,9 @@ class Recorder:
     ) -> Account:
         if names := set().union(*map(names_of, new)):
             account.about["models"] = sorted(names)
-        before = self._known_at(address.thread_id, parent)
-        known, found = followed(before, new, self.versions if self.captures else {})
+        before = self._known_at(address.thread_id, parent, account.run)
+        known, found = followed(before, new, self._versions(before))
+        self._remember_run(account.run, known)
         if known.nodes:
             account.known, account.about["known"] = known, known.packed()
         if self.graph_version:
@@ -173,6 +175,12 @@ class Recorder:
             account.marks[MARK] = [str(change) for change in found]
             account.drift = DriftReport(address.thread_id, tuple(found))
         return account
+
+    def _versions(self, before: Known) -> Mapping[str, str]:
+        if not self.captures:
+            return {}
+        is_given_up = GRAPH_VERSION in before.versions and not self.graph_version
+        return {**self.versions, GRAPH_VERSION: ""} if is_given_up else self.versions
 
     def judge(self, account: Account, source: object) -> None:
         """Say that something has changed, as the saver was told to; what a person puts (`update_state`) is marked only.
@@ -211,14 +219,21 @@ class Recorder:
             _trim(checkpoints, str(address.checkpoint_id), CHECKPOINTS)
             _trim(self._known, address.thread_id, THREADS)
 
-    def _known_at(self, thread_id: str, checkpoint_id: str | None) -> Known:
-        """Return what is known at a checkpoint; with `durability="exit"` it is not stored, and the one before tells."""
+    def _remember_run(self, run: object, known: Known) -> None:
+        with self._lock:
+            self._of_runs[id(run)] = run, known  # which keeps the run alive, so that its address stays its own
+            _trim(self._of_runs, id(run), THREADS)
+
+    def _known_at(self, thread_id: str, checkpoint_id: str | None, run: object) -> Known:
+        """Return what is known at a checkpoint; of one that is not stored (yet), its run knows, or the one before."""
         if checkpoint_id is None:
             return NOTHING
         with self._lock:
             checkpoints: Mapping[str, Known] = self._known.get(thread_id, {})
             if checkpoint_id in checkpoints:
                 return checkpoints[checkpoint_id]
+            if run is not None and id(run) in self._of_runs:
+                return self._of_runs[id(run)][1]
             before = [each for each in checkpoints if each < checkpoint_id]
             return checkpoints[max(before)] if before else NOTHING
 

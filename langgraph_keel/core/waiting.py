@@ -14,6 +14,7 @@ import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from threading import Lock
 from typing import Any
 
@@ -58,10 +59,6 @@ class Captured:
         """Whether it stands anywhere."""
         return self.is_written or self.is_headed
 
-    def led_to(self, address: Address, run: object) -> bool:
-        """Return whether it led to a checkpoint that `run` puts."""
-        return self.is_ended and self.run is run and self.lineage[address.checkpoint_ns] < str(address.checkpoint_id)
-
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -94,6 +91,12 @@ class _Thread:
 
     def all(self) -> Collection[Captured]:
         return {key: each for group in self.by_ns.values() for key, each in group.items()}.values()
+
+    def before(self, address: Address) -> list[Captured]:
+        """Return what began before a checkpoint. Puts may lag behind by thousands of steps: no later one is looked at."""
+        namespace, own = address.checkpoint_ns, str(address.checkpoint_id)
+        group = self.by_ns.get(namespace, {}).values()
+        return list(takewhile(lambda each: each.lineage[namespace] < own, group))
 
     def leave_tasks(self, each: Captured) -> None:
         _leave(self.by_task, each.tasks, each)
@@ -169,8 +172,8 @@ class Waiting:
             return Taken()
         with self._lock:
             thread = self._threads.get(address.thread_id)
-            group = list(thread.by_ns.get(address.checkpoint_ns, {}).values()) if thread else []
-        led = [each for each in group if each.led_to(address, run)] if source == "loop" else []
+            group = thread.before(address) if thread else []
+        led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
         left = [] if address.checkpoint_ns else [each for each in group if each.run is not run and not each.is_stored]
         return Taken([each for each in led if not each.is_headed], led, left)
 

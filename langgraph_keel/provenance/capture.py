@@ -137,13 +137,16 @@ class Capture(BaseCallbackHandler):
         self._end(run_id, lambda error: {"error": type(error).__name__}, error)
 
     def _end(self, run_id: UUID, told: Callable[[Any], Mapping[str, Any]], what: Any) -> None:
-        try:
-            if begun := self._calls.pop(run_id, None):
-                begun.end(told(what))
-        except DriftDetected:
-            raise
-        except Exception:
-            _log.warning("the end of a call of a model is not recorded", exc_info=True)
+        if begun := self._calls.pop(run_id, None):
+            begun.end(_told(told, what))
+
+
+def _told(told: Callable[[Any], Mapping[str, Any]], what: Any) -> Mapping[str, Any]:
+    try:
+        return told(what)
+    except Exception:
+        _log.warning("what became of a call of a model is not recorded", exc_info=True)
+        return {}
 
 
 _CAPTURE = Capture()
