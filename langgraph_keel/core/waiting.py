@@ -93,7 +93,7 @@ class _Thread:
         return {key: each for group in self.by_ns.values() for key, each in group.items()}.values()
 
     def before(self, address: Address) -> list[Captured]:
-        """Return what began before a checkpoint. Puts may lag behind by thousands of steps: no later one is looked at."""
+        """Return what began before a checkpoint. Puts may be thousands of steps late: none after it is looked at."""
         namespace, own = address.checkpoint_ns, str(address.checkpoint_id)
         group = self.by_ns.get(namespace, {}).values()
         return list(takewhile(lambda each: each.lineage[namespace] < own, group))

@@ -37,7 +37,6 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph_keel.core.provenance import record_of
 from langgraph_keel.core.recorder import Recorder
 from langgraph_keel.core.waiting import Captured, run_of
-from langgraph_keel.errors import DriftDetected
 from langgraph_keel.provenance.facts import answer_of, asked_of, prompt_of
 
 _log = logging.getLogger(__name__)
