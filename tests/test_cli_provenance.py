@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from typing import Any
 
 import pytest
 from cli_threads import EVIL, RAW, keel, keel_json
-from langgraph.graph import START, StateGraph
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 from test_trajectories import Other, World, config, damage
 
@@ -95,6 +98,30 @@ def test_full_shortens_nothing_and_checkpoint_narrows(url: str) -> None:
     assert [mark["step"] for mark in narrowed["drift"]] == [6]
     error = keel_json("provenance", "trip", "--checkpoint", "00000000", "--url", url, status=1)["error"]
     assert error["code"] == "not_found"
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_numbers_are_whole_and_odd_counts_are_none(place: Place) -> None:
+    answer, model = AIMessage("ho"), GenericFakeChatModel(messages=iter(()))
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        model.messages = iter([answer])
+        return {"messages": [model.bind(seed=1234567890, max_tokens=1_000_000).invoke(state["messages"])]}
+
+    builder = StateGraph(MessagesState).add_node("ask", ask).add_edge(START, "ask")
+    with place.open() as saver:
+        graph: Any = builder.compile(checkpointer=saver)
+        for count in (5, None, "few"):
+            usage: Any = {"input_tokens": count, "output_tokens": 2, "total_tokens": 7}
+            answer = AIMessage("ho")
+            answer.usage_metadata = usage
+            graph.invoke({"messages": [("user", "hi")]}, config("odd"))
+    shown = keel("provenance", "odd", "--url", place.url, COLUMNS="120").stdout
+    assert "5 → 6 tokens" in shown
+    assert shown.count("0 → 2") == 2
+    assert shown.count("seed 1234567890") == shown.count("max 1000000") == 3
+    [line] = lines(keel("export", "--url", place.url).stdout)
+    assert (line["usage"]["input_tokens"], line["usage"]["output_tokens"]) == (5, 6)
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -194,6 +221,74 @@ def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
     told = keel_json("export", "--url", missing, "--output", str(tmp_path / "x.jsonl"), status=1)
     assert told["error"]["code"] == "not_found"
     assert not (tmp_path / "x.jsonl").exists()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_link_stays_a_link(url: str, tmp_path: Path) -> None:
+    link, target = tmp_path / "link.jsonl", tmp_path / "far" / "target.jsonl"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    keel("export", "--url", url, "--output", str(link))  # to a file that is not there yet
+    assert len(lines(target.read_text())) == 2
+    assert "--overwrite" in keel("export", "--url", url, "--output", str(link), status=1).stderr
+    keel("export", "--url", url, "--output", str(link), "--overwrite", "--limit", "1")
+    assert (link.is_symlink(), len(lines(target.read_text()))) == (True, 1)
+    assert os.listdir(target.parent) == ["target.jsonl"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a FIFO")
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_fifo_is_written_to(url: str, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with os.fdopen(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        told = keel("export", "--url", url, "--output", str(fifo)).stderr
+        assert [line["thread_id"] for line in lines(reader.read())] == ["trip", EVIL]
+    assert "Wrote 2 threads" in told
+    assert os.listdir(tmp_path).count("fifo") == 1
+    assert stat.S_ISFIFO(fifo.stat().st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "langgraph_keel.cli", "export", "--url", url, "--output", "/dev/stdout"]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    assert [line["thread_id"] for line in lines(done.stdout.decode())] == ["trip", EVIL]
+    with (tmp_path / "log").open("ab") as log:
+        log.write(b"before\n")
+        log.flush()
+        subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    assert (tmp_path / "log").read_bytes() == b"before\n" + done.stdout
+    refused = subprocess.run([*command, "--json"], capture_output=True, timeout=60)
+    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (1, "invalid_input")
+
+
+TERMINATED = """
+import os, signal, sys
+from langgraph_keel.cli import main
+export = sys.modules["langgraph_keel.cli.export"]
+def line_of(line):
+    print(*os.listdir(os.path.dirname(sys.argv[-1])), flush=True)
+    os.kill(os.getpid(), getattr(signal, os.environ["ENDED_BY"]))
+    return ""
+export.line_of = line_of
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_an_export_that_is_ended_leaves_nothing_behind(url: str, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "out" / "all.jsonl"
+    path.parent.mkdir()
+    command = [sys.executable, "-c", TERMINATED, "export", "--url", url, "--output", str(path)]
+    done = subprocess.run(command, capture_output=True, timeout=60, env=os.environ | {"ENDED_BY": name})
+    assert re.fullmatch(rb"\.all\.jsonl\.\w+\.part\n", done.stdout)  # it was there when the signal came
+    assert done.returncode in (128 + getattr(signal, name), 1 if name == "SIGINT" else None)
+    assert b"Traceback" not in done.stderr
+    assert os.listdir(path.parent) == []
 
 
 @on_two

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json as lines
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
-from typing import Annotated, Any, TextIO
+from threading import current_thread, main_thread
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -24,13 +26,15 @@ from langgraph_keel.errors import InvalidInput, KeelError, RefusedType
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write to this file; to standard output if left out."),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write to this file, device or FIFO; to standard output if left out."
+    ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 Channel = Annotated[str, typer.Option("--channel", metavar="NAME", help="The channel that holds the messages.")]
 Label = Annotated[
     str | None,
-    typer.Option("--label", metavar="TEXT", help="Only threads whose latest checkpoint has this label or outcome."),
+    typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this."),
 ]
 Threads = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
 Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Write at most this many.")]
@@ -93,6 +97,7 @@ def export(
 
     Example: `keel export --label good --output good.jsonl`
     """
+    output = None if output is not None and _is_stdout(output) else output
     if json and output is None:
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
@@ -117,28 +122,72 @@ def written_to(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
     if path is None:
         yield sys.stdout
         return
-    check_free(path, overwrite)
-    part = path.with_name(f".{path.name}.{token_hex(4)}.part")
     try:
-        with part.open("x", encoding="ascii", newline="\n") as file:
+        with _opened(path) if _is_stream(path) else _replacing(path, overwrite) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        check_free(path, overwrite)
-        part.replace(path)
     except KeelError:
         raise  # some are errors of the system too
     except OSError as error:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _opened(path: Path, mode: str = "w") -> TextIO:
+    return cast(TextIO, path.open(mode, encoding="ascii", newline="\n"))
+
+
+@contextmanager
+def _replacing(path: Path, overwrite: bool) -> Iterator[TextIO]:
+    check_free(path, overwrite)
+    target = Path(os.path.realpath(path))  # a link stays one
+    part = target.with_name(f".{target.name}.{token_hex(4)}.part")
+    with _ended_by_signals():
+        try:
+            with _opened(part, "x") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            check_free(path, overwrite)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have signals that end a process raise `SystemExit` with a shell's status: what is half done is cleaned up."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if handler == signal.SIG_DFL}
+    try:
+        for number in before:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
+        yield
     finally:
-        part.unlink(missing_ok=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_stream(path: Path) -> bool:
+    """Tell whether something is there that is written to as it is: a FIFO or a device."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _is_stdout(path: Path) -> bool:
+    """Tell whether a path, such as `/dev/stdout`, is where standard output goes."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # it is not there; or standard output is no file
+        return False
 
 
 def check_free(path: Path, overwrite: bool) -> None:
     """See that a file may be written.
 
     Raises:
-        InvalidInput: It is there, and shall not be replaced, or it is no file.
+        InvalidInput: It is there, and shall not be replaced, or it is a directory.
     """
     if path.exists() and not path.is_file():
         raise InvalidInput(f"{path} is there, and is no file")

@@ -92,12 +92,12 @@ def _with_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Itera
 
 
 def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
-    answered = [call for call in calls if call.error is None]
-    tokens = [sum(call.usage.get(name, 0) for call in answered) for name in ("input_tokens", "output_tokens")]
-    costs = [call.cost for call in answered if call.cost is not None]
+    tokens = [sum(_count(call, name) for call in calls) for name in ("input_tokens", "output_tokens")]
+    costs = [call.cost for call in calls if call.cost is not None]
+    is_known = all(call.cost is not None for call in calls if call.error is None)
     told = f" · {len(calls):,} call{'s' * (len(calls) != 1)} of models"
     told += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
-    told += f" · cost {'' if len(costs) == len(answered) else 'at least '}{_money(sum(costs))}" if costs else ""
+    told += f" · cost {'' if is_known else 'at least '}{_money(sum(costs))}" if costs else ""
     return Text.assemble("thread ", (plain(thread), "bold"), (told, "dim"))
 
 
@@ -169,11 +169,17 @@ def _lines(*lines: tuple[str, str]) -> Text:
 
 def _given(call: ModelCall) -> list[str]:
     shown = (("seed", call.seed), ("temp", call.temperature), ("top_p", call.top_p), ("max", call.max_tokens))
-    return [f"{name} {value:g}" for name, value in shown if value is not None]
+    return [f"{name} {value}" for name, value in shown if value is not None]
 
 
 def _tokens(call: ModelCall) -> str:
-    return f"{call.usage.get('input_tokens', 0):,} → {call.usage.get('output_tokens', 0):,}" if call.usage else ""
+    return f"{_count(call, 'input_tokens'):,} → {_count(call, 'output_tokens'):,}" if call.usage else ""
+
+
+def _count(call: ModelCall, name: str) -> int:
+    """Return a count of tokens; 0 if a provider has put something else there."""
+    count = call.usage.get(name)
+    return count if isinstance(count, int) else 0
 
 
 def _money(amount: float) -> str:

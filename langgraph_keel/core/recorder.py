@@ -169,6 +169,8 @@ class Recorder:
         self._remember_run(account.run, known)
         if known.nodes:
             account.known, account.about["known"] = known, known.packed()
+        if account.about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
+            account.about["first"] = True
         if self.graph_version:
             account.marks[GRAPH_VERSION] = self.graph_version
         if found and self.on_drift != "ignore":

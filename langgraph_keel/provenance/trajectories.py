@@ -1,6 +1,7 @@
 """Threads as training data: what was said, what it was said with, what it cost, and how it ended.
 
-A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it.
+A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
+beginning of the way was pruned, what it cost is not known any more.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from typing import Any, Generic, Literal, TypeAlias
@@ -20,14 +21,14 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.headers import Header
 from langgraph_keel.core.memo import Memo
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.queries import PAGE, checked_limit
 from langgraph_keel.core.recorded import Trace, traced
 from langgraph_keel.core.recorder import known_models
-from langgraph_keel.core.records import ThreadInfo
+from langgraph_keel.core.records import Entry
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
 
 Reason: TypeAlias = Literal["no messages", "unknown cost", "filtered"]
@@ -36,10 +37,37 @@ Label: TypeAlias = str | Callable[[CheckpointTuple], Any]
 
 LABELS = ("label", "outcome")
 """The metadata keys that say how a thread ended; the first that is there counts."""
+_LARGEST = 1e300
+"""Above it a number is no count and no price, and floats do not add up any more."""
 _OF_A_CALL = (
     "step", "node", "model", "served_model", "provider", "system_fingerprint", "seed", "temperature", "top_p",
     "max_tokens", "stop", "parameters", "tools", "attempt", "cached", "error",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way to a thread's latest checkpoint.
+
+    Attributes:
+        trace: What the checkpoints on it say, and those inside of their steps.
+        label: What the last one says that has a label.
+        is_pruned: Whether its beginning is not there any more.
+    """
+
+    trace: Trace
+    label: Any
+    is_pruned: bool
+
+    @property
+    def cost(self) -> float | None:
+        """What the calls on it cost; `None` if that is not known."""
+        return None if self.is_pruned else _cost(self.trace.calls)
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """What they used; `None` if that is not known."""
+        return None if self.is_pruned else _sum([call.usage for call in self.trace.calls])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +80,20 @@ class Wanted:
     min_cost: float | None = None
     max_cost: float | None = None
 
-    def label_of(self, head: CheckpointTuple) -> Any:
-        """Return how a thread ended, as its latest checkpoint says; `None` if it does not."""
-        if callable(self.label):
-            return self.label(head)
-        metadata: Mapping[str, Any] = head.metadata
-        return next((metadata[key] for key in LABELS if metadata.get(key) is not None), None)
+    def label_of(self, head: CheckpointTuple, way: Way) -> Any:
+        """Return how a thread ended, as the nearest checkpoint says that does; `None` if none does."""
+        return self.label(head) if callable(self.label) else way.label
 
     def takes_label(self, label: Any) -> bool:
         """Tell whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
         return not isinstance(self.label, str) or (label is not None and str(label) == self.label)
 
-    def refuses(self, models: Iterable[str], cost: float | None) -> Reason | None:
-        """Return why a thread is not wanted."""
-        if self.model is not None and self.model not in models:
-            return "filtered"
+    def takes_model(self, models: Collection[str]) -> bool:
+        """Tell whether threads that these models wrote are wanted."""
+        return self.model is None or self.model in models
+
+    def refuses(self, cost: float | None) -> Reason | None:
+        """Return why a thread that cost so much is not wanted."""
         if self.min_cost is None and self.max_cost is None:
             return None
         if cost is None:
@@ -122,18 +149,10 @@ class Export(Generic[Q, R]):
         while not (self._ids or self._is_listed):
             page = yield from self._core.store.read_threads(self._after, PAGE)
             self._is_listed = len(page) < PAGE
-            for info, header in page:
+            for info, _ in page:
                 self._after = info.updated_at, info.thread_id
-                self._note(info, header, codec)
+                self._ids.append(info.thread_id)
         return bool(self._ids)
-
-    def _note(self, info: ThreadInfo, header: bytes, codec: Codec) -> None:
-        """Note a listed thread, unless its header says that it is not wanted."""
-        model = self._wanted.model
-        if model is None or model in _models(header, codec, info.thread_id, otherwise=[model]):
-            self._ids.append(info.thread_id)
-        else:
-            self._skip(info.thread_id, "filtered")
 
     def _skip(self, thread_id: str, why: Reason | KeelError) -> None:
         if self._on_skip is not None:
@@ -153,18 +172,27 @@ class Export(Generic[Q, R]):
         return found
 
     def _read(self, codec: Codec, thread_id: str) -> Plan[Q, R, dict[str, Any] | Reason]:
+        trace = yield from traced(self._core, codec, thread_id)
+        # The records, not the list of names in the head, which is shortened where there are very many.
+        if trace.entries and not self._wanted.takes_model(_models_of(trace)):
+            return "filtered"
         head = yield from self._core.get_tuple(codec, {"configurable": {"thread_id": thread_id}})
         if head is None and self._is_named:
             raise NotFound(f"there is no thread {thread_id!r}")
         messages = chat_of((yield from self._value(codec, head))) if head else None
         if head is None or not messages:
             return "no messages"
-        label = self._wanted.label_of(head)
-        if not self._wanted.takes_label(label):
+        way = _way(trace, head) or _way((yield from traced(self._core, codec, thread_id)), head)
+        return self._judged(head, messages, way) if way else "no messages"
+
+    def _judged(
+        self, head: CheckpointTuple, messages: Sequence[Mapping[str, Any]], way: Way
+    ) -> dict[str, Any] | Reason:
+        wanted = self._wanted
+        label = wanted.label_of(head, way)
+        if not (wanted.takes_label(label) and wanted.takes_model(_models_of(way.trace))):
             return "filtered"
-        trace = _lineage((yield from traced(self._core, codec, thread_id)), head.checkpoint["id"])
-        refused = self._wanted.refuses(_models_of(trace), _cost(trace.calls))
-        return refused or _trajectory(thread_id, head, label, messages, trace)
+        return wanted.refuses(way.cost) or _trajectory(head, label, messages, way)
 
     def _value(self, codec: Codec, head: CheckpointTuple) -> Plan[Q, R, Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
@@ -186,34 +214,51 @@ def _replayed(history: DeltaChannelHistory) -> Any:
     return replay.value
 
 
-def _models(header: bytes, codec: Codec, thread_id: str, otherwise: Iterable[str]) -> Iterable[str]:
-    """Return the models that the header of a thread's head names; `otherwise`, if it does not decode."""
-    try:
-        return known_models(unpack_header(header, codec, f"thread {thread_id!r}").about) if header else ()
-    except (CorruptStore, ValueRefused):
-        return otherwise  # Reading the thread says what is wrong.
-
-
 def _models_of(trace: Trace) -> set[str]:
     called = {name for call in trace.calls for name in call.names}
     return called.union(*(known_models(header.about) for _, header in trace.entries))
 
 
-def _lineage(trace: Trace, head: str) -> Trace:
-    """Return what of a trace led to the head: its ancestors, and what ran inside of their steps."""
-    root = {entry.address.checkpoint_id: entry for entry, _ in trace.entries if not entry.address.checkpoint_ns}
-    kept: set[str | None] = set()
-    at: str | None = head
-    while at in root and at not in kept:
-        kept.add(at)
-        at = root[at].parent
+def _way(trace: Trace, head: CheckpointTuple) -> Way | None:
+    """Return the way to a thread's head; `None` if the thread has gone on since the trace was read."""
+    line = _ancestors(trace, head.checkpoint["id"])
+    if not line:
+        return None
+    kept = {entry.address.checkpoint_id for entry, _ in line}
     entries = [
         (entry, header)
         for entry, header in trace.entries
         if (_began(header.metadata) if entry.address.checkpoint_ns else entry.address.checkpoint_id) in kept
     ]
     places = {(entry.address.checkpoint_ns, entry.address.checkpoint_id) for entry, _ in entries}
-    return Trace(entries, [call for call in trace.calls if (call.checkpoint_ns, call.checkpoint_id) in places])
+    calls = [call for call in trace.calls if (call.checkpoint_ns, call.checkpoint_id) in places]
+    labels = (header.metadata.get(key) for _, header in line for key in LABELS)
+    label = next((label for label in labels if label is not None), None)
+    return Way(trace=Trace(entries, calls), label=label, is_pruned=not _is_first(*line[-1], calls))
+
+
+def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
+    """Return a root checkpoint and those it came from, the nearest first."""
+    root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
+    line: list[tuple[Entry, Header]] = []
+    at: str | None = head
+    while at in root:
+        line.append(root.pop(at))
+        at = line[-1][0].parent
+    return line
+
+
+def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
+    """Tell whether no calls were made before those that led to this checkpoint.
+
+    A parent that was pruned is not shown. Steps count from -1, and no model is called before step 1; but the first
+    checkpoint of a run with `durability="exit"` is of any step, and the calls of all its steps led there.
+    """
+    step = header.metadata.get("step")
+    if header.about.get("first") or (isinstance(step, int) and step <= 1):
+        return True
+    here = [call for call in calls if call.checkpoint_id == entry.address.checkpoint_id and call.path == call.node]
+    return any(call.step is not None and call.step <= 1 for call in here)
 
 
 def _began(metadata: Mapping[str, Any]) -> Any:
@@ -225,21 +270,20 @@ def _began(metadata: Mapping[str, Any]) -> Any:
 # -- one line --------------------------------------------------------------------------------------------------
 
 
-def _trajectory(
-    thread_id: str, head: CheckpointTuple, label: Any, messages: Sequence[Mapping[str, Any]], trace: Trace
-) -> dict[str, Any]:
-    started = next((header.checkpoint.get("ts") for _, header in trace.entries), None)
+def _trajectory(head: CheckpointTuple, label: Any, messages: Sequence[Mapping[str, Any]], way: Way) -> dict[str, Any]:
+    trace = way.trace
     return {
-        "thread_id": thread_id,
+        "thread_id": str(head.config["configurable"]["thread_id"]),  # of a class of its own, there
         "checkpoint_id": head.checkpoint["id"],
         "label": label,
         "messages": messages,
         "tools_called": _tools_called(messages),
         "calls": [{name: getattr(call, name) for name in _OF_A_CALL} for call in trace.calls],
-        "usage": _sum([call.usage for call in trace.calls]),
-        "cost": _cost(trace.calls),
+        "usage": way.usage,
+        "cost": way.cost,
+        "is_pruned": way.is_pruned,
         "steps": head.metadata.get("step"),
-        "started_at": started,
+        "started_at": None if way.is_pruned else trace.entries[0][1].checkpoint.get("ts"),
         "ended_at": head.checkpoint["ts"],
         "drift": [asdict(mark) for mark in trace.marks()],
     }
@@ -255,19 +299,32 @@ def _tools_called(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return counts
 
 
-def _sum(usages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return counts of tokens summed, those of the details too."""
+def _sum(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return counts of tokens summed, those of the details too; nothing of what is now a number and now details."""
     counts: dict[str, list[Any]] = {}
     for usage in usages:
         for name, count in usage.items():
-            counts.setdefault(name, []).append(count)
-    return {name: _sum(each) if isinstance(each[0], Mapping) else sum(each) for name, each in counts.items()}
+            if isinstance(count, Mapping) or _is_number(count):
+                counts.setdefault(name, []).append(count)
+    sums = {name: _sum_of(each) for name, each in counts.items()}
+    return {name: total for name, total in sums.items() if total is not None}
+
+
+def _sum_of(counts: Sequence[Any]) -> Any:
+    nested = [count for count in counts if isinstance(count, Mapping)]
+    if nested:
+        return _sum(nested) if len(nested) == len(counts) else None
+    return sum(counts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def _cost(calls: Iterable[ModelCall]) -> float | None:
     """Return what the calls cost; `None` if there is none, or one was answered and nobody said what it cost."""
-    costs = [call.cost for call in calls if call.error is None]
-    known = [cost for cost in costs if cost is not None]
+    costs = [call.cost for call in calls if call.cost is not None or call.error is None]
+    known = [cost for cost in costs if cost is not None and _is_number(cost)]
     return math.fsum(known) if known and len(known) == len(costs) else None
 
 
