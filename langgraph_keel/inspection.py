@@ -9,6 +9,8 @@ from typing import Any
 
 from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.queries import PAGE, checked_limit, query_of
@@ -16,11 +18,44 @@ from langgraph_keel.core.recorded import DriftMark, recorded, traced
 from langgraph_keel.core.records import Query, ThreadInfo
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.holder import is_dead
+from langgraph_keel.provenance.order import Order, ordered
 from langgraph_keel.provenance.playing import AsyncReplayDriver, ReplayDriver
-from langgraph_keel.provenance.replay import Order, Replayer, ordered
+from langgraph_keel.provenance.replay import Replayer
 from langgraph_keel.provenance.trajectories import Export, Label, OnSkip, Wanted
 from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.running import Running
+
+
+class ThreadPages:
+    """Reads a store's threads page by page, last activity first.
+
+    Args:
+        core: Of the saver.
+        limit: Most threads to read.
+        model: Only threads that this model has written.
+    """
+
+    def __init__(self, core: Checkpoints[Any, Any], limit: int | None, model: str | None) -> None:
+        self._core = core
+        self._model = model
+        self._after: tuple[str, str] | None = None
+        self._left = checked_limit(limit)
+
+    def next(self, codec: Codec) -> Plan[Any, Any, Sequence[ThreadInfo] | None]:
+        """Return the next threads; `None` if there are no more."""
+        if self._left == 0:
+            return None
+        size = PAGE if self._left is None or self._model else min(PAGE, self._left)
+        page = yield from self._core.threads(codec, self._after, size)
+        if not page:
+            return None
+        self._after = page[-1].updated_at, page[-1].thread_id
+        wanted = [info for info in page if self._model is None or self._model in info.models][: self._left]
+        if len(page) < size:
+            self._left = 0
+        elif self._left is not None:
+            self._left -= len(wanted)
+        return wanted
 
 
 class Inspection(Running):
@@ -33,17 +68,16 @@ class Inspection(Running):
             limit: Most to yield.
             model: Only threads that this model has written, by the name asked for or served.
         """
-        after: tuple[str, str] | None = None
-        left = checked_limit(limit)
-        while left != 0:
-            size = PAGE if left is None or model else min(PAGE, left)
-            page = self._run(self._core.threads(self._codec, after, size))
-            wanted = [info for info in page if model is None or model in info.models]
-            yield from wanted[:left]
-            if len(page) < size:
-                return
-            after = page[-1].updated_at, page[-1].thread_id
-            left = left if left is None else left - len(wanted[:left])
+        pages = ThreadPages(self._core, limit, model)
+        while (page := self._run(pages.next(self._codec))) is not None:
+            yield from page
+
+    async def athreads(self, limit: int | None = None, *, model: str | None = None) -> AsyncIterator[ThreadInfo]:
+        """As `threads`, asynchronously."""
+        pages = ThreadPages(self._core, limit, model)
+        while (page := await self._arun(pages.next(self._codec))) is not None:
+            for info in page:
+                yield info
 
     def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
         """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
@@ -121,16 +155,19 @@ class Inspection(Running):
 
         A trajectory is the way to the thread's latest checkpoint: `thread_id`, `checkpoint_id`, `label`, `messages` in
         the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `provenance`: model, parameters,
-        tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `steps`, `started_at`,
-        `ended_at`, `drift`. Calls on branches that were left are no part of it.
+        tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `is_pruned`, `steps`,
+        `started_at`, `ended_at`, `drift`. Calls on branches that were left are no part of it. Where `is_pruned`, the
+        first checkpoints are gone, and their calls with them: `usage`, `cost` and `started_at` are `None`.
 
         Args:
             threads: Their ids; `None` for all of the store, last activity first. A thread that goes on while this is
                 read may be passed over.
             channel: The one that holds the messages; threads without are passed over.
             model: Only threads that this model has written, by the name asked for or served.
-            label: Only threads with this label; or a function that tells the label from the latest checkpoint. Else
-                that is `label` or `outcome` in the metadata of this checkpoint.
+            label: Only threads with this label; or a function that tells the label from the latest checkpoint, as
+                `get_tuple` returns it: from the state, or from a table of your own by the thread's id. Else that is
+                `label` or `outcome` in the metadata of the latest checkpoint, or of the nearest one before it that has
+                one: the word of an earlier turn holds until a later one says another.
             min_cost: Only threads that cost at least this, in the providers' currency; none whose cost is unknown.
             max_cost: Only threads that cost at most this; none whose cost is unknown.
             limit: Most to yield.
@@ -174,6 +211,7 @@ class Inspection(Running):
         configurable: Mapping[str, Any] | None = None,
         inputs: Sequence[Any] = (),
         context: Any = None,
+        bind: bool = False,
         allow_tools: Collection[str] = (),
         ignore: Collection[str] = (),
         limit: int = 100,
@@ -183,24 +221,33 @@ class Inspection(Running):
         """Run a thread again as it was run before, in a fork, and say whether the same happens.
 
         The fork follows the way to the latest checkpoint: each run gets the input that is recorded, each question the
-        answer, and what `update_state` has made is put as it is. The models are asked anew, with the recorded model,
-        seed, temperature, top_p and max_tokens in the config where all calls agree, which models with
-        `configurable_fields` take. No tool acts: those of a `ToolCache` are answered from the ledger of the thread, and
-        where one is called that the ledger cannot answer, the replay ends. Nodes run: what they do themselves (a
-        request, a write to a `Store`) they do again; a node cache is not used.
+        answer, and what `update_state` has made is put as it is. If tasks have failed or ask there, they run too. The
+        models are asked anew: an answer of LangChain's cache ends the replay's claim. Recorded parameters in which all
+        calls agree (model, seed, temperature, top_p, max_tokens) are put into the config where a node of the graph
+        declares a `ConfigurableField` by that id.
 
-        Compared is checkpoint by checkpoint what the root graph's channels hold, and call by call what models were
-        asked and have answered, subgraphs included. Set aside is what is another each time: ids of messages and calls
-        where they are renamed consistently, times, and the marks of replays.
+        No tool acts: those of a `ToolCache` are answered from the ledger of the thread, and where one is called that
+        the ledger cannot answer, the replay ends, whatever the node catches. In threads without a context, where
+        nothing says whose a call is, no tool runs in this process meanwhile, but in the main thread. Nodes run: what
+        they do themselves (a request, `tool.func()`, a write to a `Store`) they do again; a node cache is not used.
+
+        Compared is checkpoint by checkpoint what the root graph's channels hold, call by call what models were asked
+        and have answered, subgraphs included, and what was asked of people; after the last checkpoint the questions and
+        the classes of errors, task by task. A difference is told where it comes up. Set aside is what is another each
+        time: ids of messages and calls where they are renamed consistently, times, and the marks of replays. Calls of
+        models are not compared in runs of which none are recorded; the verdict says so.
 
         Args:
             graph: The compiled graph; the saver that it was compiled with does not matter.
             config: `configurable.thread_id`: replay the thread from its first checkpoint. With `checkpoint_id`: from
                 that one on. What else is in it goes to each run.
-            configurable: What to run with instead of what is recorded; `None` keeps a value from being passed at all.
+            configurable: What to run with, before what is recorded; `None` keeps a value from being passed at all. What
+                the original was configured with is not recorded.
             inputs: What runs were given of which the record does not say so, in order: with `durability="exit"`
                 neither inputs nor answers are stored. If the first run was one of those, begin with its input.
             context: The runtime context of the runs, as for `graph.invoke`; it is not recorded.
+            bind: Put the recorded parameters into the config in any case, for configurable models inside of nodes, such
+                as `init_chat_model(configurable_fields=...)`, which a graph does not show.
             allow_tools: The names of harmless tools that may run, and then do so, whatever the ledger says.
             ignore: Channels that are not compared.
             limit: Most differences to find.
@@ -218,7 +265,7 @@ class Inspection(Running):
             StoreError: The store failed. The thread is as it was: it is only read.
         """
         options = {} if context is None else {"context": context}
-        order = ordered(config, configurable, inputs, options, allow_tools, ignore, limit, keep, on_step)
+        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return run(self._replayer(graph, order).replay(), ReplayDriver(self._backend.driver))
 
     async def areplay(
@@ -229,6 +276,7 @@ class Inspection(Running):
         configurable: Mapping[str, Any] | None = None,
         inputs: Sequence[Any] = (),
         context: Any = None,
+        bind: bool = False,
         allow_tools: Collection[str] = (),
         ignore: Collection[str] = (),
         limit: int = 100,
@@ -237,7 +285,7 @@ class Inspection(Running):
     ) -> Replay:
         """As `replay`, asynchronously: the graph is run by its async face."""
         options = {} if context is None else {"context": context}
-        order = ordered(config, configurable, inputs, options, allow_tools, ignore, limit, keep, on_step)
+        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self._backend.async_driver))
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
@@ -246,5 +294,8 @@ class Inspection(Running):
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
         own = graph.checkpointer
         is_ours = isinstance(own, Inspection) and own._backend is self._backend
-        twin = (own if is_ours else self)._apart()
-        return Replayer(twin._core, twin._codec, graph.copy({"checkpointer": twin, "cache": None}), order)
+        saver = own if is_ours else self
+        captures = saver.recorder is not None and saver.recorder.captures
+        twin = saver._apart()
+        runnable = graph.copy({"checkpointer": twin, "cache": None})
+        return Replayer(twin._core, twin._codec, runnable, order, captures)

@@ -111,7 +111,7 @@ class Running(BaseCheckpointSaver[Any]):
     def _apart(self) -> Self:
         """Return a saver on the same store that shares no memo and no records with this one, and minds no drift."""
         known = self.recorder
-        recorder = Recorder(package_versions(), known.graph_version, "ignore") if known else None
+        recorder = Recorder(package_versions(), known.graph_version, "ignore", known.captures) if known else None
         clone = copy.copy(self)
         clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
         return clone

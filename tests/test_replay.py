@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import ConfigurableField
-from langgraph.graph import END
+from langchain_core.runnables import ConfigurableField, RunnableConfig, RunnableLambda
+from langgraph.graph import END, START, MessagesState, StateGraph
 from replay_graphs import PAYS, Model, acting, agent, everything, hello, replayed
 from savers import SAVERS, needing
 from tool_graphs import BACKENDS, FACES, calls, run, thread
@@ -88,7 +88,7 @@ async def test_a_deterministic_thread_is_the_same(scene: Scene, face: str) -> No
     replay = await replayed(scene.saver, face, graph, thread("t"))
     assert replay
     assert replay.same
-    assert (replay.steps, len(replay.calls), replay.first, replay.unbound) == (10, 4, None, ())
+    assert (replay.steps, len(replay.calls), replay.first, replay.uncompared) == (10, 4, None, ())
     assert str(replay) == "replay of thread 't': the same (10 steps, 4 calls of models)"
     assert (scene.acted, everything(scene.saver, "t"), scene.threads) == (acted, before, ["t"])
 
@@ -272,8 +272,6 @@ def configured(temperature: float, is_configurable: bool = True) -> Any:
 
 
 def talker(scene: Scene, model: Any) -> Any:
-    from langgraph.graph import START, MessagesState, StateGraph
-
     builder = StateGraph(MessagesState)
     builder.add_node("talk", lambda state: {"messages": [model.invoke(state["messages"]).content]})
     builder.add_edge(START, "talk")
@@ -286,27 +284,53 @@ def first_of(replay: Replay) -> str:
     return f"{replay.first.step} {replay.first.field} {replay.first.recorded} {replay.first.replayed}"
 
 
+def plain(scene: Scene, model: Any, depth: int = 0) -> Any:
+    """A node that shows its model, and so the graph the configurable fields; perhaps in a subgraph."""
+    builder: Any = StateGraph(MessagesState)
+    inner: Any = RunnableLambda(lambda state: {"messages": [model.invoke(state["messages"]).content]})
+    builder.add_node("talk", plain(scene, model, depth - 1) if depth else inner)
+    builder.add_edge(START, "talk")
+    return builder.compile(checkpointer=scene.saver)
+
+
 @faces
-async def test_recorded_parameters_are_handed_to_models(memory: Scene, face: str) -> None:
+@pytest.mark.parametrize("depth", [0, 1])
+async def test_recorded_parameters_are_handed_to_models(memory: Scene, face: str, depth: int) -> None:
+    await run(plain(memory, configured(0.1), depth), face, hello(), thread("t"))
+    assert (await replayed(memory.saver, face, plain(memory, configured(0.9), depth), thread("t"))).same
+    fixed = await replayed(memory.saver, face, plain(memory, configured(0.9, False), depth), thread("t"))
+    assert first_of(fixed) == "1 temperature 0.1 0.9"
+    for wanted, found in ((0.4, 0.4), (None, 0.9)):
+        options: Any = {"configurable": {"temperature": wanted}}
+        told = await replayed(memory.saver, face, plain(memory, configured(0.9), depth), thread("t"), **options)
+        assert first_of(told) == f"1 temperature 0.1 {found}"
+
+
+@faces
+async def test_models_that_a_graph_does_not_show(memory: Scene, face: str) -> None:
     await run(talker(memory, configured(0.1)), face, hello(), thread("t"))
-    assert (await replayed(memory.saver, face, talker(memory, configured(0.9)), thread("t"))).same
-    fixed = await replayed(memory.saver, face, talker(memory, configured(0.9, False)), thread("t"))
-    assert (first_of(fixed), fixed.unbound) == ("1 temperature 0.1 0.9", ("temperature",))
-    wanted: Any = {"configurable": {"temperature": 0.4}}
-    told = await replayed(memory.saver, face, talker(memory, configured(0.9)), thread("t"), **wanted)
-    assert (first_of(told), told.unbound) == ("1 temperature 0.1 0.4", ())
-    kept: Any = {"configurable": {"temperature": None}}
-    untold = await replayed(memory.saver, face, talker(memory, configured(0.9)), thread("t"), **kept)
-    assert first_of(untold) == "1 temperature 0.1 0.9"
+    graph = talker(memory, configured(0.9))
+    assert first_of(await replayed(memory.saver, face, graph, thread("t"))) == "1 temperature 0.1 0.9"
+    assert (await replayed(memory.saver, face, graph, thread("t"), bind=True)).same
 
 
 @faces
-async def test_what_the_original_was_configured_with(memory: Scene, face: str) -> None:
-    config: Any = {"configurable": {"thread_id": "t", "temperature": 0.3}}
-    await run(talker(memory, configured(0.1)), face, hello(), config)
-    replay = await replayed(memory.saver, face, talker(memory, configured(0.1)), thread("t"))
-    assert replay.same
-    assert [call.temperature for call in replay.calls] == [0.3]
+async def test_what_an_application_is_configured_with_is_the_callers(memory: Scene, face: str) -> None:
+    """Neither a parameter of a model nor metadata with the name of a key may become that."""
+    seen: list[Any] = []
+
+    def node(state: Any, config: RunnableConfig) -> Any:
+        seen.append([config["configurable"].get(name) for name in ("seed", "model")])
+        return {"messages": [Model(script=PAYS, seed=7).invoke("hello").content]}
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=memory.saver)
+    await run(graph, face, hello(), {**thread("t"), "metadata": {"model": "team-blue"}})
+    assert (await replayed(memory.saver, face, graph, thread("t"))).same
+    assert (await replayed(memory.saver, face, graph, thread("t"), configurable={"model": "mine"})).same
+    assert seen == [[None, None], [None, None], [None, "mine"]]
 
 
 @faces

@@ -62,6 +62,8 @@ def test_what_is_equal_is_the_same(value: Any) -> None:
         ({"a": 1}, {"b": 1}, "0 v.a 1 nothing"),
         ({"a b": {1: 2}}, {"a b": {1: 3}}, "0 v['a b'][1] 2 3"),
         ({1, 2}, {1, 3}, "0 v {1, 2} {1, 3}"),
+        ({1}, {1.0}, "0 v {1} {1.0}"),
+        ({1: "a"}, {True: "a"}, "0 v[1] 'a' nothing"),
         (Colour.RED, Colour.BLUE, "0 v <Colour.RED: 1> <Colour.BLUE: 2>"),
         (Point(1, [1]), Point(1, [2]), "0 v.y[0] 1 2"),
         (Send("a", {"x": 1}), Send("b", {"x": 1}), "0 v.node 'a' 'b'"),
@@ -113,6 +115,38 @@ def test_times_and_ids_that_a_provider_tells() -> None:
     ]
 
 
+def file(name: str) -> HumanMessage:
+    return HumanMessage([{"type": "file", "source_type": "id", "id": name}])
+
+
+def used(number: int, *calls: Any) -> AIMessage:
+    blocks: Any = [{"type": "text", "text": "so"}, {"type": "tool_use", "id": "1", "name": "pay", "input": number}]
+    return AIMessage(blocks, tool_calls=list(calls))
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "said"),
+    [
+        (AIMessage("", additional_kwargs={"customer_id": "a"}), AIMessage(""), "s.customer_id 'a' nothing"),
+        (AIMessage("", response_metadata={"finish_reason": "no"}), AIMessage(""), "finish_reason 'no' nothing"),
+        (AIMessage(""), AIMessage("", response_metadata={"safety": "blocked"}), "safety nothing 'blocked'"),
+        (file("a"), file("b"), "content[0].id 'a' 'b'"),
+        (used(1), used(2), "content[1].input 1 2"),
+    ],
+    ids=["additional", "gone", "new", "file", "call"],
+)
+def test_what_looks_random_and_is_not(was: Any, now: Any, said: str) -> None:
+    (found,) = compared((was, now))
+    assert found.endswith(said)
+
+
+def test_blocks_that_say_the_same() -> None:
+    call = {"name": "pay", "args": {"n": 1}, "id": "1"}
+    assert compared((used(1, call), used(2, call))) == []  # a stream leaves its pieces there
+    text: Any = [[{"type": "text", "text": "so", "id": each, "index": 0}] for each in ("a", "b")]
+    assert compared((AIMessage(text[0]), AIMessage(text[1])), (AIMessage(text[0]), AIMessage(["s", "o"]))) == []
+
+
 def test_long_values_are_cut_where_they_part() -> None:
     (said,) = compared(("x" * 1000 + "old" + "y" * 1000, "x" * 1000 + "new" + "y" * 1000))
     assert "old" in said
@@ -133,13 +167,13 @@ def test_how_a_verdict_reads() -> None:
     assert str(replay()) == "replay of thread 't<1>': the same (3 steps, 0 calls of models)"
     assert replay()
     found = Difference(2, "messages[1].content", "'a'", "'<b>'")
-    told = replay(found, Difference(3, "seed", "1", "2", "model"), unbound=("seed",), thread_id="fork", ended="no more")
+    told = replay(found, Difference(3, "seed", "1", "2", "model"), uncompared=(4, 5), thread_id="fork", ended="no more")
     assert str(told).splitlines() == [
         "replay of thread 't<1>': differs from step 2 on (3 steps, 0 calls of models)",
         "  step 2: messages[1].content: was 'a', now '<b>'",
         "  step 3, node 'model': seed: was 1, now 2",
         "It ends here: no more",
-        "Not taken by the models: seed",
+        "Calls of models not compared, for none are recorded: step 4, 5",
         "Kept as thread 'fork'",
     ]
     assert not told

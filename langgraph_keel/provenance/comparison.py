@@ -6,30 +6,36 @@ else is equal to the byte, or a difference: 1 is not 1.0, and a tuple no list.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import zip_longest
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from langgraph_keel.errors import ValueRefused
-from langgraph_keel.provenance.facts import said
 
 LONGEST = 160
 """Most characters that are shown of a value."""
 NEXT = "next"
 """The field that says which nodes come next."""
 _BRANCH = "branch:to:"
-_ID = re.compile(r"(?i:(^|[_-])ids?)$|(?<=[a-z])Ids?$")
-_MOMENT = re.compile(
-    r"(?i:(^|[_-])(times?|timestamp|date|created|duration|latency|seconds|ms)([_-]at)?)$"
-    r"|(?<=[a-z])(Time|Date|Duration|Latency|Ms)$|(?i:headers)$|^keel_replay$"
+RANDOM = frozenset(
+    {
+        *("id", "call_id", "response_id", "request_id"),
+        *("created", "created_at", "createTime", "completed_at", "timestamp", "date"),
+        *("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"),  # Ollama
+        *("total_time", "prompt_time", "completion_time", "queue_time"),  # Groq
+        *("ResponseMetadata", "metrics", "headers"),  # Bedrock, of the HTTP response; OpenAI
+        *("__gemini_function_call_thought_signatures__", "thought_signature", "encrypted_content"),
+        "keel_replay",  # the mark on results of tools that a ledger has given
+    }
 )
-"""Keys of what providers and Keel say about a message that are another each time: ids, and times."""
-_LASTING = frozenset({"model_id"})
+"""Keys of what providers and Keel say about a message, at any depth, that are another each time by nature."""
+_UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
+"""What some providers say only of an answer that was not streamed: compared if both sides say it."""
 
 
 class Nothing:
@@ -131,10 +137,20 @@ class Comparison:
         self._limit = limit
         self._names = Names()
         self._found: list[tuple[str, Any, Any]] = []
+        self._starts: Mapping[str, int] = {}
 
-    def differences(self, step: int, was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Difference]:
-        """Return where two states differ, as far as the limit."""
-        self._found = []
+    def differences(
+        self, step: int, was: Mapping[str, Any], now: Mapping[str, Any], starts: Mapping[str, int] | None = None
+    ) -> list[Difference]:
+        """Return where two states differ, as far as the limit.
+
+        Args:
+            step: The step that both are of.
+            was: The recorded one.
+            now: The replay's.
+            starts: Of lists that are given without their beginnings, how many elements those have.
+        """
+        self._found, self._starts = [], starts or {}
         self._mapping("", was, now)
         return [Difference(step, path, *_both_shown(before, after)) for path, before, after in self._found]
 
@@ -154,7 +170,7 @@ class Comparison:
         elif isinstance(was, (list, tuple, deque)):
             self._sequence(path, was, now)
         elif isinstance(was, Set):
-            if {self._names.now(each) for each in was} != now:
+            if {self._key(self._names.now(each)) for each in was} != {self._key(each) for each in now}:
                 self._note(path, was, now)
         elif (parts := _parts(was)) is not None:
             self._mapping(path, parts, _parts(now) or {})
@@ -166,26 +182,29 @@ class Comparison:
             return was == now or bool(self._names.now(was) == now)
         if was is None or isinstance(was, (bool, int, float, complex, bytes)):
             return repr(was) == repr(now)  # 0.0 is not -0.0, and nan is nan
+        return bool(self._key(was) == self._key(now))
+
+    def _key(self, value: Any) -> Any:
+        """Return what is equal of equal values only: to `==`, {1} is {1.0}."""
         try:
-            return self._packed(was) == self._packed(now)
+            return self._packed(value)
         except ValueRefused:
-            return bool(was == now)
+            return value
 
     def _sequence(self, path: str, was: Sequence[Any], now: Sequence[Any]) -> None:
-        for place in range(max(len(was), len(now))):
-            self._walk(f"{path}[{place}]", *(side[place] if place < len(side) else NOTHING for side in (was, now)))
+        start = self._starts.get(path, 0)
+        for place, pair in enumerate(zip_longest(was, now, fillvalue=NOTHING), start):
+            self._walk(f"{path}[{place}]", *pair)
 
     def _mapping(self, path: str, was: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
         is_call = was.keys() >= {"name", "args", "id"}
-        names = {key: self._names.now(key) for key in was}
-        for key, other in names.items():
-            where = _joined(path, key)
-            if is_call and key == "id":
-                self._id(where, was[key], now.get(other, NOTHING))
-            else:
-                self._walk(where, was[key], now.get(other, NOTHING))
-        for key in now.keys() - set(names.values()):
-            self._note(_joined(path, key), NOTHING, now[key])
+        theirs = {(type(key), key): part for key, part in now.items()}
+        for key, part in was.items():
+            name = self._names.now(key)
+            compare = self._id if is_call and key == "id" else self._walk
+            compare(_joined(path, key), part, theirs.pop((type(name), name), NOTHING))
+        for (_, key), part in theirs.items():
+            self._note(_joined(path, key), NOTHING, part)
 
     def _id(self, path: str, was: Any, now: Any) -> None:
         if not self._names.are_same(was, now):
@@ -194,17 +213,12 @@ class Comparison:
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _message(self, path: str, was: BaseMessage, now: BaseMessage) -> None:
-        before, after = _parts(was) or {}, _parts(now) or {}
+        before, after = _said_by(was), _said_by(now)
+        _level(before, after)
+        _level(before["response_metadata"], after["response_metadata"])
         for name in dict.fromkeys([*before, *after]):
-            where = _joined(path, name)
-            pair = before.get(name, NOTHING), after.get(name, NOTHING)
-            if name in ("id", "tool_call_id"):
-                self._id(where, *pair)
-            elif name in _SAID_BY:
-                before_of, after_of = _SAID_BY[name](*pair)
-                self._walk(where, before_of, after_of)
-            else:
-                self._walk(where, *pair)
+            compare = self._id if name in ("id", "tool_call_id") else self._walk
+            compare(_joined(path, name), before.get(name, NOTHING), after.get(name, NOTHING))
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
@@ -219,49 +233,47 @@ def _parts(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _is_id(key: Any) -> bool:
-    return bool(_ID.search(str(key))) and key not in _LASTING
+def _said_by(message: BaseMessage) -> dict[str, Any]:
+    """Return what a message is made of, without what is another each time, and in one form, streamed or not."""
+    parts = _parts(message) or {}
+    for name in ("response_metadata", "additional_kwargs"):
+        parts[name] = _lasting(parts.get(name) or {})
+    if isinstance(message.content, list):
+        parts["content"] = _blocks(message.content, {call["id"] for call in getattr(message, "tool_calls", ())})
+    return parts
 
 
-def _is_of_a_moment(key: Any) -> bool:
-    return _is_id(key) or bool(_MOMENT.search(str(key)))
+def _level(was: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in _UNSTREAMED:
+        if was.get(name) is None or now.get(name) is None:
+            was.pop(name, None)
+            now.pop(name, None)
 
 
-def _without(value: Any, is_left_out: Callable[[Any], bool]) -> Any:
-    """Return what is said about a message, without some keys."""
+def _lasting(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without(part, is_left_out) for key, part in value.items() if not is_left_out(key)}
-    return [_without(part, is_left_out) for part in value] if isinstance(value, list) else value
+        return {key: _lasting(part) for key, part in value.items() if key not in RANDOM and part is not None}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
 
 
-def _about(was: Any, now: Any) -> tuple[Any, Any]:
-    """Return what both sides say of an answer: a provider says more of one that was not streamed."""
-    if not (isinstance(was, Mapping) and isinstance(now, Mapping)):
-        return (None, None) if was is None or now is None else (was, now)
-    both = was.keys() & now.keys()
-    mine, its = ({key: part for key, part in side.items() if key in both} for side in (was, now))
-    return _without(mine, _is_of_a_moment), _without(its, _is_of_a_moment)
+def _blocks(content: Sequence[Any], calls: Collection[Any]) -> Any:
+    """Return content without the calls that stand in `tool_calls` too; text is one string, which streams cut."""
+    blocks = [_block(block) for block in content if not _is_call(block, calls)]
+    return "".join(blocks) if all(isinstance(block, str) for block in blocks) else blocks
 
 
-def _extras(was: Any, now: Any) -> tuple[Any, Any]:
-    sides = (_without(side, _is_id) for side in (was, now))
-    mine, its = ({k: v for k, v in side.items() if v is not None} if isinstance(side, dict) else side for side in sides)
-    return mine, its
+def _is_call(block: Any, calls: Collection[Any]) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_use" and block.get("id") in calls
 
 
-def _contents(was: Any, now: Any) -> tuple[Any, Any]:
-    """Return contents without the ids of their blocks, and in one form: of a stream, text may come in blocks."""
-    if isinstance(was, list) or isinstance(now, list):
-        return said(was), said(now)
-    return was, now
-
-
-_SAID_BY: Mapping[str, Callable[[Any, Any], tuple[Any, Any]]] = {
-    "response_metadata": _about,
-    "usage_metadata": _about,
-    "additional_kwargs": _extras,
-    "content": _contents,
-}
+def _block(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    if block.keys() <= {"type", "text", "id", "index"} and isinstance(block.get("text"), str):
+        return block["text"]
+    # The id of a block is random, but of one that is named by its id (a file that was uploaded).
+    left_out = {"index"} if block.get("source_type") == "id" else {"index", "id"}
+    return {key: part for key, part in block.items() if key not in left_out}
 
 
 def _joined(path: str, key: Any) -> str:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
@@ -103,22 +102,6 @@ def _kept(nodes: Sequence[Node], before: Collection[str], first: str) -> set[Sta
     """Return what stays of a copy: the way to its first checkpoint, and what other graphs had done by then."""
     places = [(node.stamp, node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node, _ in nodes]
     return {stamp for stamp, namespace, name in places if (name < first if namespace else name in before)}
-
-
-def values_at(
-    core: Checkpoints[Any, Any], codec: Codec, thread_id: str, checkpoint_id: str
-) -> Plan[Any, Any, Mapping[str, Any]]:
-    """Return the channels of a root checkpoint; of those that are kept as writes, the writes since their last value."""
-    address = Address(thread_id, "", checkpoint_id)
-    config: RunnableConfig = config_of(address, "named")
-    found = _there((yield from core.get_tuple(codec, config)), address)
-    values: dict[str, Any] = dict(found.checkpoint["channel_values"])
-    counted = found.metadata.get("counters_since_delta_snapshot") or {}
-    if channels := [name for name in counted if values.get(name) is None]:
-        histories = yield from core.delta_history(codec, config, channels)
-        for name, history in histories.items():
-            values[name] = {**history, "writes": [value for _, _, value in history["writes"]]}
-    return values
 
 
 def _there(found: CheckpointTuple | None, address: Address) -> CheckpointTuple:

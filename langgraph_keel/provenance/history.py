@@ -24,8 +24,9 @@ from langgraph_keel.errors import NotFound
 
 NO_TASK = "00000000-0000-0000-0000-000000000000"
 """The task of what a caller writes with a `Command`."""
-_ASKED, _ANSWERED, _FAILED = "__interrupt__", "__resume__", "__error__"
-_NO_RESULTS = {*WRITES_IDX_MAP, "__error_source_node__"}
+ASKED, ANSWERED, FAILED = "__interrupt__", "__resume__", "__error__"
+NO_RESULTS = frozenset({*WRITES_IDX_MAP, "__error_source_node__"})
+"""What a task may leave that is not done."""
 
 
 class Place(NamedTuple):
@@ -69,7 +70,7 @@ class Moment:
     @property
     def has_failed(self) -> bool:
         """Whether a task of the step that began here has failed."""
-        return any(channel == _FAILED for _, channel, _ in self.writes)
+        return any(channel == FAILED for _, channel, _ in self.writes)
 
     @property
     def commanded(self) -> list[tuple[str, Any]]:
@@ -86,6 +87,9 @@ class History:
         self.moments = moments
         self._paths = paths
         self._at = {moment.address: moment for moment in moments}
+        self._of: defaultdict[str, list[Moment]] = defaultdict(list)
+        for moment in moments:
+            self._of[moment.root].append(moment)
 
     def root(self, checkpoint_id: str | None) -> Moment | None:
         """Return a checkpoint of the root graph."""
@@ -124,11 +128,6 @@ class History:
                 after[moment.id] = None
         return head if head in after else next(reversed(after))
 
-    @property
-    def most_steps(self) -> int:
-        """The highest step of any graph in the thread."""
-        return max((moment.step for moment in self.moments), default=0)
-
     # -- places ------------------------------------------------------------------------------------------------
 
     def place(self, moment: Moment, task_id: str) -> Place:
@@ -154,9 +153,8 @@ class History:
     # -- questions ---------------------------------------------------------------------------------------------
 
     def _within(self, root: str) -> Iterator[tuple[Moment, str, str, Any]]:
-        for moment in self.moments:
-            if moment.root == root:
-                yield from ((moment, task, channel, value) for task, channel, value in moment.writes)
+        for moment in self._of.get(root, ()):
+            yield from ((moment, task, channel, value) for task, channel, value in moment.writes)
 
     def pending(self, root: str) -> dict[str, tuple[Place, int]]:
         """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one.
@@ -167,7 +165,7 @@ class History:
         waiting = self._waiting(root)
         asked: dict[str, Place] = {}
         for moment, task, channel, value in self._within(root):
-            for question in value if channel == _ASKED else ():
+            for question in value if channel == ASKED else ():
                 place = self.place(moment, task)
                 if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
                     asked[question.id] = place
@@ -176,26 +174,31 @@ class History:
     def _waiting(self, root: str) -> set[str]:
         moment = self.root(root)
         writes = moment.writes if moment else ()
-        done = {task for task, channel, _ in writes if channel not in _NO_RESULTS}
-        asked = [value for task, channel, value in writes if channel == _ASKED and task not in done]
+        done = {task for task, channel, _ in writes if channel not in NO_RESULTS}
+        asked = [value for task, channel, value in writes if channel == ASKED and task not in done]
         return {question.id for questions in asked for question in questions}
 
     def questions(self, root: str) -> list[Any]:
         """Return what is asked at a checkpoint."""
         waiting, moment = self._waiting(root), self.root(root)
-        values = [value for _, channel, value in (moment.writes if moment else ()) if channel == _ASKED]
+        values = [value for _, channel, value in (moment.writes if moment else ()) if channel == ASKED]
         return [question.value for asked in values for question in asked if question.id in waiting]
 
     def was_asked(self, root: str) -> bool:
         """Return whether anybody was asked anything at a checkpoint, answered or not."""
         moment = self.root(root)
-        return any(channel == _ASKED for _, channel, _ in (moment.writes if moment else ()))
+        return any(channel == ASKED for _, channel, _ in (moment.writes if moment else ()))
+
+    def was_left(self, root: str | None) -> bool:
+        """Return whether a task has failed or asked at a checkpoint, and so was run again if the step was made."""
+        moment = self.root(root)
+        return moment is not None and (moment.has_failed or self.was_asked(moment.id))
 
     def answers(self, root: str) -> dict[Place, list[Any]]:
         """Return what each task of a root checkpoint's step was told, in order."""
         found: dict[Place, list[Any]] = {}
         for moment, task, channel, value in self._within(root):
-            if channel == _ANSWERED and task != NO_TASK:
+            if channel == ANSWERED and task != NO_TASK:
                 found[self.place(moment, task)] = list(value) if isinstance(value, list) else [value]
         return found
 
@@ -206,7 +209,9 @@ class History:
     def last_answer(self, root: str) -> list[Any]:
         """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
         moment = self.root(root)
-        return [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NO_TASK, _ANSWERED)]
+        taken = [said[-1] for said in self.answers(root).values() if said]
+        last = [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NO_TASK, ANSWERED)]
+        return [answer for answer in last if answer not in taken]
 
 
 def read_history(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, History]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
@@ -31,7 +32,7 @@ FIELDS = (
 )
 """What is compared, causes first."""
 BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
-"""Parameters that are handed to the graph's models by its config."""
+"""Parameters that can be handed to the graph's models by its config."""
 _Group: TypeAlias = tuple[int, str, int | None]
 _Said: TypeAlias = tuple[Any, ...]
 
@@ -42,35 +43,60 @@ def agreed(calls: Sequence[ModelCall]) -> dict[str, Any]:
     return {name: values.pop() for name, values in said.items() if len(values) == 1 and values != {None}}
 
 
-def not_taken(bound: Mapping[str, Any], calls: Sequence[ModelCall]) -> tuple[str, ...]:
-    """Return the parameters that were handed over, and that a call was made without."""
-    return tuple(name for name, value in bound.items() if any(getattr(call, name) != value for call in calls))
+def declared(graph: Any) -> set[str]:
+    """Return the ids of the `ConfigurableField`s that the nodes of a graph and of its subgraphs show."""
+    graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
+    nodes = [node for each in graphs for node in getattr(each, "nodes", {}).values()]
+    return {spec.id for node in nodes for spec in node.bound.config_specs}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of the root graph that both sides have.
+
+    Attributes:
+        run_of: Of each step the number of the run that made it, ascending by step. With `durability="exit"` a step
+            stands for those before it.
+        again: The steps in which a task has failed or asked, and so was run again.
+        are_captured: Whether the replay's calls are recorded.
+    """
+
+    run_of: Mapping[int, int]
+    again: Collection[int]
+    are_captured: bool = True
 
 
 def differences_of(
-    steps: Sequence[int], was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
-) -> list[Difference]:
-    """Return where calls differ, in the order of the steps.
+    steps: Steps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
+) -> tuple[list[Difference], list[int]]:
+    """Return where calls differ, in the order of the steps; and the steps in which they cannot be compared.
+
+    Those are of runs with no recorded call at all: whoever made them did not record (`provenance=False`).
 
     Args:
-        steps: The steps that both sides have, ascending. With `durability="exit"` a step stands for those before it.
+        steps: The steps that both sides have.
         was: The recorded thread and its calls.
         now: The replay's.
     """
-    before, after = (_grouped(steps, *side) for side in (was, now))
+    before, after = (_grouped(list(steps.run_of), *side) for side in (was, now))
+    recorded = {steps.run_of[group[0]] for group in before if steps.are_captured}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
-    return [found for group in groups for found in _of_group(group, before[group], after[group])]
+    found: list[Difference] = []
+    for group in groups:
+        if steps.run_of[group[0]] in recorded:
+            found += _of_group(group, before[group], after[group], group[0] in steps.again)
+    return found, sorted({step for step, _, _ in groups if steps.run_of[step] not in recorded})
 
 
-def _grouped(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[_Said]]:
-    """Return what calls have said, per step and node; a request that was made again stands once."""
-    groups: defaultdict[_Group, dict[_Said, None]] = defaultdict(dict)
+def _grouped(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:
+    """Return the calls that were answered, per step and node, in their order."""
+    groups: defaultdict[_Group, list[ModelCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda each: (history.path(each.task_id), each.started_at)):
         step = _step_of(call, history)
         place = len(steps) if step is None else bisect_left(steps, step)
         if place < len(steps) and call.error is None:
-            groups[steps[place], call.path, call.step][_said(call)] = None
-    return defaultdict(list, {group: list(said) for group, said in groups.items()})
+            groups[steps[place], call.path, call.step].append(call)
+    return groups
 
 
 def _step_of(call: ModelCall, history: History) -> int | None:
@@ -84,12 +110,15 @@ def _said(call: ModelCall) -> _Said:
     return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
 
 
-def _of_group(group: _Group, was: Sequence[_Said], now: Sequence[_Said]) -> Iterable[Difference]:
+def _of_group(
+    group: _Group, was: Sequence[ModelCall], now: Sequence[ModelCall], is_again: bool
+) -> Iterable[Difference]:
     """Compare the calls that are not on both sides, in their order: those in parallel come in any."""
-    gone = [said for said in was if said not in now]
-    new = [said for said in now if said not in was]
+    # A task that runs again makes its calls again; how often is not the same if it does not fail this time.
+    is_again = is_again or any(call.attempt > 1 for call in (*was, *now))
+    mine, its = (Counter({_said(call): 1 for call in side} if is_again else map(_said, side)) for side in (was, now))
     step, path, _ = group
-    for before, after in zip_longest(gone, new):
+    for before, after in zip_longest((mine - its).elements(), (its - mine).elements()):
         if before is None or after is None:
             yield Difference(step, "call of a model", _named(before), _named(after), path)
         else:

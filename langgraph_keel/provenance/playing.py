@@ -9,7 +9,7 @@ from typing import Any
 
 from langgraph_keel.core.plan import AsyncDriver, Driver
 from langgraph_keel.errors import StoreError
-from langgraph_keel.provenance.held import Held
+from langgraph_keel.provenance.held import Held, Refused
 
 
 @dataclass(slots=True)
@@ -88,23 +88,35 @@ class Play:
         return bool(step >= self.until)
 
 
+def _note(error: BaseException, played: Played) -> None:
+    """Keep what the graph has raised; `Held.refused` says of itself what `Refused` ends, also in a group of tasks."""
+    is_refusal = isinstance(error, BaseExceptionGroup) and error.subgroup(Refused)
+    if isinstance(error, Refused) or is_refusal:
+        return
+    if isinstance(error, StoreError) or not isinstance(error, Exception):
+        raise error
+    played.error = error
+
+
 def _until_it_fails(events: Iterator[Any], played: Played) -> Iterator[Any]:
     try:
         yield from events
-    except StoreError:
-        raise
-    except Exception as error:
-        played.error = error
+    except BaseException as error:
+        _note(error, played)
 
 
 async def _auntil_it_fails(events: AsyncIterator[Any], played: Played) -> AsyncIterator[Any]:
     try:
         async for event in events:
             yield event
-    except StoreError:
-        raise
-    except Exception as error:
-        played.error = error
+    except BaseException as error:
+        _note(error, played)
+
+
+def cached_subgraphs(graph: Any) -> list[str]:
+    """Return the subgraphs with nodes that a cache of their own may answer: only the root graph's is switched off."""
+    inner = ((name, each) for name, each in graph.get_subgraphs(recurse=True) if getattr(each, "cache", None))
+    return [name for name, each in inner if each.cache_policy or any(node.cache_policy for node in each.nodes.values())]
 
 
 class ReplayDriver:

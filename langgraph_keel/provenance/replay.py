@@ -1,20 +1,22 @@
 """Would it happen again? A thread is run once more in a fork, as it was run before, and compared step by step.
 
 A plan, as all of Keel's semantics (`core.plan`), whose requests are those of the store and `Play`: run the graph. It
-follows the trunk of the root graph: gives each run what it was given, and each question the answer that it got. The
-thread itself is only read; all is written to the fork, which is deleted in the end.
+follows the trunk of the root graph: gives each run what it was given, and each question the answer that it got, and
+goes one step past its end, if the record has begun one there that failed, or asks. The thread itself is only read; all
+is written to the fork, which is deleted in the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import starmap
 from secrets import token_hex
 from typing import Any, TypeAlias
 
 from langchain_core.runnables.config import merge_configs
 
-from langgraph_keel.core.address import address_of, texts_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.ledger import CallRecord
@@ -22,78 +24,24 @@ from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.recorded import recorded
 from langgraph_keel.core.records import Address, Query
-from langgraph_keel.errors import InvalidInput, ToolNotReplayed
+from langgraph_keel.errors import ToolNotReplayed
+from langgraph_keel.provenance import unfinished
 from langgraph_keel.provenance.comparison import Comparison, Difference, shown, state_of
-from langgraph_keel.provenance.fork import Fork, values_at
+from langgraph_keel.provenance.fork import Fork
 from langgraph_keel.provenance.held import Held
 from langgraph_keel.provenance.history import History, Moment, read_history
-from langgraph_keel.provenance.matching import agreed, differences_of, not_taken
-from langgraph_keel.provenance.playing import Play, Played
+from langgraph_keel.provenance.matching import Steps as Compared
+from langgraph_keel.provenance.matching import agreed, declared, differences_of
+from langgraph_keel.provenance.order import Order
+from langgraph_keel.provenance.playing import Play, Played, cached_subgraphs
 from langgraph_keel.provenance.recall import Recall
 from langgraph_keel.provenance.verdict import Replay
+from langgraph_keel.provenance.versions import Versions
 
 Steps: TypeAlias = Plan[Any, Any, Any]
-_ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
 _OWN_PREFIXES = ("__", "langgraph_", "ls_", "lc_", "keel_", "checkpoint_")
 """Keys of a checkpoint's metadata that are not from the caller's config."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be replayed, and how; see `KeelSaver.replay`."""
-
-    source: str
-    start: str | None
-    config: Mapping[str, Any]
-    configurable: Mapping[str, Any]
-    inputs: Sequence[Any] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    allow_tools: Collection[str] = ()
-    ignore: Collection[str] = ()
-    limit: int = 100
-    keep: bool = False
-    on_step: Callable[[int], object] | None = None
-
-
-def ordered(
-    config: Mapping[str, Any],
-    configurable: Mapping[str, Any] | None,
-    inputs: Sequence[Any],
-    options: Mapping[str, Any],
-    allow_tools: Collection[str],
-    ignore: Collection[str],
-    limit: int,
-    keep: bool,
-    on_step: Callable[[int], object] | None,
-) -> Order:
-    """Return what a caller wants, checked.
-
-    Raises:
-        InvalidInput: It cannot be meant so.
-        InvalidConfig: The config names no usable thread.
-    """
-    address = address_of(config)
-    if address.checkpoint_ns:
-        raise InvalidInput(f"a root graph is replayed, with its subgraphs; not {address.checkpoint_ns!r} alone")
-    if not isinstance(limit, int) or limit < 1:
-        raise InvalidInput(f"limit={limit!r}: use a whole number above 0")
-    if isinstance(inputs, (str, Mapping)):
-        raise InvalidInput("inputs is a list: what each run was given")
-    wanted = {name: value for name, value in config["configurable"].items() if name not in _ADDRESS}
-    return Order(
-        source=address.thread_id,
-        start=address.checkpoint_id,
-        config={name: value for name, value in config.items() if name not in ("configurable", "run_id")},
-        configurable={**wanted, **(configurable or {})},
-        inputs=inputs,
-        options=options,
-        allow_tools=texts_of(allow_tools, "tool"),
-        ignore=texts_of(ignore, "channel"),
-        limit=limit,
-        keep=keep,
-        on_step=on_step,
-    )
 
 
 class _Ended(Exception):
@@ -116,19 +64,26 @@ class Replayer:
         codec: How values are written.
         graph: The graph, on a saver over `core`.
         order: What is to be replayed.
+        captures: Whether calls of models are recorded here.
     """
 
-    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, graph: Any, order: Order) -> None:
+    def __init__(
+        self, core: Checkpoints[Any, Any], codec: Codec, graph: Any, order: Order, captures: bool = True
+    ) -> None:
         self._core = core
         self._codec = codec
         self._graph = graph
         self._order = order
+        self._captures = captures
         self._fork = Fork(core, codec, f"replay-{token_hex(16)}")
         self._held = Held(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
         self._comparison = Comparison(lambda value: codec.encode([value]), order.limit)
+        self._versions = Versions(core, codec)
         self._inputs = iter(order.inputs)
         self._found: list[Difference] = []
-        self._steps: list[int] = []
+        self._told: Collection[tuple[str, str, str]] = ()
+        self._compared: list[tuple[Moment, str]] = []
+        self._is_past = self._is_through = False
         self._made: dict[str, str] = {}
         self._tried: set[str] = set()
         self._retried: set[str] = set()
@@ -148,7 +103,7 @@ class Replayer:
         try:
             yield from self._begin()
             self._calls = yield from self._recorded_calls()
-            self._bound = agreed([call for call in self._calls if call.error is None])
+            self._bound = self._bindings()
             yield from self._follow()
             result = yield from self._result()
             is_kept = self._order.keep
@@ -167,7 +122,7 @@ class Replayer:
         if not (is_whole or is_given):
             yield from self._fork.begin_at(self._was, self._left.pop(0))
             self._made[first.id] = first.id
-        if not self._left:
+        if not self._left and not unfinished.outcomes(self._was, first.id):
             self._ended = f"nothing was recorded after step {first.step}"
 
     def _recorded_calls(self) -> Plan[Any, Any, list[ModelCall]]:
@@ -176,11 +131,11 @@ class Replayer:
         kept, left = {moment.id for moment in self._trunk}, {moment.id for moment in self._left}
         return [call for call in calls if self._is_on(call, kept, left)]
 
-    def _handed(self) -> dict[str, Any]:
-        """Return the recorded parameters that the models were handed: no caller has asked for another value."""
-        asked = dict(pair for moment in self._trunk for pair in _of_the_caller(moment.metadata))
-        asked.update(self._order.configurable)
-        return {name: value for name, value in self._bound.items() if asked.get(name, value) == value}
+    def _bindings(self) -> dict[str, Any]:
+        """Return the recorded parameters that models are handed by the config."""
+        recorded = agreed([call for call in self._calls if call.error is None])
+        wanted = recorded.keys() if self._order.bind else declared(self._graph)
+        return {name: value for name, value in recorded.items() if name in wanted}
 
     def _step_of(self, call: CallRecord) -> int | None:
         step = self._was.root_step(call.checkpoint_ns, call.checkpoint_id)
@@ -208,6 +163,8 @@ class Replayer:
                 else:
                     played = yield (yield from self._next(moment))
                     yield from self._take(moment, played)
+            if not self._left and not self._ended:
+                yield from self._go_past(self._trunk[-1])
         except _Ended as ended:
             self._ended = str(ended)
         except _Differs as differs:
@@ -227,6 +184,20 @@ class Replayer:
         parent = self._made.get(str(moment.parent))
         made = yield from self._fork.carry(moment, parent)
         yield from self._compare(self._left.pop(0), made)
+
+    def _go_past(self, head: Moment) -> Steps:
+        """Have the runs that went on from the head go on here, until a step is made that is not recorded."""
+        # The run that made the head goes on by itself; but where that waits before a node, another one has.
+        may_resume = bool(unfinished.outcomes(self._was, head.id))
+        while not self._is_past:
+            asked = yield from self._fork.pending()
+            given = self._recall.answers(head, asked) if asked else self._recall.commanded(head)
+            if given is None and (asked or self._error or not may_resume):
+                break
+            may_resume = may_resume and given is not None
+            beyond = replace(head, step=head.step + 1)
+            yield from self._take(beyond, (yield self._play(beyond, given, None)))
+        self._is_through = True
 
     def _next(self, moment: Moment) -> Plan[Any, Any, Play]:
         """Return the run that makes a checkpoint, and those after it that were made by the same one."""
@@ -290,22 +261,24 @@ class Replayer:
         )
 
     def _until(self) -> int:
-        last = self._left[0].step
+        """Return the last step that a run is to make: of the last one, a step that is not recorded."""
+        last = self._left[0].step if self._left else self._trunk[-1].step
         for moment in self._left[1:]:
             if (moment.source, moment.step) != ("loop", last + 1):
-                break
+                return last
             last = moment.step
-        return last
+        return last + 1
 
     def _config(self, moment: Moment, addressed: str | None) -> Mapping[str, Any]:
-        """Return the config of a run: the recorded parameters, what the original was run with, the caller's own."""
-        own = dict(_of_the_caller(moment.metadata))
-        values = {**self._bound, **own, **self._order.configurable}
+        """Return the config of a run: the recorded parameters, and the caller's own."""
+        values = {**self._bound, **self._order.configurable}
         values = {name: value for name, value in values.items() if value is not None}
         values["thread_id"] = self._fork.thread_id
         if addressed is not None:
             values["checkpoint_id"] = addressed
-        ours = {"metadata": own, "callbacks": [self._held]}
+        # The limit that the original ran with is not recorded; `until` is one.
+        limit = self._trunk[-1].step + 25
+        ours = {"metadata": dict(_of_the_caller(moment.metadata)), "callbacks": [self._held], "recursion_limit": limit}
         config = merge_configs(ours, self._order.config)  # type: ignore[arg-type]
         return {**config, "configurable": values}
 
@@ -314,12 +287,15 @@ class Replayer:
     def _take(self, moment: Moment, played: Played) -> Steps:
         for step, made in played.made:
             self._fork.head = made
+            self._is_past = not self._left
             if self._left and self._left[0].step == step:
                 yield from self._compare(self._left.pop(0), made)
         if self._held.refused:
             self._refuse(self._held.refused[0])
         if played.error is not None and not self._may_try_again():
             self._error = played.error
+            if not self._left:
+                return  # what has failed is past the head
             text = f"{type(played.error).__name__}: {played.error}"
             raise _Differs(Difference(self._held.step, "error", "none", shown(text)))
 
@@ -341,30 +317,64 @@ class Replayer:
 
     def _compare(self, moment: Moment, made: str) -> Steps:
         self._made[moment.id] = made
-        self._steps.append(moment.step)
-        was = yield from values_at(self._core, self._codec, self._order.source, moment.id)
-        now = yield from values_at(self._core, self._codec, self._fork.thread_id, made)
-        states = (state_of(values, self._order.ignore) for values in (was, now))
-        self._found += self._comparison.differences(moment.step, *states)
+        self._compared.append((moment, made))
+        pair = yield from self._versions.next(moment.address, Address(self._fork.thread_id, "", made))
+        was, now = (state_of(values, self._order.ignore) for values in (pair.was, pair.now))
+        found = self._comparison.differences(moment.step, was, now, pair.starts)
+        # What differed in the step before already has been told.
+        told = {(each.field, each.recorded, each.replayed): each for each in found}
+        self._found += [each for key, each in told.items() if key not in self._told]
+        self._told = told.keys()
 
     def _result(self) -> Plan[Any, Any, Replay]:
         calls = yield from self._fork.calls(self._old)
         now: History = yield from read_history(self._core, self._codec, self._fork.thread_id)
-        led = [call for call in calls if call.checkpoint_id is not None]
-        steps = sorted(set(self._steps))
-        found = differences_of(steps, (self._was, self._calls), (now, led))
+        found, uncompared = self._differences_of_calls(now, calls)
         found += [Difference(v.step, f"tool {v.tool}.version", v.recorded, v.now) for v in self._held.versions]
-        found = sorted([*found, *self._found], key=lambda each: each.step)
+        found = sorted([*found, *self._found, *self._differences_of_tasks(now)], key=lambda each: each.step)
         return Replay(
             source=self._order.source,
             thread_id=self._fork.thread_id if self._order.keep else None,
-            steps=len(self._steps),
+            steps=len(self._compared),
             differences=tuple(found[: self._order.limit]),
-            ended=self._ended,
+            ended=self._ended or self._by_a_cache(calls),
             calls=tuple(calls),
-            unbound=not_taken(self._handed(), [call for call in calls if call.error is None]),
+            uncompared=tuple(uncompared),
             error=self._error,
         )
+
+    def _differences_of_calls(self, now: History, calls: Sequence[ModelCall]) -> tuple[list[Difference], list[int]]:
+        run_of, again, run, last = dict[int, int](), set[int](), 0, 0
+        for moment, made in self._compared:
+            run += (moment.source, moment.step - 1) != ("loop", last)
+            run_of[moment.step], last = run, moment.step
+            if self._was.was_left(moment.parent) or now.was_left(getattr(now.root(made), "parent", None)):
+                again.add(moment.step)
+        led = [call for call in calls if call.checkpoint_id is not None]
+        compared = Compared(dict(sorted(run_of.items())), again, self._captures)
+        return differences_of(compared, (self._was, self._calls), (now, led))
+
+    def _differences_of_tasks(self, now: History) -> Iterator[Difference]:
+        """Compare what was asked, and what tasks of the step past the head have left."""
+        compare = partial(unfinished.differences, self._comparison)
+        for moment in [moment for moment in self._trunk if moment.id in self._made]:
+            places = (self._was, moment.id), (now, self._made[moment.id])
+            if moment is not self._trunk[-1]:
+                yield from compare(moment.step + 1, *unfinished.common(*starmap(unfinished.questions, places)))
+            elif self._is_through:
+                was, its = starmap(unfinished.outcomes, places)
+                yield from compare(moment.step + 1, was, its) if was else ()
+                if not was and (its or self._is_past or self._error):
+                    self._ended = f"the record does not say what became of step {moment.step + 1}"
+
+    def _by_a_cache(self, calls: Sequence[ModelCall]) -> str | None:
+        for call in calls:
+            if call.cached:
+                where = f"the call of a model in node {call.node!r}, step {call.step}"
+                return f"{where}, was answered by LangChain's cache: switch it off, set_llm_cache(None)"
+        for name in cached_subgraphs(self._graph):
+            return f"the node cache of subgraph {name!r} may have answered: compile it without"
+        return None
 
 
 def _of_the_caller(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

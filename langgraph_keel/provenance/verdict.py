@@ -20,7 +20,7 @@ class Replay:
         differences: What is not as it was recorded, in the order of the steps; in a step causes come first.
         ended: Why the comparison ended before the record did; `None` if it did not.
         calls: The replay's own calls of models.
-        unbound: The recorded parameters that were handed to the models by the config, and not taken.
+        uncompared: The steps whose calls of models were not compared, for nobody has recorded them.
         error: What the graph has raised in the replay.
     """
 
@@ -30,12 +30,12 @@ class Replay:
     differences: tuple[Difference, ...]
     ended: str | None = None
     calls: tuple[ModelCall, ...] = field(default=(), repr=False)
-    unbound: tuple[str, ...] = ()
+    uncompared: tuple[int, ...] = ()
     error: Exception | None = field(default=None, repr=False, compare=False)
 
     @property
     def same(self) -> bool:
-        """Whether everything that was recorded was compared, and nothing differs."""
+        """Whether all recorded steps were compared, also one that failed or asks in the end, and nothing differs."""
         return not self.differences and self.ended is None
 
     def __bool__(self) -> bool:
@@ -60,9 +60,14 @@ class Replay:
     def _notes(self) -> list[str]:
         return [
             *([f"It ends here: {self.ended}"] if self.ended else []),
-            *([f"Not taken by the models: {', '.join(self.unbound)}"] if self.unbound else []),
+            *([f"Calls of models not compared, for none are recorded: {self._steps}"] if self.uncompared else []),
             *([f"Kept as thread {self.thread_id!r}"] if self.thread_id else []),
         ]
+
+    @property
+    def _steps(self) -> str:
+        numbers = ", ".join(map(str, self.uncompared[:10]))
+        return f"step {numbers}{', ...' if len(self.uncompared) > 10 else ''}"
 
     def __str__(self) -> str:
         """Say it in plain text: the verdict, a line for each difference, and what else there is to know."""
