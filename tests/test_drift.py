@@ -48,7 +48,7 @@ class World:
     def builder(self) -> StateGraph[MessagesState]:
         builder = StateGraph(MessagesState)
         for name, node in {"first": lambda state: None, "model": self.answer, "act": self.act}.items():
-            builder.add_node(name, node)  # type: ignore[arg-type]
+            builder.add_node(name, node)
         builder.add_edge(START, "first")
         builder.add_edge("first", "model")
         builder.add_edge("model", "act")

@@ -108,7 +108,7 @@ def test_files_are_told_apart_by_their_ids() -> None:
         def node(state: MessagesState, content: Any = content) -> None:
             FakeListChatModel(responses=["hi"]).invoke([HumanMessage(content)])
 
-        builder = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")  # type: ignore[arg-type]
+        builder = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node")
         builder.compile(checkpointer=saver).invoke(HELLO, CONFIG)
         hashes.add(saver.provenance(CONFIG)[0].prompt_hash)
     assert len(hashes) == 2
