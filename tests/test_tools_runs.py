@@ -34,6 +34,7 @@ from tool_children import (
     said_by_tools,
     three_tools,
 )
+from tool_graphs import BACKENDS
 
 from langgraph_keel import KeelSaver, ToolOutcomeUnknown
 from langgraph_keel.tools import ToolCache, ToolPolicy
@@ -70,7 +71,7 @@ class Scene:
         return [(lines[f"begin {tool}"], lines[f"end {tool}"]) for tool in tools]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=BACKENDS)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as saver:
@@ -140,7 +141,6 @@ async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, 
     assert scene.ran("fast", "asking", "slow") == [(1, 1)] * 3
 
 
-@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 @durabilities
 @faces
 def test_killed_after_the_answer_was_used(

@@ -44,6 +44,8 @@ SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 
 _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
+_PATIENCE = 30.0
+"""Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
 _STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
 
 _log = logging.getLogger(__name__)
@@ -253,7 +255,9 @@ class Commits:
         """Commit runs as they are due, until none is left."""
         while (planned := self._first()) is not None:
             thread_id, due = planned
-            wait = _QUIET if thread_id in self._storing else due - monotonic()
+            wait = due - monotonic()
+            if thread_id in self._storing and wait > -_PATIENCE:
+                wait = max(wait, _QUIET)
             if wait > 0:
                 sleep(wait)  # and look again: the next run may have begun
             else:
