@@ -47,8 +47,7 @@ def put(
 ) -> None:
     """Store a line as a saver would, and say so. Without values, the run is over."""
     address, metadata = Address(thread, ns), {"source": "loop", "step": step, **more}
-    commits.before_put(address, metadata)
-    if commits.is_due(thread):
+    if commits.must_commit_before_put(address, metadata):
         commits.commit(thread)
     append(root, thread, step)
     commits.put(address, {"id": f"c{step}", "channel_values": values or {}}, metadata)
@@ -57,8 +56,7 @@ def put(
 def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels: str, ns: str = "") -> None:
     """Store what a task has written, as a saver would, and say so."""
     address = Address(thread, ns, checkpoint)
-    commits.before_writes(address, channels)
-    if commits.is_due(thread):
+    if commits.must_commit_before_writes(address, channels):
         commits.commit(thread)
     append(root, thread)
     commits.put_writes(address, channels)
@@ -147,6 +145,16 @@ def test_what_a_run_left_is_committed_before_the_next_one(repository: Repository
     assert repository("show", f"HEAD:./{log_of(root, 'a').relative_to(repository.path)}") == LINE % 1
     put(commits, root, "a", 3)
     assert repository.titles(expected=2)[1:] == ["thread a: step 3 (loop)"]
+
+
+def test_all_that_begins_a_run_waits_for_what_the_last_one_left(repository: Repository, root: Path) -> None:
+    """A put that another had waited for went ahead, and its run lost its name, or the one before its commit."""
+    commits = Commits(root)
+    put(commits, root, "t", 0)
+    begins = Address("t", ""), {"source": "loop", "step": 1}
+    assert all(commits.must_commit_before_put(*begins) for _ in range(2))
+    commits.commit("t")
+    assert not commits.must_commit_before_put(*begins)
 
 
 def test_a_run_that_follows_at_once_is_not_committed_half_way(repository: Repository, root: Path) -> None:

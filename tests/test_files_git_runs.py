@@ -89,7 +89,7 @@ def nested(*nodes: Node) -> StateGraph[State]:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     isolate(monkeypatch)
     # On a machine that is busy, LangGraph may store the last writes of a run later than the usual wait.
-    monkeypatch.setattr(git, "_QUIET", 0.8)
+    monkeypatch.setattr(git, "_QUIET", 2.5)
     return Repository.made(tmp_path)
 
 
@@ -161,6 +161,17 @@ def test_no_commit_comes_before_what_a_slow_disk_still_stores(
         go_on.set()
     assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
     assert repository("status", "--short") == ""
+
+
+def test_what_nobody_stores_any_more_is_not_waited_for(
+    repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child that is forked while another thread stores has its note, and never hears that it is over."""
+    monkeypatch.setattr(git, "_PATIENCE", 0.2)
+    core: Any = saver._backend.checkpoints
+    with core._commits.storing("t"):
+        saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
+        assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

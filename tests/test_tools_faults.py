@@ -15,6 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from process_children import exit_code, forked
+from test_tools_runs import late_at_first
 from tool_graphs import (
     ASKED,
     FACES,
@@ -107,8 +108,13 @@ def late(config: Any) -> str:
 
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("turn", [("slow", "quick"), ("quick", "slow")], ids=lambda turn: f"{turn[0]} first")
-async def test_approvals_of_two_tools_are_not_exchanged(face: str, turn: tuple[str, str]) -> None:
+@pytest.mark.parametrize("is_store_late", [False, True], ids=["", "late store"])
+async def test_approvals_of_two_tools_are_not_exchanged(
+    monkeypatch: pytest.MonkeyPatch, face: str, turn: tuple[str, str], is_store_late: bool
+) -> None:
     """The ledger must not change the order in which the tools of a step ask; LangGraph counts on it."""
+    if is_store_late:
+        late_at_first(monkeypatch, "settle")
     with ToolCache(MemorySaver(), {"slow": ToolPolicy(scope=late)}) as cache:
         graph = tool_graph(cache, two_askers(), [calls(*((name, {"what": "it"}, f"call-{name}") for name in turn))])
         result = await run(graph, face, hello(), thread("1"))

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,9 +35,12 @@ from tool_children import (
     said_by_tools,
     three_tools,
 )
+from tool_graphs import BACKENDS
 
 from langgraph_keel import KeelSaver, ToolOutcomeUnknown
+from langgraph_keel.core.ledger import Ledger
 from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel.tools.flow import Pause
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ALL_SAID = ("fast did it", "quick did it", "slow did it")
@@ -70,7 +74,7 @@ class Scene:
         return [(lines[f"begin {tool}"], lines[f"end {tool}"]) for tool in tools]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=BACKENDS)
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as saver:
@@ -140,7 +144,6 @@ async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, 
     assert scene.ran("fast", "asking", "slow") == [(1, 1)] * 3
 
 
-@pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 @durabilities
 @faces
 def test_killed_after_the_answer_was_used(
@@ -246,12 +249,24 @@ def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
     return scope
 
 
+def late_at_first(monkeypatch: pytest.MonkeyPatch, trip: str) -> None:
+    """Let the store be slow to answer the first trip of a kind: what is sent first may be answered last."""
+    sent, turn = getattr(Ledger, trip), count()
+
+    def late(*given: Any) -> Any:
+        yield Pause(0 if next(turn) else 0.2)
+        return (yield from sent(*given))
+
+    monkeypatch.setattr(Ledger, trip, late)
+
+
 @pytest.mark.parametrize("is_asked_late", [True, False], ids=["late", "as-it-comes"])
 @faces
 async def test_an_answer_about_one_call_is_not_taken_for_another(
-    scene: Scene, is_async: bool, is_asked_late: bool
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, is_async: bool, is_asked_late: bool
 ) -> None:
     """LangGraph gives the answers of a task to whoever asks first, and the calls of a `ToolNode` are one task."""
+    late_at_first(monkeypatch, "note_doubt")
     late: dict[str, float] = {}
     policies = {name: ToolPolicy(unknown="ask", scope=after(late, name)) for name in ("one", "two")}
     cache = ToolCache(scene.saver, policies)
@@ -266,6 +281,21 @@ async def test_an_answer_about_one_call_is_not_taken_for_another(
     late[asked] = 0.2 if is_asked_late else 0
     await invoke(is_async, graph, Command(resume="retry"))
     assert {tool for tool in policies if scene.outside.lines()[f"begin {tool}"] > 1} <= {asked}
+
+
+@pytest.mark.parametrize("unknown", ["raise", "ask"])
+def test_a_question_lets_the_others_of_its_step_end(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, unknown: Literal["raise", "ask"]
+) -> None:
+    """A question ends the run of an async graph, and its loop with it: what still ran would be in doubt."""
+    cache = scene.cache(unknown)
+    graph = node_graph(cache, [asking(scene.outside), acting("slow", scene.outside, SLOW)])
+    late_at_first(monkeypatch, "settle")
+    assert asyncio.run(graph.ainvoke(first_input(), CONFIG))["__interrupt__"][0].value == {"may I": "it"}
+    assert scene.ran("slow") == [(1, 1)]
+    assert scene.states() == {"asking": "waiting", "slow": "done"}
+    asyncio.run(graph.ainvoke(Command(resume="yes"), CONFIG))
+    assert scene.ran("asking", "slow") == [(1, 1), (1, 1)]
 
 
 # -- an error ----------------------------------------------------------------------------------------------------------

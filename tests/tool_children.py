@@ -267,10 +267,16 @@ def _input(state: StateSnapshot, answer: Any) -> Any:
     Not by `state.next`: it is empty, too, where the last task has left its writes and no checkpoint yet.
     """
     if answer is not None and state.interrupts:
-        return Command(resume={question.id: answer for question in state.interrupts})
+        return Command(resume={question.id: _answer_to(question.value, answer) for question in state.interrupts})
     if state.created_at is None:
         return first_input()
     return DONE if is_finished(state) else None
+
+
+def _answer_to(question: Any, answer: Any) -> Any:
+    """A word; or, where a call was in doubt before, as the question wants it: with the attempt that is meant."""
+    is_again = isinstance(question, dict) and "problem" in question
+    return {"decision": answer, "attempt": question["attempt"]} if is_again else answer
 
 
 def is_finished(state: StateSnapshot) -> bool:

@@ -15,31 +15,17 @@ from langgraph_keel.core.address import address_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Address, Batch, Graph, NewEntry, Outcome, Run
+from langgraph_keel.core.records import Graph, Run
 from langgraph_keel.files.git import Commits
 from langgraph_keel.files.requests import Work
 from langgraph_keel.files.store import FileStore
 
 
 class CommittingStore(FileStore):
-    """A store that commits: what a run has left before the next one begins, and every removal and copy."""
+    """A store that commits every removal and copy."""
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
-
-    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
-        """See `Store.write_entry`."""
-        yield from self._commit_run(new.address.thread_id)
-        return (yield from super().write_entry(new))
-
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
-        """See `Store.write_batch`."""
-        yield from self._commit_run(address.thread_id)
-        yield from super().write_batch(address, batch)
-
-    def _commit_run(self, thread_id: str) -> Plan[Work, Any, None]:
-        if self._commits.is_due(thread_id):
-            yield Work(lambda _: self._commits.commit(thread_id))
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
@@ -68,6 +54,8 @@ class CommittingStore(FileStore):
 class Committing(Checkpoints[Work, Any]):
     """The saver's plans, which tell `Commits` of every checkpoint and of every task's writes.
 
+    What a run has left is committed before the next one stores anything.
+
     Args:
         plain: The plans of a saver that was just made.
         commits: Whom to tell.
@@ -82,7 +70,8 @@ class Committing(Checkpoints[Work, Any]):
     ) -> Plan[Work, Any, RunnableConfig]:
         """See `Checkpoints.put`."""
         address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
-        self._commits.before_put(address, about)
+        if self._commits.must_commit_before_put(address, about):
+            yield self._commit(address.thread_id)
         with self._commits.storing(address.thread_id):
             stored = yield from super().put(codec, config, checkpoint, metadata)
             self._commits.put(address, checkpoint, about)
@@ -98,7 +87,11 @@ class Committing(Checkpoints[Work, Any]):
     ) -> Plan[Work, Any, None]:
         """See `Checkpoints.put_writes`."""
         address, channels = address_of(config), [channel for channel, _ in writes]
-        self._commits.before_writes(address, channels)
+        if self._commits.must_commit_before_writes(address, channels):
+            yield self._commit(address.thread_id)
         with self._commits.storing(address.thread_id):
             yield from super().put_writes(codec, config, writes, task_id, task_path)
             self._commits.put_writes(address, channels)
+
+    def _commit(self, thread_id: str) -> Work:
+        return Work(lambda _: self._commits.commit(thread_id))

@@ -44,6 +44,8 @@ SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 
 _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
+_PATIENCE = 30.0
+"""Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
 _STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
 
 _log = logging.getLogger(__name__)
@@ -78,7 +80,6 @@ class _Run:
         stopped_at: The checkpoint of which a task asked or failed; it may be put after that.
         stopped_by: Which of both.
         due: When to commit it, on the clock of `monotonic`; `None` while it runs, or is committed.
-        is_next: Whether to commit it before anything more is stored.
     """
 
     checkpoint_id: str = ""
@@ -90,7 +91,6 @@ class _Run:
     stopped_by: str = ""
     is_committed: bool = True
     due: float | None = None
-    is_next: bool = False
 
     def put(self, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.checkpoint_id = str(checkpoint["id"])
@@ -151,19 +151,26 @@ class Commits:
         self._is_closing = False
         self._turn = Lock()  # of git; taken before the other
 
-    def before_put(self, address: Address, metadata: Mapping[str, Any]) -> None:
-        """Note that a checkpoint is about to be put: if it begins a run, `commit` is due for what the last one left."""
-        run = self._runs.get(address.thread_id)
-        if run and run.checkpoint_id and not address.checkpoint_ns:
+    def must_commit_before_put(self, address: Address, metadata: Mapping[str, Any]) -> bool:
+        """Return whether `commit` must come before a checkpoint is put: it begins a run, and the last left some."""
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run is None or not run.checkpoint_id or address.checkpoint_ns:
+                return False
             # What came after the commit of a run (a last task's writes) is left for the next one's.
             begins = run.has_stopped or metadata.get("source") == "input"
-            run.is_next = begins and not (run.is_committed and self._busy_with is not run)
+            return begins and self._is_left(run)
 
-    def before_writes(self, address: Address, channels: Sequence[str]) -> None:
-        """Note that a task's writes are about to be put: if they answer a question, `commit` is due for that."""
-        run = self._runs.get(address.thread_id)
-        if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
-            run.is_next = not (run.is_committed and self._busy_with is not run)
+    def must_commit_before_writes(self, address: Address, channels: Sequence[str]) -> bool:
+        """Return whether `commit` must come before a task's writes are put: they answer a question, which is left."""
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run is None or address.checkpoint_ns:
+                return False
+            return run.is_answered(address.checkpoint_id, channels) and self._is_left(run)
+
+    def _is_left(self, run: _Run) -> bool:
+        return not run.is_committed or self._busy_with is run
 
     @contextmanager
     def storing(self, thread_id: str) -> Iterator[None]:
@@ -175,14 +182,6 @@ class Commits:
         finally:
             with self._notes:
                 self._storing -= Counter([thread_id])
-
-    def is_due(self, thread_id: str) -> bool:
-        """Return, once, whether `commit` must be called before anything more is stored of a thread."""
-        run = self._runs.get(thread_id)
-        if run is None or not run.is_next:
-            return False
-        run.is_next = False
-        return True
 
     def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
         """Commit what is new of a thread, or only if its time has come; return whether git had nothing against it."""
@@ -201,9 +200,8 @@ class Commits:
                 run.is_committed = run.is_committed and done
                 if run.is_over and run.is_committed:
                     del self._runs[thread_id]
-                elif (
-                    run.is_over and done
-                ):  # writes of its last task came meanwhile: no run, and no commit, of their own
+                elif run.is_over and done:
+                    # Writes of its last task came meanwhile: no run, and no commit, of their own.
                     self._runs[thread_id] = _Run(is_committed=False)
             return done
 
@@ -253,7 +251,9 @@ class Commits:
         """Commit runs as they are due, until none is left."""
         while (planned := self._first()) is not None:
             thread_id, due = planned
-            wait = _QUIET if thread_id in self._storing else due - monotonic()
+            wait = due - monotonic()
+            if thread_id in self._storing and wait > -_PATIENCE:
+                wait = max(wait, _QUIET)
             if wait > 0:
                 sleep(wait)  # and look again: the next run may have begun
             else:

@@ -222,6 +222,22 @@ class Flow:
         if call.ticket.outer is None:
             yield from self._wait_for(lambda: not self._running.is_any(*where))
 
+    def _wait_to_ask(self, call: Call, asks: int) -> Plan[Any, Any, None]:
+        """Raise the questions of an async step in the order of their numbers: the first that is raised is shown.
+
+        What the store answers first would be raised first, and its answer be given to the call that asked first.
+        """
+        turns = call.ticket.turns
+        if not self._by_time:
+            return
+        self._running.end(call.ticket)
+        if asks > 1:
+            return (yield from self._wait_for(lambda: turns.is_shown))
+        try:
+            yield from self._let_others_end(call)  # the question ends the run
+        finally:
+            turns.is_shown = True
+
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Verdict]:
         now = self._clock()
         record = replace(call.record, started_at=now, until=now + self._lease)
@@ -248,6 +264,7 @@ class Flow:
         except GraphInterrupt:
             asks = call.ticket.turns.ask(call.ticket, self._by_time)
             yield from self._give_up(claim, WAITING, answers=answers.used, taken=_taken(call), asks=asks)
+            yield from self._wait_to_ask(call, asks)
             raise
         except GraphBubbleUp as error:
             # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
@@ -350,6 +367,7 @@ class Flow:
             asks = call.ticket.turns.ask(call.ticket, self._by_time)
             noted = replace(ours, state=UNKNOWN, decisions=answers.used, taken=_taken(call), asks=asks)
             yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, noted)
+            yield from self._wait_to_ask(call, asks)
             raise
         if decision == "retry":
             return replace(call, record=replace(call.record, decisions=answers.used, taken=_taken(call))), None

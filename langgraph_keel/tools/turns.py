@@ -80,9 +80,13 @@ class Turns:
 
     Args:
         used: The places, in LangGraph's list of answers, that are known to be used by any call of the task.
+
+    Attributes:
+        is_shown: Whether the first question was raised.
     """
 
     def __init__(self, used: set[int] | None = None) -> None:
+        self.is_shown = False
         self.used: set[int] = set() if used is None else used
         self._lock = Lock()
         self._unknown: list[Ticket] = []
