@@ -39,9 +39,16 @@ class Told(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.calls: list[Began] = []
+        self._looks: dict[str, Any] = {}
+
+    def look(self) -> None:
+        """Note what the graph says to a first step: LangGraph says nothing to the others of its task."""
+        config: Any = var_child_runnable_config.get()
+        self._looks[config["metadata"]["langgraph_checkpoint_ns"]] = config
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any) -> None:
-        config: Any = var_child_runnable_config.get() or {}
+        looked = self._looks.get((more.get("metadata") or {}).get("langgraph_checkpoint_ns", ""))
+        config: Any = looked or var_child_runnable_config.get() or {}
         values, metadata = config.get("configurable") or {}, config.get("metadata") or {}
         info = getattr(values.get("__pregel_runtime"), "execution_info", None)
         self.calls.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from langgraph.graph import START
 from provenance_runs import ASK, Scene, a_run, both, calling, graph_of
 
 
@@ -67,3 +68,46 @@ async def subgraphs_called_in_one_node(scene: Scene) -> None:
         return {"said": [str(len([await sub.ainvoke(state) for sub in subs]))]}
 
     await around(scene, both(node, anode))
+
+
+def piped(scene: Scene) -> Any:
+    """A node that is a sequence: its model runs outside of the context of its task."""
+
+    def ask(state: Any) -> Any:
+        scene.told.look()
+        return ASK
+
+    async def aask(state: Any) -> Any:
+        return ask(state)
+
+    def said(answer: Any) -> Any:
+        return {"said": [str(answer.content)]}
+
+    return both(ask, aask) | scene.model() | said
+
+
+@a_run
+async def sequences(scene: Scene) -> None:
+    await around(scene, piped(scene))
+
+
+@a_run
+async def sequences_in_subgraphs(scene: Scene) -> None:
+    inner = graph_of(("x", piped(scene)), ("y", calling(scene.model())), ("z", piped(scene))).compile()
+    await around(scene, inner)
+
+
+@a_run
+async def sequences_at_once(scene: Scene) -> None:
+    builder = graph_of(("a", piped(scene)))
+    for name in ("b", "c"):
+        builder.add_node(name, piped(scene))
+        builder.add_edge(START, name)
+    await scene.run(builder.compile(checkpointer=scene.saver))
+
+
+@a_run
+async def sequences_not_stored(scene: Scene) -> None:
+    if scene.durability == "sync":
+        scene.durability = "async"
+    await around(scene, graph_of(("x", piped(scene))).compile(checkpointer=False))

@@ -13,9 +13,9 @@ from secrets import token_hex
 from threading import Thread
 from typing import Any
 
-import provenance_graphs  # noqa: F401 - these two fill RUNS
-import provenance_nested  # noqa: F401
+import provenance_graphs  # noqa: F401 - it fills RUNS
 import pytest
+from provenance_nested import piped
 from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
 from savers import SAVERS, needing
 
@@ -100,6 +100,29 @@ async def test_two_runs_that_continue_one_checkpoint() -> None:
         records = await scene.records()
         assert sorted(call.id for call in records) == sorted(scene.told.ids)
         assert all(call.checkpoint_id for call in records)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_sequence_in_a_graph_without_a_saver_is_not_recorded(face: str) -> None:
+    """All it tells is the name of its thread, which a graph with a saver may have, too."""
+    with MemorySaver() as saver:
+        scene, unseen = Scene(saver, face, "sync", "t"), Scene(saver, face, "sync", "t")
+        graph = scene.compiled(("a", piped(scene)))
+        await scene.run(graph)
+        await unseen.run(graph_of(("a", piped(unseen))).compile(), durability=None)
+        await scene.run(graph)
+        assert len(await scene.check()) == 2
+
+
+async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
+    """It does not know its run, only its task: whichever run writes that has called."""
+    with MemorySaver() as saver:
+        scene = Scene(saver, "async", "sync", "t")
+        graph = scene.compiled(("a", piped(scene)))
+        await scene.run(graph)
+        await gather(scene.run(graph), scene.run(graph), return_exceptions=True)
+        records = await scene.records()
+        assert sorted(call.id for call in records) == sorted(scene.told.ids)
 
 
 def test_a_thread_without_the_context_is_not_recorded() -> None:

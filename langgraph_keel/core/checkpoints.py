@@ -171,6 +171,8 @@ class Checkpoints(Generic[Q, R]):
     def get_tuple(self, codec: Codec, config: Mapping[str, Any]) -> Plan[Q, R, CheckpointTuple | None]:
         """Read one checkpoint; see `KeelSaver.get_tuple`."""
         address = address_of(config)
+        if self.recorder:
+            self.recorder.saw(address.thread_id, run_of(config))
         found = yield from self.store.read_entry(address)
         if found is None:
             return None

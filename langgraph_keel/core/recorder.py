@@ -11,6 +11,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
@@ -35,6 +36,7 @@ REFUSED = DriftDetected.__name__
 NOTHING = Known()
 
 _recorders: WeakSet[Recorder] = WeakSet()
+_moments = count(1)
 
 
 def _after_fork() -> None:
@@ -99,6 +101,7 @@ class Recorder:
         self._known: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
         self._of_runs: OrderedDict[int, tuple[object, Known]] = OrderedDict()
         self._unfinished: OrderedDict[Address, list[Record]] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[int, object]] = OrderedDict()
 
     def forget_thread(self, thread_id: str, gone: Collection[str | None] = frozenset()) -> None:
         """Forget what is known of a thread, or what waits of some checkpoints of it, that are deleted."""
@@ -136,6 +139,17 @@ class Recorder:
         """Return the records of a thread that stand nowhere yet."""
         return unpacked_all(self.waits.unstored(thread_id))
 
+    def saw(self, thread_id: str, run: object) -> None:
+        """Note that a run of a thread has read or put something; `None` is no run."""
+        if run is not None and self.captures:
+            with self._lock:
+                self._seen[thread_id] = next(_moments), run
+                _trim(self._seen, thread_id, THREADS)
+
+    def seen(self, thread_id: str) -> tuple[int, object]:
+        """Return when a run of a thread was last seen, in an order of all savers', and which; 0 if none was."""
+        return self._seen.get(thread_id, (0, None))
+
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
     def of_entry(self, address: Address, parent: str | None, source: object, run: object) -> Account:
@@ -147,6 +161,7 @@ class Recorder:
             source: Its metadata's `source`.
             run: The run that puts it (`waiting.run_of`).
         """
+        self.saw(address.thread_id, run)
         taken = self.waits.of_entry(address, source, run)
         earlier = self._unfinished.get(replace_id(address, parent), ()) if source == "loop" else ()
         headed = {each.record["id"]: each.record for each in taken.headed}
@@ -238,6 +253,13 @@ class Recorder:
                 return self._of_runs[id(run)][1]
             before = [each for each in checkpoints if each < checkpoint_id]
             return checkpoints[max(before)] if before else NOTHING
+
+
+def last_seen(thread_id: str) -> tuple[Recorder, object] | None:
+    """Return the saver on which a thread was last seen to run in this process, and which run that was."""
+    found = [(*recorder.seen(thread_id), recorder) for recorder in list(_recorders)]
+    moment, run, recorder = max(found, key=lambda each: each[0], default=(0, None, None))
+    return (recorder, run) if moment and recorder else None
 
 
 def replace_id(address: Address, checkpoint_id: str | None) -> Address:

@@ -38,6 +38,7 @@ class Captured:
         lineage: Per namespace around the call, the id of the checkpoint that its step began from.
         tasks: The ids of its task and of those around it.
         run: What tells the run from all others; `None` where LangGraph does not.
+        is_guessed: Whether another run may have called: the one that writes the task did.
         is_ended: Whether the call is over, and the record complete.
         is_written: Whether it stands among a task's writes.
         is_headed: Whether it stands in the header of a checkpoint.
@@ -49,6 +50,7 @@ class Captured:
     lineage: Mapping[str, str]
     tasks: Collection[str]
     run: object = None
+    is_guessed: bool = False
     is_ended: bool = True
     is_written: bool = False
     is_headed: bool = False
@@ -156,6 +158,8 @@ class Waiting:
         with self._lock:
             thread = self._threads.get(thread_id)
             group = thread.by_task.get(task_id, {}) if thread else {}
+            for each in group.values():
+                each.run, each.is_guessed = run if each.is_guessed else each.run, False
             return [each for each in group.values() if each.is_ended and each.run is run and not each.is_stored]
 
     def written(self, taken: Iterable[Captured]) -> None:
@@ -174,7 +178,8 @@ class Waiting:
             thread = self._threads.get(address.thread_id)
             group = thread.before(address) if thread else []
         led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
-        left = [] if address.checkpoint_ns else [each for each in group if each.run is not run and not each.is_stored]
+        others = [] if address.checkpoint_ns else [each for each in group if each.run is not run]
+        left = [each for each in others if not each.is_stored and not each.is_guessed]
         return Taken([each for each in led if not each.is_headed], led, left)
 
     def stored(self, address: Address, taken: Taken, run: object) -> None:
@@ -188,7 +193,9 @@ class Waiting:
             for each in (*taken.counted, *taken.strays):
                 self._settle(thread, address, each)
             if not address.checkpoint_ns:  # of other runs, what stands somewhere stays there
-                for each in [e for e in thread.by_ns.get("", {}).values() if e.run is not run and e.is_stored]:
+                for each in [
+                    e for e in thread.by_ns.get("", {}).values() if e.run is not run and (e.is_stored or e.is_guessed)
+                ]:
                     thread.leave(each)
             if not thread.by_ns:
                 del self._threads[address.thread_id]

@@ -33,9 +33,10 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
+from langgraph.checkpoint.base.id import uuid6
 
 from langgraph_keel.core.provenance import record_of
-from langgraph_keel.core.recorder import Recorder
+from langgraph_keel.core.recorder import Recorder, last_seen
 from langgraph_keel.core.waiting import Captured, run_of
 from langgraph_keel.provenance.facts import answer_of, asked_of, prompt_of
 
@@ -60,29 +61,86 @@ class _Begun:
         self.recorder.end(self.captured)
 
 
-def _begun(run_id: UUID) -> _Begun | None:
-    """Return a call where it belongs; `None` outside a graph, and in one whose saver does not record."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a call belongs.
+
+    Attributes:
+        recorder: That of the saver.
+        thread_id: The thread.
+        run: What tells the run from others (`waiting.run_of`).
+        namespace: LangGraph's namespace of the task: nodes, and their tasks, from the outermost on.
+        lineage: Per namespace of a checkpoint around the call, the id of the one its step began from, or a younger one.
+        more: What else a record holds of it.
+        is_guessed: Whether another saver's thread of this name, or another run of it, may have called.
+    """
+
+    recorder: Recorder
+    thread_id: str
+    run: object
+    namespace: str
+    lineage: Mapping[str, str]
+    more: Mapping[str, Any]
+    is_guessed: bool = False
+
+
+def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
+    """Return where a call belongs; `None` outside a graph, and in one whose saver does not record."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     values: Mapping[str, Any] = config.get("configurable") or {}
+    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
+    namespace = metadata.get("langgraph_checkpoint_ns")
+    if isinstance(namespace, str) and namespace != getattr(info, "checkpoint_ns", None):
+        return _place_told(metadata, namespace)
     # LangGraph may run on a shallow copy of the saver; they share the recorder.
     recorder = getattr(values.get("__pregel_checkpointer"), "recorder", None)
-    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
-    if not isinstance(recorder, Recorder) or not recorder.captures or info is None or info.thread_id is None:
+    if not isinstance(recorder, Recorder) or info is None or info.thread_id is None:
         return None
-    segments = [segment.partition(":") for segment in info.checkpoint_ns.split("|")]
+    lineage = values.get("checkpoint_map") or {"": info.checkpoint_id}
+    more = {
+        "task_id": info.task_id,
+        "attempt": info.node_attempt if info.node_attempt > 1 else None,
+        "run_id": None if info.run_id is None else str(info.run_id),
+    }
+    return _Place(recorder, str(info.thread_id), run_of(config), info.checkpoint_ns, lineage, more)
+
+
+def _place_told(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
+    """Return where a call belongs by what LangChain hands on to it.
+
+    Of a sequence that is a node (`prompt | model`), LangGraph runs the first step alone in the context of its task; the
+    others find none there, or that of a graph around it. They know their task, not their saver: it is the one on which
+    the thread was last seen to run. Nor do they know the checkpoint they began from: an id of this moment is younger
+    than that, and older than the one they lead to. The attempt is not told.
+    """
+    thread_id = str(metadata.get("thread_id"))
+    found = last_seen(thread_id)
+    if found is None:
+        return None
+    segments = namespace.split("|")
+    now = str(uuid6())
+    lineage = {"|".join(segments[:depth]): now for depth in range(len(segments))}
+    more = {"task_id": segments[-1].partition(":")[2], "run_id": metadata.get("run_id")}
+    recorder, run = found
+    return _Place(recorder, thread_id, run, namespace, lineage, more, is_guessed=True)
+
+
+def _begun(run_id: UUID, metadata: Mapping[str, Any]) -> _Begun | None:
+    place = _place_of(metadata)
+    if place is None or not place.recorder.captures:
+        return None
+    segments = [segment.partition(":") for segment in place.namespace.split("|")]
     record = {
         "id": str(run_id),
         # A number counts the calls of one subgraph in one node.
         "path": "|".join([name for name, _, _ in segments if not name.isdecimal()]),
-        "task_id": info.task_id,
-        "attempt": info.node_attempt if info.node_attempt > 1 else None,
-        "run_id": None if info.run_id is None else str(info.run_id),
-        "graph_version": recorder.graph_version,
+        **place.more,
+        "graph_version": place.recorder.graph_version,
         "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    tasks = {info.task_id, *[task for _, _, task in segments]} - {""}
-    lineage = values.get("checkpoint_map") or {"": info.checkpoint_id}
-    return _Begun(recorder, Captured(record, str(info.thread_id), lineage, tasks, run_of(config), is_ended=False))
+    tasks = {place.more["task_id"], *[task for _, _, task in segments]} - {""}
+    captured = Captured(record, place.thread_id, place.lineage, tasks, place.run, place.is_guessed, is_ended=False)
+    return _Begun(place.recorder, captured)
 
 
 class Capture(BaseCallbackHandler):
@@ -115,7 +173,7 @@ class Capture(BaseCallbackHandler):
 
     def _begin(self, run_id: UUID, messages: Sequence[BaseMessage | str], more: Mapping[str, Any]) -> None:
         try:
-            if begun := _begun(run_id):
+            if begun := _begun(run_id, more.get("metadata") or {}):
                 begun.captured.record = record_of({**begun.captured.record, **asked_of(more, prompt_of(messages))})
                 self._calls[run_id] = begun.captured.call = begun
                 begun.recorder.begin(begun.captured)
