@@ -140,8 +140,8 @@ def followed(known: Known, calls: Iterable[Record], versions: Mapping[str, str])
         if before.nodes:  # else nothing was known: calls of a first step are not compared with each other
             found += _of_versions(known, call.get("versions", {})) + _of_call(known, call)
         known = _after(known, call)
-    if versions:
-        known = Known(known.nodes, _with_versions(known.versions, versions), known.step, known.names)
+    if (seen := _with_versions(known.versions, versions)) is not known.versions:
+        known = Known(known.nodes, seen, known.step, known.names)
     return known, list(dict.fromkeys(found))
 
 

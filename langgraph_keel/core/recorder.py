@@ -163,7 +163,8 @@ class Recorder:
         """
         self.saw(address.thread_id, run)
         taken = self.waits.of_entry(address, source, run)
-        earlier = self._unfinished.get(replace_id(address, parent), ()) if source == "loop" else ()
+        is_step = source == "loop" and self._unfinished
+        earlier = self._unfinished.get(replace_id(address, parent), ()) if is_step else ()
         headed = {each.record["id"]: each.record for each in taken.headed}
         records = [*(record for record in earlier if record["id"] not in headed), *headed.values()]
         about: dict[str, Any] = {"calls": records} if records else {}
@@ -177,12 +178,12 @@ class Recorder:
     def _account(
         self, account: Account, address: Address, parent: str | None, source: object, new: Sequence[Record]
     ) -> Account:
-        if names := set().union(*map(names_of, new)):
+        if new and (names := set().union(*map(names_of, new))):
             account.about["models"] = sorted(names)
         before = self._known_at(address.thread_id, parent, account.run)
         known, found = followed(before, new, self._versions(before))
-        self._remember_run(account.run, known)
         if known.nodes:
+            self._remember_run(account.run, known)
             account.known, account.about["known"] = known, known.packed()
         if account.about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
             account.about["first"] = True
@@ -243,7 +244,7 @@ class Recorder:
 
     def _known_at(self, thread_id: str, checkpoint_id: str | None, run: object) -> Known:
         """Return what is known at a checkpoint; of one that is not stored (yet), its run knows, or the one before."""
-        if checkpoint_id is None:
+        if checkpoint_id is None or not (thread_id in self._known or id(run) in self._of_runs):
             return NOTHING
         with self._lock:
             checkpoints: Mapping[str, Known] = self._known.get(thread_id, {})

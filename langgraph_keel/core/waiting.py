@@ -184,6 +184,8 @@ class Waiting:
 
     def stored(self, address: Address, taken: Taken, run: object) -> None:
         """Note that a checkpoint is stored with what it took along."""
+        if address.thread_id not in self._threads and not taken.headed and not taken.strays:
+            return
         with self._lock:
             thread = self._threads.get(address.thread_id)
             for each in (*taken.headed, *taken.strays):
