@@ -58,6 +58,7 @@ def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels:
     address = Address(thread, ns, checkpoint)
     if commits.must_commit_before_writes(address, channels):
         commits.commit(thread)
+    commits.begin_writes(address, channels)
     append(root, thread)
     commits.put_writes(address, channels)
 
@@ -125,6 +126,18 @@ def test_an_answer_begins_a_run(repository: Repository, root: Path) -> None:
     write(commits, root, "a", "c1", "__resume__", "messages")
     assert repository.titles(expected=3)[2:] == ["thread a: step 2 (loop)"]
     assert repository("status", "--short") == ""
+
+
+def test_an_answered_run_is_not_committed_while_the_answer_is_stored(repository: Repository, root: Path) -> None:
+    commits, answer = Commits(root), (Address("t", "", "c0"), ["__resume__"])
+    put(commits, root, "t", 0, PENDING)
+    write(commits, root, "t", "c0", "__interrupt__")
+    commits.commit("t")
+    assert not commits.must_commit_before_writes(*answer)
+    commits.begin_writes(*answer)
+    write(commits, root, "t", "c0", "log")
+    put(commits, root, "t", 1)
+    assert repository.titles() == ["thread t: step 0 (interrupt)"]
 
 
 def test_two_questions_at_once_are_one_commit(repository: Repository, root: Path) -> None:

@@ -89,7 +89,7 @@ def nested(*nodes: Node) -> StateGraph[State]:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     isolate(monkeypatch)
     # On a machine that is busy, LangGraph may store the last writes of a run later than the usual wait.
-    monkeypatch.setattr(git, "_QUIET", 2.5)
+    monkeypatch.setattr(git, "_QUIET", 1.5)
     return Repository.made(tmp_path)
 
 

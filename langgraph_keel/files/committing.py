@@ -89,6 +89,7 @@ class Committing(Checkpoints[Work, Any]):
         address, channels = address_of(config), [channel for channel, _ in writes]
         if self._commits.must_commit_before_writes(address, channels):
             yield self._commit(address.thread_id)
+        self._commits.begin_writes(address, channels)
         with self._commits.storing(address.thread_id):
             yield from super().put_writes(codec, config, writes, task_id, task_path)
             self._commits.put_writes(address, channels)

@@ -169,6 +169,16 @@ class Commits:
                 return False
             return run.is_answered(address.checkpoint_id, channels) and self._is_left(run)
 
+    def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
+        """Note that a task's writes are being put: if they answer a question, its run goes on from now on.
+
+        The next checkpoint of the run may be there before they are stored.
+        """
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
+                run.stopped_at = None
+
     def _is_left(self, run: _Run) -> bool:
         return not run.is_committed or self._busy_with is run
 
@@ -220,8 +230,6 @@ class Commits:
             run = self._run_of(address.thread_id)
             if stops:
                 run.stopped_at, run.stopped_by = address.checkpoint_id, stops[0]
-            elif not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
-                run.stopped_at = None
             self._plan(run)
 
     def changed(self, thread_id: str, what: str) -> None:
