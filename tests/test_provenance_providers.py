@@ -182,3 +182,14 @@ def test_a_prompt_has_one_hash_whatever_its_ids_are() -> None:
     one, other = prompt_of(prompt("1")), prompt_of(prompt("1", "goodbye"))
     assert one["system_hash"] == other["system_hash"]
     assert one["prompt_hash"] != other["prompt_hash"]
+
+
+def test_what_a_provider_numbers_at_random_is_no_part_of_a_hash() -> None:
+    def prompt(mark: str, file: str = "file-1") -> Any:
+        searched: Any = {"type": "web_search_call", "id": f"ws {mark}", "status": "completed"}
+        read: Any = {"type": "file", "source_type": "id", "id": file}
+        return [AIMessage([searched, read, {"type": "text", "text": "so", "id": f"msg {mark}"}])]
+
+    assert prompt_of(prompt("1")) == prompt_of(prompt("2"))
+    assert prompt_of(prompt("1")) != prompt_of(prompt("1", "file-2"))
+    assert prompt_of(prompt("1")) != prompt_of([AIMessage("so")])

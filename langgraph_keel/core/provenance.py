@@ -34,7 +34,7 @@ class ModelCall:
         node: The node that called.
         path: The node with those of the graphs around it, such as `"research|model"`.
         task_id: LangGraph's id of the task.
-        attempt: 1, and more where LangGraph tried the task again.
+        attempt: 1, and more where LangGraph tried the task again; not told to later steps of a sequence that is a node.
         run_id: The run's id, if the config named one.
         provider: Such as `"openai"`.
         model: The model that was asked for.
@@ -99,12 +99,6 @@ class ModelCall:
     def names(self) -> set[str]:
         """The names of the model, asked for and served."""
         return {name for name in (self.model, self.served_model) if name}
-
-    def __getitem__(self, name: str) -> Any:
-        """Return an attribute by its name, as a row of a table would."""
-        if name not in _FIELDS:
-            raise KeyError(name)
-        return getattr(self, name)
 
 
 PARAMETERS = frozenset(

@@ -120,7 +120,8 @@ def _place_told(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
     segments = namespace.split("|")
     now = str(uuid6())
     lineage = {"|".join(segments[:depth]): now for depth in range(len(segments))}
-    more = {"task_id": segments[-1].partition(":")[2], "run_id": metadata.get("run_id")}
+    run_id = metadata.get("run_id")
+    more = {"task_id": segments[-1].partition(":")[2], "run_id": None if run_id is None else str(run_id)}
     recorder, run = found
     return _Place(recorder, thread_id, run, namespace, lineage, more, is_guessed=True)
 

@@ -238,9 +238,7 @@ def _said_by(message: BaseMessage) -> dict[str, Any]:
     parts = _parts(message) or {}
     for name in ("response_metadata", "additional_kwargs"):
         parts[name] = _lasting(parts.get(name) or {})
-    if isinstance(message.content, list):
-        parts["content"] = _blocks(message.content, {call["id"] for call in getattr(message, "tool_calls", ())})
-    return parts
+    return {**parts, "content": content_of(message)}
 
 
 def _level(was: dict[str, Any], now: dict[str, Any]) -> None:
@@ -256,9 +254,12 @@ def _lasting(value: Any) -> Any:
     return [_lasting(part) for part in value] if isinstance(value, list) else value
 
 
-def _blocks(content: Sequence[Any], calls: Collection[Any]) -> Any:
+def content_of(message: BaseMessage) -> Any:
     """Return content without the calls that stand in `tool_calls` too; text is one string, which streams cut."""
-    blocks = [_block(block) for block in content if not _is_call(block, calls)]
+    if not isinstance(message.content, list):
+        return message.content
+    calls = {call["id"] for call in getattr(message, "tool_calls", ())}
+    blocks = [_block(block) for block in message.content if not _is_call(block, calls)]
     return "".join(blocks) if all(isinstance(block, str) for block in blocks) else blocks
 
 

@@ -16,12 +16,11 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolM
 from langchain_core.outputs import LLMResult
 
 from langgraph_keel.core.provenance import PARAMETERS
+from langgraph_keel.provenance.comparison import content_of
 
 LONGEST = 200
 """Most characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
-_NAMING = ("id", "index")
-_SAYING = ("text", "output_text", "reasoning", "thinking", "tool_call", "tool_use")
 
 
 def hash_of(value: Any, size: int = 12) -> str:
@@ -53,29 +52,13 @@ def _contents(messages: Iterable[BaseMessage | str]) -> list[Any]:
 
 def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
     # A stream's answer is a chunk (`AIMessageChunk`); it says the same.
-    parts = [message.type.removesuffix("MessageChunk").lower(), message.name, said(message.content)]
+    parts = [message.type.removesuffix("MessageChunk").lower(), message.name, content_of(message)]
     if isinstance(message, AIMessage):
         calls = message.tool_calls
         parts.append([[numbers.setdefault(call["id"], len(numbers)), call["name"], call["args"]] for call in calls])
     if isinstance(message, ToolMessage):
         parts.append(numbers.setdefault(message.tool_call_id, len(numbers)))
     return parts
-
-
-def said(content: Any) -> Any:
-    """Return a content in one form, streamed or not: calls stand in `tool_calls`, and text may come in blocks."""
-    if not isinstance(content, list):
-        return content
-    blocks = [_bare(block) for block in content if _mapping(block).get("type") != "tool_use"]
-    texts = [block["text"] if _mapping(block).keys() == {"type", "text"} else block for block in blocks]
-    return "".join(texts) if all(isinstance(text, str) for text in texts) else blocks
-
-
-def _bare(block: Any) -> Any:
-    """Return a block without the id that the provider gave it; that of a file or an image says which one it is."""
-    if not isinstance(block, dict) or block.get("type") not in _SAYING:
-        return block
-    return {key: part for key, part in block.items() if key not in _NAMING}
 
 
 def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
