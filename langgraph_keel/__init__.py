@@ -10,6 +10,8 @@ Backends are imported when they are first named, so that none needs another's cl
 
 from __future__ import annotations
 
+import os
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -76,6 +78,7 @@ _LAZY = {
 
 
 _CLIENTS = {"psycopg": "postgres", "redis": "redis"}
+_OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
 def __getattr__(name: str) -> Any:
@@ -98,6 +101,10 @@ def __dir__() -> list[str]:
 def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
     """Open a saver by URL; the command line uses the same.
 
+        open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
+
+    Options are keyword arguments. In the URL stand only those of a server, such as PostgreSQL's `?schema=agents`.
+
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
             `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
@@ -109,10 +116,13 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         A saver, to be closed by `with`, `async with` or `close()`.
 
     Raises:
-        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed.
+        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed; or one of
+            SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
     scheme, _, rest = url.partition(":")
+    if scheme in ("memory", "sqlite", "files"):
+        _check_path(url, rest.removeprefix("///") if scheme == "sqlite" else rest)
     if scheme == "memory":
         return _opened("MemorySaver", **options)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
@@ -128,6 +138,19 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         f"{shown!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
         "redis://..., files:directory or memory:"
     )
+
+
+def _check_path(url: str, path: str) -> None:
+    """See that a path has no options, which would become part of its name.
+
+    Raises:
+        InvalidInput: It ends in what looks like options, and nothing of that name is there.
+    """
+    found = _OPTIONS.fullmatch(url)
+    if found and not os.path.lexists(path):
+        names = (option.partition("=")[0] for option in found[2].split("&"))
+        given = ", ".join(f"{name}=..." for name in names)
+        raise InvalidInput(f"{url!r}: such URLs take no options: write open_saver({found[1]!r}, {given})")
 
 
 def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:

@@ -171,7 +171,8 @@ class ToolNotReplayed(KeelError, RuntimeError):
 class DriftDetected(KeelError, RuntimeError):
     """A thread would go on with another model, tool or program than it was written with; the step was not stored.
 
-    What its tasks have written is kept. To go on, open the saver with `on_drift="warn"` or `"ignore"`, and resume.
+    What its tasks have written is kept. To go on, open the saver with `on_drift="warn"` or `"ignore"`, and resume, or
+    where the input was refused, give it again. What was accepted once is no drift any more.
 
     Attributes:
         report: What has changed, a `DriftReport`.
@@ -181,7 +182,10 @@ class DriftDetected(KeelError, RuntimeError):
 
     def __init__(self, report: Any) -> None:
         self.report = report
-        super().__init__(f"{report}\nTo accept it, open the saver with on_drift='warn' or 'ignore', and resume.")
+        super().__init__(
+            f"{report}\nTo accept it, open the saver with on_drift='warn' or 'ignore', and invoke(None, config), "
+            "or with the input again where get_state(config).next is empty."
+        )
 
     def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
         # The default would call the class with the message.

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.address import address_of, thread_id_of
 from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
@@ -111,18 +111,19 @@ class Inspection(Running):
             config: `configurable.thread_id`; with `checkpoint_ns` or `checkpoint_id`, only what led there.
 
         Returns:
-            One record a call. At the end those that stand nowhere yet: of this process, with no `checkpoint_id`.
+            One record a call. At the end those that stand nowhere yet: of this process, with no `checkpoint_id`. Of a
+            thread or checkpoint that is not there, none.
 
         Raises:
             InvalidConfig: The config names no usable thread.
             CorruptStore: Stored bytes do not add up.
         """
-        query = query_of(config, None, None, None)
+        query = _query_of(config)
         return [*self._run(recorded(self._core, self._codec, query)), *self._waiting(query)]
 
     async def aprovenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
         """As `provenance`, asynchronously."""
-        query = query_of(config, None, None, None)
+        query = _query_of(config)
         return [*await self._arun(recorded(self._core, self._codec, query)), *self._waiting(query)]
 
     def _waiting(self, query: Query) -> Sequence[ModelCall]:
@@ -132,7 +133,12 @@ class Inspection(Running):
         return [replace(call, thread_id=thread_id) for call in self.recorder.waiting(thread_id)]
 
     def drifts(self, thread_id: str) -> Sequence[DriftMark]:
-        """Return where a thread went on with something else than it was written with, oldest first."""
+        """Return where a thread went on with something else than it was written with, oldest first.
+
+        Raises:
+            InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
+            CorruptStore: Stored bytes do not add up.
+        """
         return self._run(traced(self._core, self._codec, thread_id_of(thread_id))).marks()
 
     async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
@@ -295,7 +301,11 @@ class Inspection(Running):
         own = graph.checkpointer
         is_ours = isinstance(own, Inspection) and own._backend is self._backend
         saver = own if is_ours else self
-        captures = saver.recorder is not None and saver.recorder.captures
         twin = saver._apart()
         runnable = graph.copy({"checkpointer": twin, "cache": None})
-        return Replayer(twin._core, twin._codec, runnable, order, captures)
+        return Replayer(twin._core, twin._codec, runnable, order)
+
+
+def _query_of(config: Mapping[str, Any]) -> Query:
+    address_of(config)  # `None`, for `list` all threads, names none
+    return query_of(config, None, None, None)

@@ -109,9 +109,9 @@ class Running(BaseCheckpointSaver[Any]):
         return Codec(self.serde)
 
     def _apart(self) -> Self:
-        """Return a saver on the same store that shares no memo and no records with this one, and minds no drift."""
+        """Return a saver on the same store that shares nothing else with this one: it records, and minds no drift."""
         known = self.recorder
-        recorder = Recorder(package_versions(), known.graph_version, "ignore", known.captures) if known else None
+        recorder = recording(known.graph_version if known else None, "ignore", captures=True)
         clone = copy.copy(self)
         clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
         return clone
@@ -133,6 +133,8 @@ def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> R
         raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
     if not isinstance(graph_version, str | None):
         raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    if on_drift == "raise" and captures is not True:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
     if captures:
         watch()
     return Recorder(package_versions(), graph_version, on_drift, captures)

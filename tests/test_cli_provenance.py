@@ -20,6 +20,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 from test_trajectories import Other, World, config, damage
 
+from langgraph_keel import open_saver
+
 pytestmark = pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
 on_two = pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
 
@@ -130,6 +132,26 @@ def test_threads_without_calls_and_without_name(url: str) -> None:
     assert "did you mean 'trip'" in keel("provenance", "tripp", "--url", url, status=1).stderr
 
 
+@on_two
+def test_what_is_left_of_a_pruned_thread_is_not_all(place: Place, url: str) -> None:
+    told = "The first checkpoints were pruned, and their calls with them"
+    assert told not in keel("provenance", "trip", "--url", url, COLUMNS="120").stdout
+    with place.open() as saver:
+        saver.prune(["trip", "plain"], strategy="keep_latest")
+    assert told in keel("provenance", "trip", "--url", url, COLUMNS="120").stdout
+    assert told not in keel("provenance", EVIL, "--url", url, COLUMNS="120").stdout
+    assert len(keel_json("provenance", "trip", "--url", url)["calls"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "similar"), [("--model", None), ("--zzz", None), ("--chekpoint", "--checkpoint"), ("--jsn", "--json")]
+)
+def test_only_similar_options_are_suggested(option: str, similar: str | None) -> None:
+    told = keel("provenance", "t", option, "x", status=2, COLUMNS="200").stderr
+    assert f"No such option: {option}" in told
+    assert re.findall(r"--\w+", told.partition(option)[2]) == ([similar] if similar else [])
+
+
 # -- threads and history ---------------------------------------------------------------------------------------
 
 
@@ -139,6 +161,16 @@ def test_threads_by_model(url: str) -> None:
     assert [(info["thread_id"], info["models"]) for info in found] == [("trip", ["m", "m-1\x1b[2J", "m-2"])]
     assert len(keel_json("threads", "--model", "m", "--url", url)["threads"]) == 2
     assert "trip" in keel("threads", "--model", "m-2", "--url", url).stdout
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_no_threads_of_a_model_and_none_at_all(url: str, tmp_path: Path) -> None:
+    assert keel("threads", "--model", "no\x1b", "--url", url).stdout == "None of 3 threads was written by 'no\\x1b'.\n"
+    assert keel_json("threads", "--model", "nope", "--url", url)["threads"] == []
+    empty = f"sqlite:///{tmp_path / 'empty.db'}"
+    with open_saver(empty) as saver:
+        saver.setup()
+    assert keel("threads", "--model", "nope", "--url", empty).stdout.startswith("No threads in")
 
 
 @on_two
@@ -184,6 +216,21 @@ def test_export_writes_a_line_a_thread(url: str, tmp_path: Path) -> None:
 )
 def test_export_of_some(url: str, options: tuple[str, ...], written: list[str]) -> None:
     assert [line["thread_id"] for line in lines(keel("export", *options, "--url", url).stdout)] == written
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
+    told = keel("export", "--label", "nosuch", "--url", url).stderr
+    assert "Wrote 0 threads; passed over: " in told
+    assert "2 by the filters" in told
+    assert "1 without messages" in told
+    told = keel("export", "--thread", "nosuch", "--url", url, status=1).stderr
+    assert told == "error: there is no thread 'nosuch' [not_found]\n"
+    told = keel("export", "--thread", "nosuch", "--thread", "trip", "--url", url, status=1).stderr
+    assert told.endswith("[not_found]\nWrote 1 thread.\n")
+    path = tmp_path / "none.jsonl"  # which is made
+    told = keel("export", "--thread", "nosuch", "--output", str(path), "--url", url, status=1).stderr
+    assert told.endswith(f"[not_found]\nWrote 0 threads to {path}.\n")
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

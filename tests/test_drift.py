@@ -131,6 +131,32 @@ def test_the_node_that_called_fails_before_anything_acts(
     assert world.acted == 2
 
 
+@faces
+@durabilities
+def test_a_node_that_swallows_the_refusal_is_not_stored(
+    place: Place, world: World, durability: Any, is_async: bool
+) -> None:
+    """A middleware that tries again, or falls back, would store what the error says as the answer."""
+    answer = world.answer
+
+    def swallowing(state: MessagesState) -> dict[str, Any]:
+        try:
+            return answer(state)
+        except DriftDetected:
+            return {"messages": [AIMessage("sorry")]}
+
+    world.answer = swallowing  # type: ignore[method-assign]
+    with place.open(on_drift="raise") as saver:
+        world.run(saver, durability=durability)
+        world.served = "m-2"
+        with pytest.raises(DriftDetected, match="served_model was m-1"):
+            world.run(saver, is_async=is_async, durability=durability)
+        assert "sorry" not in str(world.graph(saver).get_state(CONFIG).values)
+        world.served = "m-1"
+        world.run(saver, is_async=is_async, durability=durability)
+        assert [call.error for call in saver.provenance(CONFIG)] == [None, "DriftDetected", None]
+
+
 @durabilities
 def test_going_back_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
     """What one run was refused for is no matter of the next ones."""
@@ -186,7 +212,11 @@ def test_what_is_noticed(world: World, drift: tuple[dict[str, Any], str]) -> Non
             world.run(saver)
 
 
-def test_another_version_of_the_application_is_noticed_before_anything_runs(place: Place, world: World) -> None:
+@faces
+@durabilities
+def test_another_version_of_the_application_is_noticed_before_anything_runs(
+    place: Place, world: World, durability: Any, is_async: bool
+) -> None:
     with place.open(graph_version="1.0") as saver:
         world.run(saver)
         assert {found.metadata["graph_version"] for found in saver.list(CONFIG)} == {"1.0"}  # type: ignore[typeddict-item]
@@ -194,9 +224,14 @@ def test_another_version_of_the_application_is_noticed_before_anything_runs(plac
         assert len(list(saver.list(CONFIG, filter={"graph_version": "1.0"}))) == 5
     with place.open(graph_version="1.1", on_drift="raise") as saver:
         with pytest.raises(DriftDetected, match=r"graph_version was 1\.0 up to step 2, now 1\.1"):
-            world.run(saver, durability="sync")
+            world.run(saver, is_async=is_async, durability=durability)
         assert len(list(saver.list(CONFIG))) == 5
-    assert world.calls == 1
+        assert world.graph(saver).get_state(CONFIG).next == ()  # it may be looked at
+    assert (world.calls, world.acted) == (1, 1)
+    with place.open(graph_version="1.1") as saver, pytest.warns(DriftWarning, match=r"now 1\.1"):
+        world.run(saver, is_async=is_async, durability=durability)
+    with place.open(graph_version="1.1", on_drift="raise") as saver:
+        world.run(saver, is_async=is_async, durability=durability)
 
 
 def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,6 +322,8 @@ def test_options_are_checked() -> None:
         MemorySaver(on_drift="panic")
     with pytest.raises(InvalidInput, match="graph_version"):
         MemorySaver(graph_version=1)
+    with pytest.raises(InvalidInput, match="on_drift='raise' needs provenance=True"):
+        MemorySaver(on_drift="raise", provenance=False)
 
 
 def test_a_warning_that_is_an_error_refuses_too(world: World) -> None:

@@ -17,7 +17,7 @@ from provenance_runs import Scene, calling, thread_config
 from savers import needing
 from stores import each_store
 
-from langgraph_keel import DriftDetected, DriftReport, KeelSaver
+from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
 from langgraph_keel.core import recorded
 from langgraph_keel.core.drift import Change
 from langgraph_keel.core.provenance import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
@@ -106,6 +106,34 @@ async def test_the_records_of_one_checkpoint_or_namespace(saver: KeelSaver) -> N
     assert await scene.records(thread_config("t", "sub")) == []
     assert await scene.records(thread_config("t", "", "unknown")) == []
     assert await scene.records(thread_config("unknown")) == []
+
+
+@pytest.mark.parametrize("config", [None, {}, {"thread_id": "t"}, {"configurable": {}}], ids=repr)
+async def test_no_thread_is_not_all_of_them(config: Any) -> None:
+    with MemorySaver() as saver:
+        await write(saver, "sync", "t", "one")
+        with pytest.raises(InvalidConfig):
+            saver.provenance(config)
+        with pytest.raises(InvalidConfig):
+            await saver.aprovenance(config)
+
+
+async def test_a_thread_that_is_a_number() -> None:
+    waiting: list[Any] = []
+    with MemorySaver() as saver:
+        scene = Scene(saver, "sync", "sync", "5")
+        ask = calling(scene.model(served="one"))
+
+        def node(state: Any) -> Any:
+            said = ask.invoke(state)
+            waiting.extend(saver.provenance(thread_config(5)))
+            return said
+
+        await scene.run(scene.compiled(("a", node)))
+        (found,) = saver.provenance(thread_config(5))
+        assert [(call.id, call.thread_id, call.checkpoint_id) for call in waiting] == [(found.id, "5", None)]
+        assert found.checkpoint_id
+        assert saver.drifts(5) == saver.drifts("5") == []  # type: ignore[arg-type]
 
 
 # -- serializers -------------------------------------------------------------------------------------------------------

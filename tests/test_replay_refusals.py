@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
-from replay_graphs import Items, graph_of, hello, noting, replayed
+from replay_graphs import Items, agent, graph_of, hello, noting, replayed
 from test_replay import Scene, faces, opened
 from tool_graphs import BACKENDS, run, thread
 
@@ -199,3 +199,28 @@ async def test_an_agent_that_handles_errors(scene: Scene, face: str) -> None:
     graph = scene.agent(cached=False, nodes=ToolNode(scene.tools()[:1], handle_tool_errors=lambda error: "never mind"))
     await run(graph, face, hello(), thread("t"))
     await is_refused(scene, face, graph)
+
+
+def _pay(x: int) -> str:
+    return f"did {x}"
+
+
+def _pay_in(x: int, unit: str = "EUR", places: int = 2) -> str:
+    return f"did {x} {unit} {places}"
+
+
+@faces
+async def test_a_tool_with_another_schema_was_called_all_the_same(memory: Scene, face: str) -> None:
+    def paying(act: Any) -> Any:
+        pay = StructuredTool.from_function(act, name="pay", description="Pays.")
+        return agent(memory.saver, [pay, memory.tools()[1]], memory.cache)
+
+    await run(paying(_pay), face, hello(), thread("t"))
+    replay = await replayed(memory.saver, face, paying(_pay_in), thread("t"))
+    assert [(each.step, each.field) for each in replay.differences] == [(2, "tool pay.version")]
+    assert replay.differences[0].recorded != replay.differences[0].replayed
+    assert "in step 2 tool 'pay' did not run" in str(replay.ended)
+    assert "called it with the same arguments, but its schema has changed" in str(replay.ended)
+    assert f"It ends here: {replay.ended}" in str(replay)
+    assert isinstance(replay.error, ToolNotReplayed)
+    assert (replay.error.is_new, replay.error.called) == (False, {"x": 1})

@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from test_trajectories import Skipped, World, config, ids, memory, on_drift, saver, world
 
-from langgraph_keel import KeelSaver, MemorySaver
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.provenance.trajectories import _cost, _sum
 
@@ -179,3 +179,13 @@ def test_a_call_that_failed_after_its_answer_costs() -> None:
 def test_counts_that_are_none() -> None:
     assert _sum([{"a": 10**400, "b": 1}, {"a": 0.5, "b": 10**20}]) == {"a": 0.5, "b": 10**20 + 1}
     assert _sum([{"a": float("inf")}, {}]) == {}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"label": 5}, {"label": ["good"]}, {"label": b"good"}, {"model": ["m"]}, {"max_cost": "a"}, {"min_cost": -1}],
+    ids=str,
+)
+def test_what_no_thread_can_be_chosen_by_is_refused(wanted: dict[str, Any]) -> None:
+    with MemorySaver() as saver, pytest.raises(InvalidInput, match=next(iter(wanted))):
+        list(saver.trajectories(**wanted))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
@@ -23,6 +25,9 @@ from langgraph_keel.errors import KeelError
 __all__ = ["app", "main"]
 
 
+_UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy that newer Typers bring
+
+
 class KeelGroup(TyperGroup):
     """The top command: every `KeelError` becomes one line (or one JSON object) and exit status 1."""
 
@@ -33,6 +38,16 @@ class KeelGroup(TyperGroup):
         except KeelError as error:
             report_error(error, as_json=wants_json(ctx))
             raise typer.Exit(1) from None
+        except _UsageError as error:
+            if option := getattr(error, "option_name", None):
+                error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())
+            raise
+
+
+def _similar(option: str, possible: Iterable[str]) -> list[str]:
+    """Return the options that one may be a misspelling of: not those that have only the dashes in common."""
+    names = {each.lstrip("-"): each for each in possible}
+    return [names[name] for name in get_close_matches(option.lstrip("-"), names)]
 
 
 app = typer.Typer(

@@ -33,8 +33,11 @@ def threads(url: Url = DEFAULT_URL, limit: Limit = 50, model: Model = None, json
     """
     with reading(url) as saver:
         found = list(saver.threads(limit=limit + 1, model=model))
+        others = sum(1 for _ in saver.threads()) if model is not None and not found else 0
     if json:
         print_json(render.threads_json(found[:limit], more=len(found) > limit))
+    elif others:
+        console().print(render.no_threads_of(str(model), others))
     else:
         console().print(render.threads_table(found[:limit], url, more=len(found) > limit))
 

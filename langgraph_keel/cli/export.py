@@ -22,7 +22,7 @@ from rich.text import Text
 from langgraph_keel.cli.as_json import as_json
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Model, Url, advised, reading
 from langgraph_keel.cli.terminal import console, error_line, plain, print_json
-from langgraph_keel.errors import InvalidInput, KeelError, RefusedType
+from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 
 Output = Annotated[
     Path | None,
@@ -220,11 +220,14 @@ def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
         print_json(told)
         return
     counts = [f"{count:,} {_SAID[why]}" for why, count in report.skipped.items() if why in _SAID]
-    counts += [f"{len(report.errors):,} that cannot be read"] if report.errors else []
+    unread = sum(not isinstance(error, NotFound) for error in report.errors.values())
+    counts += [f"{unread:,} that cannot be read"] if unread else []
+    if report.errors and not (report.written or counts or output):
+        return  # of threads that are not there, all has been said
     passed = f"; passed over: {', '.join(counts)}" if counts else ""
     where = f" to {plain(str(output))}" if output else ""
     text = f"Wrote {report.written:,} thread{'s' * (report.written != 1)}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
 
 
-_SAID = {"no messages": "without messages", "unknown cost": "of unknown cost"}
+_SAID = {"filtered": "by the filters", "no messages": "without messages", "unknown cost": "of unknown cost"}

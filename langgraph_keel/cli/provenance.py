@@ -30,6 +30,7 @@ Checkpoint = Annotated[
 ]
 _COLUMNS = ("step", "node", "model → served", "with", "tokens", "time")
 _GAP = 2
+_PRUNED = Text("The first checkpoints were pruned, and their calls with them: there were more.", "yellow")
 
 
 def provenance(
@@ -46,10 +47,13 @@ def provenance(
     """
     with reading(url, imports) as saver:
         calls, marks = _found(saver, thread, checkpoint)
+        is_pruned = checkpoint is None and not json and _is_pruned(saver, thread)
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
         console().print(calls_page(thread, calls, marks, console().width, full=full))
+    if is_pruned:
+        console().print(_PRUNED)
 
 
 def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
@@ -63,6 +67,11 @@ def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelC
     elif not calls and not next(iter(saver.list(config_of(thread, None), limit=1)), None):
         raise no_thread(saver, thread, "")
     return calls, marks
+
+
+def _is_pruned(saver: Any, thread: str) -> bool:
+    """Return whether the beginning of a thread is gone; `False` too if nobody knows: without messages, or damaged."""
+    return any(line["is_pruned"] for line in saver.trajectories([thread], on_skip=lambda *_: None))
 
 
 # -- the page --------------------------------------------------------------------------------------------------

@@ -59,6 +59,11 @@ def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableTy
     return Group(Fitting(table, Group(*narrow), 60), *_more(more))
 
 
+def no_threads_of(model: str, others: int) -> Text:
+    """Return what `keel threads --model` says where this model has written none of the threads."""
+    return Text(f"None of {others:,} thread{'s' * (others != 1)} was written by {plain(repr(model))}.", "dim")
+
+
 def _step(step: object) -> str:
     return "" if step is None else plain(str(step))
 

@@ -28,7 +28,7 @@ from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
 from langgraph_keel.core.plan import Plan, Q, R
-from langgraph_keel.core.recorder import Account, Recorder, known_models, models_of
+from langgraph_keel.core.recorder import Account, Learn, Recorder, known_models, models_of
 from langgraph_keel.core.records import (
     NEW,
     Address,
@@ -171,13 +171,12 @@ class Checkpoints(Generic[Q, R]):
     def get_tuple(self, codec: Codec, config: Mapping[str, Any]) -> Plan[Q, R, CheckpointTuple | None]:
         """Read one checkpoint; see `KeelSaver.get_tuple`."""
         address = address_of(config)
-        if self.recorder:
-            self.recorder.saw(address.thread_id, run_of(config))
+        learn = self.recorder.begin_run(address.thread_id, run_of(config)) if self.recorder else None
         found = yield from self.store.read_entry(address)
         if found is None:
             return None
         origin: Origin = "named" if address.checkpoint_id else "head"
-        result = yield from self.revive(codec, found, Unpacker(codec), origin, is_begun=True)
+        result = yield from self.revive(codec, found, Unpacker(codec), origin, learn)
         self._learn(found, result.checkpoint["channel_values"], codec)
         return result
 
@@ -195,7 +194,7 @@ class Checkpoints(Generic[Q, R]):
         self.memo.set(key, Base(found.entry.stamp, channels))
 
     def revive(
-        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, *, is_begun: bool = False
+        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, learn: Learn | None = None
     ) -> Plan[Q, R, CheckpointTuple]:
         """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
         entry = found.entry
@@ -209,8 +208,8 @@ class Checkpoints(Generic[Q, R]):
             yield from self._adopt_sends(codec, entry, checkpoint)
         parent = replace(entry.address, checkpoint_id=entry.parent)
         writes, calls = unpack_batches(found.batches, codec, where)
-        if self.recorder and is_begun and (calls or header.about):
-            self.recorder.learn(entry.address, header.about, calls)
+        if learn and (calls or header.about):
+            learn(entry.address, header.about, calls)
         return CheckpointTuple(
             config_of(entry.address, origin),
             cast(Checkpoint, checkpoint),
@@ -262,7 +261,7 @@ class Checkpoints(Generic[Q, R]):
         if address.checkpoint_id is None:
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
         task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
-        captured = self.recorder.waits.of_task(address.thread_id, task_id, run_of(config)) if self.recorder else ()
+        captured = self.recorder.of_task(address.thread_id, task_id, run_of(config), writes) if self.recorder else ()
         calls = [each.record for each in captured]
         batch = pack_batch(writes, *task, codec, where_is(address), calls)
         yield from self.store.write_batch(address, batch)

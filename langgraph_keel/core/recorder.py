@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import warnings
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
+
+from langgraph.checkpoint.serde.types import ERROR
 
 from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
 from langgraph_keel.core.provenance import ModelCall, Record, names_of, packed, unpacked_all
@@ -22,6 +25,8 @@ from langgraph_keel.core.records import Address
 from langgraph_keel.core.waiting import Captured, Taken, Waiting
 from langgraph_keel.errors import DriftDetected, DriftWarning
 
+Learn: TypeAlias = Callable[[Address, Mapping[str, Any], Iterable[Any]], None]
+"""Is told what a header says, and the records of calls beside it."""
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 
 THREADS = 5000
@@ -126,7 +131,7 @@ class Recorder:
         """
         found = self._refused(captured) if self.on_drift == "raise" else []
         if found:
-            captured.record["error"] = REFUSED
+            captured.record["error"], captured.refused = REFUSED, found
         captured.is_ended = True
         if found:
             raise DriftDetected(DriftReport(captured.thread_id, tuple(found)))
@@ -149,6 +154,19 @@ class Recorder:
     def seen(self, thread_id: str) -> tuple[int, object]:
         """Return when a run of a thread was last seen, in an order of all savers', and which; 0 if none was."""
         return self._seen.get(thread_id, (0, None))
+
+    def of_task(
+        self, thread_id: str, task_id: str, run: object, writes: Iterable[tuple[str, Any]]
+    ) -> Sequence[Captured]:
+        """Return the records that go with a task's writes.
+
+        Raises:
+            DriftDetected: See `_check_swallowed`.
+        """
+        captured = self.waits.of_task(thread_id, task_id, run)
+        if ERROR not in (channel for channel, _ in writes):
+            _check_swallowed(captured)
+        return captured
 
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
@@ -206,6 +224,7 @@ class Recorder:
         Raises:
             DriftDetected: It was told to raise.
         """
+        _check_swallowed(account.taken.counted)
         if account.drift is None or source not in ("input", "loop"):
             return
         if self.on_drift == "raise":
@@ -220,7 +239,24 @@ class Recorder:
 
     # -- what a thread was written with ------------------------------------------------------------------------
 
-    def learn(self, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> None:
+    def begin_run(self, thread_id: str, run: object) -> Learn:
+        """Note that a run is about to begin (`None`: something else is), and return what to call with what it reads."""
+        self.saw(thread_id, run)
+        return partial(self._begun, run)
+
+    def _begun(self, run: object, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> None:
+        """Learn what a checkpoint says from which a run begins.
+
+        Raises:
+            DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
+                notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
+        """
+        known = self.learn(address, about, calls)
+        found = followed(known, [], self._versions(known))[1] if run is not None and self.on_drift == "raise" else []
+        if found:
+            raise DriftDetected(DriftReport(address.thread_id, tuple(found)))
+
+    def learn(self, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> Known:
         """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
         records = [packed(call) for stored in calls for call in unpacked_all(stored)]  # what fits a record of today
         if records:
@@ -228,7 +264,10 @@ class Recorder:
                 self._unfinished[address] = records
                 _trim(self._unfinished, address, UNFINISHED)
         if "known" in about and not address.checkpoint_ns:
-            self._remember(address, Known.unpacked(about["known"]))
+            known = Known.unpacked(about["known"])
+            self._remember(address, known)
+            return known
+        return NOTHING
 
     def _remember(self, address: Address, known: Known) -> None:
         with self._lock:
@@ -266,6 +305,17 @@ def last_seen(thread_id: str) -> tuple[Recorder, object] | None:
 def replace_id(address: Address, checkpoint_id: str | None) -> Address:
     """Return the address of another checkpoint of the same namespace."""
     return Address(address.thread_id, address.checkpoint_ns, checkpoint_id)
+
+
+def _check_swallowed(captured: Sequence[Captured]) -> None:
+    """Refuse what somebody made of a refusal who has caught it, such as a middleware that tries again.
+
+    Raises:
+        DriftDetected: Once more.
+    """
+    changes = [change for each in captured for change in each.refused]
+    if changes:
+        raise DriftDetected(DriftReport(captured[0].thread_id, tuple(dict.fromkeys(changes))))
 
 
 def _stray(each: Captured) -> list[Any]:

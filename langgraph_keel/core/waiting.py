@@ -43,6 +43,7 @@ class Captured:
         is_written: Whether it stands among a task's writes.
         is_headed: Whether it stands in the header of a checkpoint.
         call: What completes the record when the call is over, kept as long as the record waits.
+        refused: Why nothing may go on from its answer.
     """
 
     record: Record
@@ -55,6 +56,7 @@ class Captured:
     is_written: bool = False
     is_headed: bool = False
     call: object = None
+    refused: Sequence[Any] = ()
 
     @property
     def is_stored(self) -> bool:

@@ -58,12 +58,10 @@ class Steps:
         run_of: Of each step the number of the run that made it, ascending by step. With `durability="exit"` a step
             stands for those before it.
         again: The steps in which a task has failed or asked, and so was run again.
-        are_captured: Whether the replay's calls are recorded.
     """
 
     run_of: Mapping[int, int]
     again: Collection[int]
-    are_captured: bool = True
 
 
 def differences_of(
@@ -79,7 +77,7 @@ def differences_of(
         now: The replay's.
     """
     before, after = (_grouped(list(steps.run_of), *side) for side in (was, now))
-    recorded = {steps.run_of[group[0]] for group in before if steps.are_captured}
+    recorded = {steps.run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
     found: list[Difference] = []
     for group in groups:

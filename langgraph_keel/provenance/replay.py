@@ -64,17 +64,13 @@ class Replayer:
         codec: How values are written.
         graph: The graph, on a saver over `core`.
         order: What is to be replayed.
-        captures: Whether calls of models are recorded here.
     """
 
-    def __init__(
-        self, core: Checkpoints[Any, Any], codec: Codec, graph: Any, order: Order, captures: bool = True
-    ) -> None:
+    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, graph: Any, order: Order) -> None:
         self._core = core
         self._codec = codec
         self._graph = graph
         self._order = order
-        self._captures = captures
         self._fork = Fork(core, codec, f"replay-{token_hex(16)}")
         self._held = Held(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
         self._comparison = Comparison(lambda value: codec.encode([value]), order.limit)
@@ -351,7 +347,7 @@ class Replayer:
             if self._was.was_left(moment.parent) or now.was_left(getattr(now.root(made), "parent", None)):
                 again.add(moment.step)
         led = [call for call in calls if call.checkpoint_id is not None]
-        compared = Compared(dict(sorted(run_of.items())), again, self._captures)
+        compared = Compared(dict(sorted(run_of.items())), again)
         return differences_of(compared, (self._was, self._calls), (now, led))
 
     def _differences_of_tasks(self, now: History) -> Iterator[Difference]:

@@ -80,6 +80,20 @@ class Wanted:
     min_cost: float | None = None
     max_cost: float | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what would silently take every thread, or none.
+
+        Raises:
+            InvalidInput: One of these is nothing that threads can be chosen by.
+        """
+        if not (self.label is None or isinstance(self.label, str) or callable(self.label)):
+            raise InvalidInput(f"label= is a text, such as '5', or a function of the latest checkpoint: {self.label!r}")
+        if not isinstance(self.model, str | None):
+            raise InvalidInput(f"model= is the name of one model, not {self.model!r}")
+        for cost in (self.min_cost, self.max_cost):
+            if cost is not None and (not isinstance(cost, int | float) or cost < 0):
+                raise InvalidInput(f"min_cost= and max_cost= are numbers from 0 up, not {cost!r}")
+
     def label_of(self, head: CheckpointTuple, way: Way) -> Any:
         """Return how a thread ended, as the nearest checkpoint says that does; `None` if none does."""
         return self.label(head) if callable(self.label) else way.label

@@ -5,7 +5,7 @@ Nothing is claimed and nothing is written. The tool runs only if whoever replays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,11 @@ from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.ledger import DONE, CallRecord
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.errors import ValueRefused
-from langgraph_keel.provenance.held import Held
+from langgraph_keel.provenance.held import Held, Refused
 from langgraph_keel.provenance.recall import ledger_of
-from langgraph_keel.tools.calls import Call
-from langgraph_keel.tools.flow import Run, Steps, own_key
+from langgraph_keel.tools.calls import Call, place_of, shelf_of
+from langgraph_keel.tools.flow import Run, Steps
+from langgraph_keel.tools.keys import key_of, own_key
 from langgraph_keel.tools.results import reference_of, replayed, shortened
 from langgraph_keel.tools.turns import Ticket
 
@@ -47,11 +48,13 @@ def answer_in_replay(
     secret = yield from _secret(cache)
     if secret is None and tool.name not in held.allowed:
         raise held.refuse(tool.name, _NEVER)
-    call = cache._call(tool, args, call_id, _as_then(config, held), ticket, secret or b"", make)
+    then = _as_then(config, held)
+    call = cache._call(tool, args, call_id, then, ticket, secret or b"", make)
     if tool.name in held.allowed:
         return (yield Run(partial(make, call.record.lineage)))
     codec = cache._codec_of(config)
-    key, record, body = yield from _found(cache, held, call, codec, args)
+    before = partial(_keys_before, cache, call, args, secret or b"", then)
+    key, record, body = yield from _found(cache, held, call, codec, args, before)
     held.note_version(tool.name, record.version, call.record.version)
     try:
         (result,) = codec.decode(body)
@@ -64,6 +67,7 @@ def answer_in_replay(
 
 _ONCE = "a person had a part in this call, and the ledger keeps the last one of those only"
 _NEVER = "the ledger knows no call of it in this thread"
+_CHANGED = "the thread has called it with the same arguments, but its schema has changed and adds others by default"
 
 
 def _secret(cache: ToolCache) -> Plan[Any, Any, bytes | None]:
@@ -89,23 +93,61 @@ def _as_then(config: RunnableConfig, held: Held) -> RunnableConfig:
 
 
 def _found(
-    cache: ToolCache, held: Held, call: Call, codec: Codec, args: Mapping[str, Any]
+    cache: ToolCache,
+    held: Held,
+    call: Call,
+    codec: Codec,
+    args: Mapping[str, Any],
+    before: Callable[[], Collection[str]],
 ) -> Plan[Any, Any, tuple[str, CallRecord, bytes]]:
     """Return the recorded call that answers this one, its key, and its result."""
-    store, ledger, tool = cache.saver._backend.checkpoints.store, cache._ledger(codec), call.record.tool
+    store, ledger = cache.saver._backend.checkpoints.store, cache._ledger(codec)
     known = yield from _known(cache, held, call, codec)
-    mine = {key: record for key, record in known.items() if key in (call.key, own_key(call.key, record))}
+    mine = _under([call.key], known)
     key = held.choose(call.record, mine)
     if key is None:
-        is_new = not mine and any(record.tool == tool for record in known.values())
-        reason = "the thread has not made this call" if is_new else _ONCE if mine else _NEVER
-        raise held.refuse(tool, reason, is_new=is_new, called=dict(args))
+        raise _refused(held, call.record, args, known, _ONCE if mine else _changed(held, call, before(), known))
     cells: Mapping[str, Cell] = yield from store.read_cells(call.shelf, [key])
     record = ledger.record_of(key, cells[key]) if key in cells else replace(mine[key], is_kept=False)
     if record.state != DONE or not record.is_kept:
         error = f": {record.error}" if record.error else ""
-        raise held.refuse(tool, f"the ledger keeps no result of this call, which is {record.state}{error}")
+        raise held.refuse(call.record.tool, f"the ledger keeps no result of this call, which is {record.state}{error}")
     return key, record, cells[key].body
+
+
+def _refused(
+    held: Held, call: CallRecord, args: Mapping[str, Any], known: Mapping[str, CallRecord], reason: str | None
+) -> Refused:
+    is_new = reason is None and any(record.tool == call.tool for record in known.values())
+    reason = reason or ("the thread has not made this call" if is_new else _NEVER)
+    return held.refuse(call.tool, reason, is_new=is_new, called=dict(args))
+
+
+def _changed(held: Held, call: Call, before: Collection[str], known: Mapping[str, CallRecord]) -> str | None:
+    """Return what to say of a call that is another one only by what the tool's schema adds to it; `None` if it is not.
+
+    The other version of the tool is noted too.
+    """
+    for record in _under(before, known).values():
+        held.note_version(call.record.tool, record.version, call.record.version)
+        return _CHANGED
+    return None
+
+
+def _under(keys: Collection[str], known: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
+    """Return the recorded calls that stand under one of these keys, or one of their own made of it."""
+    return {key: record for key, record in known.items() if any(key in (each, own_key(each, record)) for each in keys)}
+
+
+def _keys_before(
+    cache: ToolCache, call: Call, args: Mapping[str, Any], secret: bytes, config: RunnableConfig
+) -> list[str]:
+    """Return the keys that a call had if the schema did not add all that nobody has given, or one thing of it."""
+    added = [name for name in call.args if name not in args]
+    scope = shelf_of(call.record.tool, call.policy.scope, place_of(config), config)[1]
+    context = cache._context(config) if callable(cache._context) else cache._context
+    less = [{name: value for name, value in call.args.items() if name not in left} for left in (added, *zip(added))]
+    return [key_of(secret, call.record.tool, (scope, context), each) for each in less] if added else []
 
 
 def _known(cache: ToolCache, held: Held, call: Call, codec: Codec) -> Plan[Any, Any, Mapping[str, CallRecord]]:
