@@ -10,17 +10,24 @@ Backends are imported when they are first named, so that none needs another's cl
 
 from __future__ import annotations
 
+import os
+import re
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.core.drift import Change, DriftReport
+from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.recorded import DriftMark
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
     CheckpointConflict,
     CorruptStore,
+    DriftDetected,
+    DriftWarning,
     DurabilityWarning,
     InvalidConfig,
     InvalidInput,
@@ -37,11 +44,14 @@ from langgraph_keel.errors import (
     StoreFull,
     StoreUnavailable,
     ThreadExists,
+    ToolNotReplayed,
     ToolOutcomeUnknown,
     UnsafeStore,
     UnstorableValue,
     ValueRefused,
 )
+from langgraph_keel.provenance.comparison import Difference
+from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -68,6 +78,7 @@ _LAZY = {
 
 
 _CLIENTS = {"psycopg": "postgres", "redis": "redis"}
+_OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
 def __getattr__(name: str) -> Any:
@@ -90,6 +101,10 @@ def __dir__() -> list[str]:
 def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
     """Open a saver by URL; the command line uses the same.
 
+        open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
+
+    Options are keyword arguments. In the URL stand only those of a server, such as PostgreSQL's `?schema=agents`.
+
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
             `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
@@ -101,10 +116,13 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
         A saver, to be closed by `with`, `async with` or `close()`.
 
     Raises:
-        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed.
+        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed; or one of
+            SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
     scheme, _, rest = url.partition(":")
+    if scheme in ("memory", "sqlite", "files"):
+        _check_path(url, rest.removeprefix("///") if scheme == "sqlite" else rest)
     if scheme == "memory":
         return _opened("MemorySaver", **options)
     if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
@@ -122,6 +140,19 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
     )
 
 
+def _check_path(url: str, path: str) -> None:
+    """See that a path has no options, which would become part of its name.
+
+    Raises:
+        InvalidInput: It ends in what looks like options, and nothing of that name is there.
+    """
+    found = _OPTIONS.fullmatch(url)
+    if found and not os.path.lexists(path):
+        names = (option.partition("=")[0] for option in found[2].split("&"))
+        given = ", ".join(f"{name}=..." for name in names)
+        raise InvalidInput(f"{url!r}: such URLs take no options: write open_saver({found[1]!r}, {given})")
+
+
 def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
     try:
         kind: type[KeelSaver] = __getattr__(name)
@@ -133,8 +164,14 @@ def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
 __all__ = [
     "AccessDenied",
     "CacheStats",
+    "Change",
     "CheckpointConflict",
     "CorruptStore",
+    "Difference",
+    "DriftDetected",
+    "DriftMark",
+    "DriftReport",
+    "DriftWarning",
     "DurabilityWarning",
     "FileSaver",
     "InvalidConfig",
@@ -145,6 +182,7 @@ __all__ = [
     "KeelSerializer",
     "KeptCall",
     "MemorySaver",
+    "ModelCall",
     "NewerFormat",
     "NotAKeelStore",
     "NotFound",
@@ -153,6 +191,7 @@ __all__ = [
     "ReadOnlyStore",
     "RedisSaver",
     "RefusedType",
+    "Replay",
     "SqliteSaver",
     "StoreBusy",
     "StoreClosed",
@@ -162,6 +201,7 @@ __all__ = [
     "ThreadExists",
     "ThreadInfo",
     "ToolCache",
+    "ToolNotReplayed",
     "ToolOutcomeUnknown",
     "ToolPolicy",
     "UnsafeStore",

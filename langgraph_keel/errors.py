@@ -7,6 +7,8 @@
     ├── NotFound (LookupError)             there is no such thread or checkpoint
     ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
     ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
+    ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
+    ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
     │   └── RefusedType                    ... on its way out: its type is unknown or not allowed here
@@ -23,7 +25,8 @@
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning` is a warning, not an error: acknowledged puts can be lost the way the server is set up.
+`DurabilityWarning` and `DriftWarning` are warnings, not errors: acknowledged puts can be lost the way the server is set
+up; what `DriftDetected` says, where the saver was not told to raise it.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
@@ -31,6 +34,8 @@ Each class carries a stable `code` for logs and handlers in other languages; cod
 from __future__ import annotations
 
 import shlex
+from functools import partial
+from typing import Any
 
 
 class KeelError(Exception):
@@ -135,6 +140,56 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason, self.tool_call_id)
+
+
+class ToolNotReplayed(KeelError, RuntimeError):
+    """A replay has come to a tool call that the ledger has no answer to; the tool did not run.
+
+    Attributes:
+        tool: The tool's name.
+        thread_id: The thread that is replayed.
+        reason: Why there is no answer.
+        is_new: Whether the thread has never made this call, though others of this tool.
+        called: Its arguments.
+    """
+
+    code = "tool_not_replayed"
+
+    def __init__(self, tool: str, thread_id: str, reason: str, *, is_new: bool = False, called: Any = None) -> None:
+        self.tool = tool
+        self.thread_id = thread_id
+        self.reason = reason
+        self.is_new = is_new
+        self.called = called
+        super().__init__(f"tool {tool!r} did not run in the replay of thread {thread_id!r}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default would call the class with the message only; process pools pickle errors. Arguments may not pickle.
+        return partial(type(self), is_new=self.is_new), (self.tool, self.thread_id, self.reason)
+
+
+class DriftDetected(KeelError, RuntimeError):
+    """A thread would go on with another model, tool or program than it was written with; the step was not stored.
+
+    What its tasks have written is kept. To go on, open the saver with `on_drift="warn"` or `"ignore"`, and resume, or
+    where the input was refused, give it again. What was accepted once is no drift any more.
+
+    Attributes:
+        report: What has changed, a `DriftReport`.
+    """
+
+    code = "drift"
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(
+            f"{report}\nTo accept it, open the saver with on_drift='warn' or 'ignore', and invoke(None, config), "
+            "or with the input again where get_state(config).next is empty."
+        )
+
+    def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
+        # The default would call the class with the message.
+        return type(self), (self.report,)
 
 
 class ValueRefused(KeelError, TypeError):
@@ -259,3 +314,19 @@ class StoreClosed(StoreError):
 
 class DurabilityWarning(UserWarning):
     """The server may lose acknowledged puts, by its own settings (Redis without an append-only file)."""
+
+
+class DriftWarning(UserWarning):
+    """A thread goes on with another model, tool or program than it was written with.
+
+    Attributes:
+        report: What has changed, a `DriftReport`.
+    """
+
+    def __init__(self, report: Any) -> None:
+        self.report = report
+        super().__init__(str(report))
+
+    def __reduce__(self) -> tuple[type[DriftWarning], tuple[Any]]:
+        # The default would call the class with the message.
+        return type(self), (self.report,)

@@ -1,51 +1,35 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
 What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
-driver together. All that is live is in one `Backend`.
+driver together (`running`). What LangGraph does not know is in `inspection`.
 """
 
 from __future__ import annotations
 
 import copy
-import time
-from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.core import retention
 from langgraph_keel.core.address import texts_of, thread_id_of
 from langgraph_keel.core.allowlist import allowing
-from langgraph_keel.core.backend import Backend
-from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
-from langgraph_keel.core.checkpoints import Checkpoints, next_version_of
-from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.checkpoints import next_version_of
 from langgraph_keel.core.encoding import Unpacker
-from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
-from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
-from langgraph_keel.core.queries import PAGE, checked_limit, query_of
-from langgraph_keel.core.records import Query, ThreadInfo
-from langgraph_keel.core.serde import KeelSerializer
-from langgraph_keel.core.store import Store
-from langgraph_keel.errors import InvalidInput
-from langgraph_keel.holder import is_dead
-
-T = TypeVar("T")
-OnConflict = Literal["raise", "fork"]
+from langgraph_keel.core.queries import query_of
+from langgraph_keel.core.records import Query
+from langgraph_keel.inspection import Inspection
 
 
-class KeelSaver(BaseCheckpointSaver[Any]):
+class KeelSaver(Inspection):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -59,84 +43,14 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         types: With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`).
         on_conflict: What happens when two runs continue the same checkpoint: the second put raises
             `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
+        provenance: Whether to record every call of a model with the step it leads to (`provenance`).
+        graph_version: The application's own version: it stands in each checkpoint's metadata, and in the records.
+        on_drift: What happens when a thread goes on with another model, fingerprint, tool or version than it was
+            written with: nothing ("ignore"), a `DriftWarning` ("warn"), or `DriftDetected` before the step is stored
+            ("raise"). With the last two, the first checkpoint after it says so in its metadata (`keel_drift`).
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
     """
-
-    def __init__(
-        self,
-        store: Store[Any, Any],
-        driver: Driver[Any, Any],
-        async_driver: AsyncDriver[Any, Any],
-        *,
-        serde: SerializerProtocol | None = None,
-        types: Collection[type | tuple[str, ...]] | None = None,
-        on_conflict: OnConflict = "raise",
-        memo_entries: int = DEFAULT_ENTRIES,
-        memo_bytes: int = DEFAULT_BYTES,
-    ) -> None:
-        if on_conflict not in ("raise", "fork"):
-            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
-        if serde is not None and types is not None:
-            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
-        super().__init__(serde=serde or KeelSerializer(types=types))
-        memo = Memo(memo_entries, memo_bytes)
-        self._backend = Backend(Checkpoints(store, memo, on_conflict), driver, async_driver)
-
-    def setup(self) -> None:
-        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
-
-    @property
-    def ddl(self) -> str:
-        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
-        return ""
-
-    def close(self) -> None:
-        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
-
-        What needs the store afterwards raises `StoreClosed`.
-        """
-        for cache in list(self._backend.caches):
-            cache.close()
-        self._close()
-
-    def _close(self) -> None:
-        """Give back what is open; backends override it. Must be safe to call again."""
-
-    def __enter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the saver."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the saver itself."""
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the saver."""
-        await to_thread(self.close)
-
-    @property
-    def _core(self) -> Checkpoints[Any, Any]:
-        return self._backend.checkpoints
-
-    @property
-    def _codec(self) -> Codec:
-        # Made anew each time: programs assign `saver.serde`.
-        return Codec(self.serde)
-
-    def _run(self, plan: Plan[Any, Any, T]) -> T:
-        return run(plan, self._backend.driver)
-
-    async def _arun(self, plan: Plan[Any, Any, T]) -> T:
-        return await arun(plan, self._backend.async_driver)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -228,44 +142,6 @@ class KeelSaver(BaseCheckpointSaver[Any]):
         if not channels:
             return {}
         return await self._arun(self._core.delta_history(self._codec, config, channels))
-
-    def threads(self, limit: int | None = None) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first."""
-        after: tuple[str, str] | None = None
-        left = checked_limit(limit)
-        while left != 0:
-            size = PAGE if left is None else min(PAGE, left)
-            page = self._run(self._core.threads(self._codec, after, size))
-            yield from page
-            if len(page) < size:
-                return
-            after = page[-1].updated_at, page[-1].thread_id
-            left = left if left is None else left - size
-
-    def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
-        """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
-        after: str | None = None
-        while True:
-            page = self._run(self._calls(thread_id, after))
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
-
-    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Any, Any, Sequence[KeptCall]]:
-        now = time.time_ns() // 1_000_000
-        return calls_of(self._core.store, self._codec, shelf_of(thread_id), after, PAGE, now, is_dead)
-
-    async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
-        """As `tools`, asynchronously."""
-        after: str | None = None
-        while True:
-            page = await self._arun(self._calls(thread_id, after))
-            for call in page:
-                yield call
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
 
     # -- writing -----------------------------------------------------------------------------------------------
 

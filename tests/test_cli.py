@@ -34,7 +34,7 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    looking = {"threads", "history", "show", "tools", "cache stats"}
+    looking = {"threads", "history", "show", "provenance", "export", "tools", "cache stats"}
     assert set(COMMANDS) == {"demo", *looking, "settle", "cache clear", "schema", "check", "repair"}
 
 

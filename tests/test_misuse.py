@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import langgraph_keel
-from langgraph_keel import InvalidInput, KeelSerializer, MemorySaver, SqliteSaver, UnstorableValue, open_saver
+from langgraph_keel import (
+    FileSaver,
+    InvalidInput,
+    KeelSerializer,
+    MemorySaver,
+    SqliteSaver,
+    UnstorableValue,
+    open_saver,
+)
 
 
 @dataclass
@@ -79,3 +89,42 @@ def test_what_is_not_in_the_list_is_refused_before_it_is_written() -> None:
     assert saver.get_tuple(config) is None
     saver.put(config, checkpoint | {"channel_values": {"a": [Listed(Listed())]}}, {}, {})
     assert saver.get_tuple(config).checkpoint["channel_values"] == {"a": [Listed(Listed())]}  # type: ignore[union-attr]
+
+
+# -- options in a URL --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "instead"),
+    [
+        ("sqlite:///u.db?on_drift=raise", "open_saver('sqlite:///u.db', on_drift=...)"),
+        ("sqlite:///:memory:?on_drift=raise&types=", "open_saver('sqlite:///:memory:', on_drift=..., types=...)"),
+        ("files:agents?git=true", "open_saver('files:agents', git=...)"),
+        ("memory:?on_drift=raise", "open_saver('memory:', on_drift=...)"),
+    ],
+    ids=["sqlite", "in memory", "files", "memory"],
+)
+def test_options_in_a_url_are_no_part_of_a_name(
+    url: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput) as told:
+        open_saver(url)
+    assert instead in str(told.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["what?", "why?because", "a?b=c/store", "there?on_drift=raise"])
+@pytest.mark.parametrize("kind", [SqliteSaver, FileSaver])
+def test_a_question_mark_may_be_in_a_name(
+    kind: type[SqliteSaver | FileSaver], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    if "=raise" in name:
+        with kind(name) as saver:  # a path is a path
+            saver.setup()
+    with open_saver(f"{'sqlite:///' if kind is SqliteSaver else 'files:'}{name}") as saver:
+        saver.setup()
+    assert path.exists()

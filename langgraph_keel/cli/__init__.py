@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any
 
@@ -12,13 +14,18 @@ from typer.core import TyperGroup
 from langgraph_keel.cli import app as commands
 from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
+from langgraph_keel.cli.export import export
 from langgraph_keel.cli.options import wants_json
+from langgraph_keel.cli.provenance import provenance
 from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
 from langgraph_keel.cli.tools import cache, settle, tools
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]
+
+
+_UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy that newer Typers bring
 
 
 class KeelGroup(TyperGroup):
@@ -31,6 +38,16 @@ class KeelGroup(TyperGroup):
         except KeelError as error:
             report_error(error, as_json=wants_json(ctx))
             raise typer.Exit(1) from None
+        except _UsageError as error:
+            if option := getattr(error, "option_name", None):
+                error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())
+            raise
+
+
+def _similar(option: str, possible: Iterable[str]) -> list[str]:
+    """Return the options that one may be a misspelling of: not those that have only the dashes in common."""
+    names = {each.lstrip("-"): each for each in possible}
+    return [names[name] for name in get_close_matches(option.lstrip("-"), names)]
 
 
 app = typer.Typer(
@@ -72,6 +89,8 @@ app.command()(demo)
 app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
+app.command()(provenance)
+app.command()(export)
 app.command()(schema)
 app.command()(tools)
 app.command()(settle)

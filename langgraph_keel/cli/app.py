@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 import typer
@@ -11,9 +12,10 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel.cli import checkpoints
 from langgraph_keel.cli import show as render
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, reading
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Model, Thread, Url, reading
 from langgraph_keel.cli.terminal import console, print_json
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.errors import CorruptStore, InvalidInput, NotFound, ValueRefused
 
 EVERY_NS = "*"
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
@@ -24,15 +26,18 @@ Checkpoint = Annotated[
 ]
 
 
-def threads(url: Url = DEFAULT_URL, limit: Limit = 50, json: AsJson = False) -> None:
+def threads(url: Url = DEFAULT_URL, limit: Limit = 50, model: Model = None, json: AsJson = False) -> None:
     """List the threads in a store, the one last active first.
 
     Example: `keel threads --url sqlite:///agent.db`
     """
     with reading(url) as saver:
-        found = list(saver.threads(limit=limit + 1))
+        found = list(saver.threads(limit=limit + 1, model=model))
+        others = sum(1 for _ in saver.threads()) if model is not None and not found else 0
     if json:
         print_json(render.threads_json(found[:limit], more=len(found) > limit))
+    elif others:
+        console().print(render.no_threads_of(str(model), others))
     else:
         console().print(render.threads_table(found[:limit], url, more=len(found) > limit))
 
@@ -51,10 +56,10 @@ def history(
     Example: `keel history my-thread --limit 10`
     """
     with reading(url, imports) as saver:
-        found = list(saver.list(_config(thread, None if ns == EVERY_NS else ns), limit=limit + 1))
+        found = list(saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=limit + 1))
         if not found:
-            raise _no_thread(saver, thread, ns)
-        rows = checkpoints.rows(found, saver)[:limit]
+            raise no_thread(saver, thread, ns)
+        rows = checkpoints.rows(found, saver, _calls(saver, thread))[:limit]
     more = len(found) > limit
     if json:
         print_json(render.history_json(thread, rows, more=more))
@@ -77,31 +82,40 @@ def show(
     `keel show my-thread 5f0c2a91`
     """
     with reading(url, imports) as saver:
-        found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
+        found = _latest(saver, thread, ns) if checkpoint is None else named(saver, thread, ns, checkpoint)
     if json:
         print_json(render.checkpoint_json(found))
     else:
         console().print(render.checkpoint_page(found, full=full))
 
 
-def _config(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
+def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
+    """Return the config that names a thread, and what else is given."""
     given = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
     return {"configurable": {key: value for key, value in given.items() if value is not None}}
 
 
+def _calls(saver: Any, thread: str) -> Sequence[ModelCall]:
+    """Return the calls of models; none if something of the thread is damaged, which need not be what is shown."""
+    try:
+        return cast(Sequence[ModelCall], saver.provenance(config_of(thread, None)))
+    except (CorruptStore, ValueRefused):
+        return ()
+
+
 def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
-    for found in saver.list(_config(thread, None if ns == EVERY_NS else ns), limit=1):
+    for found in saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=1):
         return cast(CheckpointTuple, found)
-    raise _no_thread(saver, thread, ns)
+    raise no_thread(saver, thread, ns)
 
 
-def _named(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
+def named(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
     """Return the checkpoint whose id is `wanted`, or starts or ends with it."""
-    if ns != EVERY_NS and (exact := saver.get_tuple(_config(thread, ns, wanted))):
+    if ns != EVERY_NS and (exact := saver.get_tuple(config_of(thread, ns, wanted))):
         return cast(CheckpointTuple, exact)
-    every: list[CheckpointTuple] = list(saver.list(_config(thread, None if ns == EVERY_NS else ns)))
+    every: list[CheckpointTuple] = list(saver.list(config_of(thread, None if ns == EVERY_NS else ns)))
     if not every:
-        raise _no_thread(saver, thread, ns)
+        raise no_thread(saver, thread, ns)
     found = [item for item in every if _matches(checkpoints.id_of(item), wanted)]
     if len(found) == 1:
         return found[0]
@@ -121,8 +135,9 @@ def _no_checkpoint(thread: str, wanted: str) -> NotFound:
     return NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
 
 
-def _no_thread(saver: Any, thread: str, ns: str) -> NotFound:
-    if ns and next(iter(saver.list(_config(thread, None), limit=1)), None):
+def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
+    """Return the error for a thread, or a namespace in it, that is not there."""
+    if ns and next(iter(saver.list(config_of(thread, None), limit=1)), None):
         return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
     known = [info.thread_id for info in itertools.islice(saver.threads(), 1000)]
     close = difflib.get_close_matches(thread, known, n=1)

@@ -9,6 +9,8 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt, Send
 
+from langgraph_keel.core.provenance import ModelCall
+
 _TO, _JOIN, _SENDS = "branch:to:", "join:", "__pregel_tasks"
 _INTERNAL_NODES = ("__input__", "__interrupt__")
 _NOT_OUTPUT = ("__interrupt__", "__resume__", "__error__", "__error_source_node__")
@@ -27,6 +29,7 @@ class Row:
         pending: Channels written by tasks that finished in a step which did not; only at a head.
         interrupts: Questions that wait for an answer.
         errors: What tasks failed with, as their `repr`; only at a head.
+        models: The models that were called on the way here, as served if they said so.
     """
 
     id: str
@@ -42,6 +45,7 @@ class Row:
     pending: tuple[str, ...]
     interrupts: tuple[Interrupt, ...]
     errors: tuple[str, ...]
+    models: tuple[str, ...] = ()
 
 
 def id_of(found: CheckpointTuple) -> str:
@@ -111,8 +115,15 @@ def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def rows(found: Sequence[CheckpointTuple], saver: Any) -> list[Row]:
-    """Return the history of `found`, which is newest first; parents outside it are looked up in `saver`."""
+def rows(found: Sequence[CheckpointTuple], saver: Any, calls: Iterable[ModelCall] = ()) -> list[Row]:
+    """Return the history of `found`, which is newest first; parents outside it are looked up in `saver`.
+
+    Args:
+        found: The checkpoints.
+        saver: Where they are.
+        calls: The calls of models in the thread.
+    """
+    models = _models(calls)
     known = {(ns_of(item), id_of(item)): item for item in found}
     parents = {(ns_of(item), parent_of(item)) for item in found}
     return [
@@ -121,9 +132,20 @@ def rows(found: Sequence[CheckpointTuple], saver: Any) -> list[Row]:
             _parent(item, known, saver),
             _follows(found, place),
             (ns_of(item), id_of(item)) not in parents,
+            tuple(models.get((ns_of(item), id_of(item)), ())),
         )
         for place, item in enumerate(found)
     ]
+
+
+def _models(calls: Iterable[ModelCall]) -> dict[tuple[str, str | None], dict[str, None]]:
+    """Return per place of a checkpoint the names of the models, each once, in the order of the calls."""
+    models: dict[tuple[str, str | None], dict[str, None]] = {}
+    for call in calls:
+        name = call.served_model or call.model
+        if name and call.error is None:
+            models.setdefault((call.checkpoint_ns, call.checkpoint_id), {})[name] = None
+    return models
 
 
 def _parent(item: CheckpointTuple, known: dict[tuple[str, str], CheckpointTuple], saver: Any) -> CheckpointTuple | None:
@@ -138,7 +160,9 @@ def _follows(found: Sequence[CheckpointTuple], place: int) -> bool:
     return before is None or parent_of(item) == id_of(before)
 
 
-def _row(item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, head: bool) -> Row:
+def _row(
+    item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, head: bool, models: tuple[str, ...]
+) -> Row:
     written = (channel for _, channel, _ in item.pending_writes or [] if channel not in (*_NOT_OUTPUT, "__start__"))
     return Row(
         id=id_of(item),
@@ -154,6 +178,7 @@ def _row(item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, h
         pending=tuple(dict.fromkeys(written)) if head else (),
         interrupts=interrupts(item),
         errors=_errors(item) if head else (),
+        models=models,
     )
 
 

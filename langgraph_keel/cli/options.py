@@ -44,6 +44,10 @@ Imports = Annotated[
         "directory too). Repeatable.",
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="NAME", help="Only threads that this model has written, as asked for or served."),
+]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
 
 
@@ -56,7 +60,7 @@ def reading(url: str, imports: list[str] | None = None) -> Iterator[Any]:
         with open_saver(url, read_only=True) as saver:
             yield saver
     except RefusedType as error:
-        raise _advised(error) from None
+        raise advised(error) from None
 
 
 @contextmanager
@@ -87,7 +91,7 @@ def _import(module: str) -> None:
         sys.path.remove("")
 
 
-def _advised(error: RefusedType) -> RefusedType:
+def advised(error: RefusedType) -> RefusedType:
     """Return the error with the option that helps, if the class was only not imported."""
     module = error.type_name.rpartition(".")[0]
     if module in sys.modules:

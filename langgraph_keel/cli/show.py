@@ -59,6 +59,11 @@ def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableTy
     return Group(Fitting(table, Group(*narrow), 60), *_more(more))
 
 
+def no_threads_of(model: str, others: int) -> Text:
+    """Return what `keel threads --model` says where this model has written none of the threads."""
+    return Text(f"None of {others:,} thread{'s' * (others != 1)} was written by {plain(repr(model))}.", "dim")
+
+
 def _step(step: object) -> str:
     return "" if step is None else plain(str(step))
 
@@ -70,7 +75,8 @@ def _more(more: bool) -> Iterable[Text]:
 def threads_json(found: Sequence[Any], *, more: bool) -> dict[str, Any]:
     """Return what `keel threads --json` prints."""
     fields = ("thread_id", "checkpoints", "step", "updated_at", "latest")
-    return {"threads": [{name: getattr(info, name) for name in fields} for info in found], "more": more}
+    threads = [{**{name: getattr(info, name) for name in fields}, "models": list(info.models)} for info in found]
+    return {"threads": threads, "more": more}
 
 
 def history_table(
@@ -86,17 +92,30 @@ def history_table(
     short = checkpoints.short_ids(row.id for row in rows)
     if full:
         short = {row.id: row.id for row in rows}
-    table = table_of("step", "checkpoint", "time", "what happened", "next")
+    cells = [_history_cells(row, short, every_ns, (marks or {}).get(row.id, "")) for row in rows]
+    table: RenderableType = _table(cells, [])
+    if any(row.models for row in rows):
+        wide = _table(cells, [", ".join(map(plain, row.models)) for row in rows])
+        table = Fitting(wide, table, min(_width_of(wide), 140 if full else 100))
+    narrow = [line for row in cells for line in _stacked(*row)]
+    title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {_count(rows, more)}", "dim"))
+    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *_more(more))
+
+
+def _table(rows: Sequence[Cells], models: Sequence[str]) -> Table:
+    """Return the rows of a history as a table, with a column for models if they are given."""
+    table = table_of("step", "checkpoint", "time", "what happened", *["model"] * bool(models), "next")
     table.columns[0].justify = "right"
     for column in table.columns[:3]:
         column.no_wrap = True
-    narrow: list[RenderableType] = []
-    for row in rows:
-        cells = _history_cells(row, short, every_ns, (marks or {}).get(row.id, ""))
-        table.add_row(*cells)
-        narrow += _stacked(*cells)
-    title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {_count(rows, more)}", "dim"))
-    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *_more(more))
+    for number, row in enumerate(rows):
+        table.add_row(*row[:4], *models[number : number + 1], row[4])
+    return table
+
+
+def _width_of(table: Table) -> int:
+    """Return how wide a table is if nothing in it is folded."""
+    return Console(width=1000).measure(table).maximum
 
 
 def _stacked(step: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
@@ -166,6 +185,7 @@ def row_json(row: Row) -> dict[str, Any]:
         "pending_writes": list(row.pending),
         "errors": list(row.errors),
         "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in row.interrupts],
+        "models": list(row.models),
     }
 
 

@@ -80,5 +80,9 @@ def report_error(error: KeelError, *, as_json: bool) -> None:
     if as_json:
         print_json({"error": {"code": error.code, "message": str(error)}})
         return
-    line = Text.assemble(("error: ", "bold red"), plain(str(error)), (f" [{error.code}]", "dim"), style="red")
-    console(stderr=True).print(line, soft_wrap=True)
+    console(stderr=True).print(error_line(error), soft_wrap=True)
+
+
+def error_line(error: KeelError) -> Text:
+    """Return the line that names an error."""
+    return Text.assemble(("error: ", "bold red"), plain(str(error)), (f" [{error.code}]", "dim"), style="red")

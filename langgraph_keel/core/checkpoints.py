@@ -28,6 +28,7 @@ from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
 from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.recorder import Account, Learn, Recorder, known_models, models_of
 from langgraph_keel.core.records import (
     NEW,
     Address,
@@ -45,7 +46,8 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
-from langgraph_keel.core.writes import pack_batch, pending_writes
+from langgraph_keel.core.waiting import run_of
+from langgraph_keel.core.writes import pack_batch, pending_writes, unpack_batches
 from langgraph_keel.errors import (
     CheckpointConflict,
     CorruptStore,
@@ -84,12 +86,15 @@ class Draft:
 
 
 class Checkpoints(Generic[Q, R]):
-    """The saver interface as plans over one store. Holds no state but the memo."""
+    """The saver interface as plans over one store. Holds no state but the memo, and what the recorder has captured."""
 
-    def __init__(self, store: Store[Q, R], memo: Memo, on_conflict: str = "raise") -> None:
+    def __init__(
+        self, store: Store[Q, R], memo: Memo, on_conflict: str = "raise", recorder: Recorder | None = None
+    ) -> None:
         self.store = store
         self.memo = memo
         self.on_conflict = on_conflict
+        self.recorder = recorder
 
     # -- put ---------------------------------------------------------------------------------------------------
 
@@ -100,7 +105,10 @@ class Checkpoints(Generic[Q, R]):
         parent = address_of(config)
         address = replace(parent, checkpoint_id=_id_of(checkpoint))
         key = address.thread_id, address.checkpoint_ns
+        account = self._account(address, parent.checkpoint_id, config, metadata)
         entry, header = self._entry(address, parent.checkpoint_id, config, checkpoint, metadata)
+        header.metadata.update(account.marks)
+        header.about.update(account.about)
         values = checkpoint["channel_values"]
         base = self.memo.get(key)
         draft = _draft(entry, header, values, base, codec)
@@ -114,7 +122,19 @@ class Checkpoints(Generic[Q, R]):
             draft = _draft(entry, header, values, None, codec)
             outcome = yield from self.store.write_entry(draft.entry)
         self.memo.set(key, draft.base(_accepted(outcome, entry)))
+        if self.recorder:
+            self.recorder.stored(address, account)
         return config_of(address, "head")
+
+    def _account(
+        self, address: Address, parent: str | None, config: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> Account:
+        if self.recorder is None:
+            return Account()
+        source = metadata.get("source")
+        account = self.recorder.of_entry(address, parent, source, run_of(config))
+        self.recorder.judge(account, source)
+        return account
 
     def _entry(
         self,
@@ -151,11 +171,12 @@ class Checkpoints(Generic[Q, R]):
     def get_tuple(self, codec: Codec, config: Mapping[str, Any]) -> Plan[Q, R, CheckpointTuple | None]:
         """Read one checkpoint; see `KeelSaver.get_tuple`."""
         address = address_of(config)
+        learn = self.recorder.begin_run(address.thread_id, run_of(config)) if self.recorder else None
         found = yield from self.store.read_entry(address)
         if found is None:
             return None
         origin: Origin = "named" if address.checkpoint_id else "head"
-        result = yield from self.revive(codec, found, Unpacker(codec), origin)
+        result = yield from self.revive(codec, found, Unpacker(codec), origin, learn)
         self._learn(found, result.checkpoint["channel_values"], codec)
         return result
 
@@ -172,8 +193,10 @@ class Checkpoints(Generic[Q, R]):
         channels = {channel: known for channel, known in known.items() if known is not None}
         self.memo.set(key, Base(found.entry.stamp, channels))
 
-    def revive(self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Q, R, CheckpointTuple]:
-        """Make the tuple of an entry. No trip, but for checkpoints of LangGraph before 0.5 (format below 4)."""
+    def revive(
+        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, learn: Learn | None = None
+    ) -> Plan[Q, R, CheckpointTuple]:
+        """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
         entry = found.entry
         where = where_is(entry.address)
         header = unpack_header(entry.header, codec, where)
@@ -184,12 +207,15 @@ class Checkpoints(Generic[Q, R]):
         if checkpoint.get("v", 4) < 4 and entry.parent:
             yield from self._adopt_sends(codec, entry, checkpoint)
         parent = replace(entry.address, checkpoint_id=entry.parent)
+        writes, calls = unpack_batches(found.batches, codec, where)
+        if learn and (calls or header.about):
+            learn(entry.address, header.about, calls)
         return CheckpointTuple(
             config_of(entry.address, origin),
             cast(Checkpoint, checkpoint),
             cast(CheckpointMetadata, header.metadata),
             config_of(parent, "named") if entry.parent else None,
-            pending_writes(found.batches, codec, where),
+            writes,
         )
 
     def _adopt_sends(self, codec: Codec, entry: Entry, checkpoint: dict[str, Any]) -> Plan[Q, R, None]:
@@ -209,11 +235,7 @@ class Checkpoints(Generic[Q, R]):
     ) -> Plan[Q, R, tuple[Sequence[Entry], Query | None]]:
         """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
         entries = yield from self.store.scan(query)
-        wanted = [
-            entry
-            for entry in entries
-            if not filter or matches(unpack_header(entry.header, codec, where_is(entry.address)).metadata, filter)
-        ]
+        wanted = [entry for entry in entries if not filter or _passes(entry, filter, codec)]
         more = len(entries) >= query.limit
         return wanted, replace(query, after=entries[-1]) if more else None
 
@@ -239,8 +261,12 @@ class Checkpoints(Generic[Q, R]):
         if address.checkpoint_id is None:
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
         task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
-        batch = pack_batch(writes, *task, codec, where_is(address))
+        captured = self.recorder.of_task(address.thread_id, task_id, run_of(config), writes) if self.recorder else ()
+        calls = [each.record for each in captured]
+        batch = pack_batch(writes, *task, codec, where_is(address), calls)
         yield from self.store.write_batch(address, batch)
+        if self.recorder:
+            self.recorder.waits.written(captured)
 
     def delta_history(
         self, codec: Codec, config: RunnableConfig, channels: Sequence[str]
@@ -260,6 +286,8 @@ class Checkpoints(Generic[Q, R]):
     def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
         """Delete everything of a thread."""
         self.memo.forget_thread(thread_id)
+        if self.recorder:
+            self.recorder.forget_thread(thread_id)
         yield from self.store.delete_thread(thread_id)
 
     def copy_thread(self, source: str, target: str) -> Plan[Q, R, None]:
@@ -274,7 +302,7 @@ class Checkpoints(Generic[Q, R]):
     def threads(self, codec: Codec, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[ThreadInfo]]:
         """Read a page of threads, last activity first."""
         page = yield from self.store.read_threads(after, limit)
-        return [replace(info, step=_step_of(header, codec, info.thread_id)) for info, header in page]
+        return [_described(info, header, codec) for info, header in page]
 
 
 def _id_of(checkpoint: Checkpoint) -> str:
@@ -346,8 +374,16 @@ def _step_back(
         history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]
 
 
-def _step_of(header: bytes, codec: Codec, thread_id: str) -> int | None:
-    return unpack_header(header, codec, f"thread {thread_id!r}").metadata.get("step") if header else None
+def _passes(entry: Entry, filter: Mapping[str, Any], codec: Codec) -> bool:
+    header = unpack_header(entry.header, codec, where_is(entry.address))
+    return matches(header.metadata, filter, models_of(header.about))
+
+
+def _described(info: ThreadInfo, header: bytes, codec: Codec) -> ThreadInfo:
+    if not header:
+        return info
+    head = unpack_header(header, codec, f"thread {info.thread_id!r}")
+    return replace(info, step=head.metadata.get("step"), models=tuple(sorted(known_models(head.about))))
 
 
 def next_version_of(current: str | int | float | None) -> str | int | float:

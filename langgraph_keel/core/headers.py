@@ -6,7 +6,7 @@ Keys that Keel does not know are kept: LangGraph adds some from time to time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph_keel.core.codec import Codec
@@ -15,11 +15,19 @@ from langgraph_keel.errors import CorruptStore, ValueRefused
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A decoded header: `checkpoint` has neither `id` nor `channel_values`; `inline` holds small channel values."""
+    """A decoded header.
+
+    Attributes:
+        checkpoint: The checkpoint without `id` and `channel_values`.
+        metadata: Its metadata.
+        inline: Small channel values.
+        about: Which models led to it, and with what (`core.recorder`); empty, and then not stored, if none did.
+    """
 
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     inline: dict[str, Any]
+    about: dict[str, Any] = field(default_factory=dict)
 
 
 def pack_header(header: Header, codec: Codec, where: str) -> bytes:
@@ -29,7 +37,8 @@ def pack_header(header: Header, codec: Codec, where: str) -> bytes:
         UnstorableValue: The metadata holds something the serializer cannot store.
     """
     try:
-        return codec.encode([header.checkpoint, header.metadata, header.inline])
+        about = [header.about] if header.about else []
+        return codec.encode([header.checkpoint, header.metadata, header.inline, *about])
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
 
@@ -42,14 +51,15 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
         RefusedType: The metadata names a type that may not be revived here.
     """
     try:
-        checkpoint, metadata, inline = codec.decode(body)
+        checkpoint, metadata, inline, *rest = codec.decode(body)
+        about = rest[0] if rest else {}
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
     except (CorruptStore, TypeError, ValueError) as error:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
-    if not type(checkpoint) is type(metadata) is type(inline) is dict:
+    if not type(checkpoint) is type(metadata) is type(inline) is type(about) is dict or len(rest) > 1:
         raise CorruptStore(f"{where}: its header does not hold what it should")
-    return Header(checkpoint, metadata, inline)
+    return Header(checkpoint, metadata, inline, about)
 
 
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

@@ -228,6 +228,7 @@ class ThreadInfo:
         updated_at: ISO time of the checkpoint put last.
         latest: Id of the latest checkpoint of the root graph, or `None` if it has none.
         step: That checkpoint's step, if its metadata says.
+        models: The names of the models that wrote the thread, asked for and served.
     """
 
     thread_id: str
@@ -235,3 +236,4 @@ class ThreadInfo:
     updated_at: str
     latest: str | None
     step: int | None
+    models: tuple[str, ...] = ()

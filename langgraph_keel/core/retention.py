@@ -126,6 +126,9 @@ def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) 
     if doom.gone or doom.ghosts:
         yield from core.store.remove_entries(thread_id, doom.gone, doom.ghosts)
         core.memo.forget_thread(thread_id)
+        if core.recorder and doom.gone:
+            ids = {node.address.checkpoint_id for node, _ in seen if node.stamp in doom.gone}
+            core.recorder.forget_thread(thread_id, ids)
         yield from sweep(core, thread_id)
     return [node for node, _ in seen if node.stamp in kept]
 

@@ -86,7 +86,8 @@ class Store(ABC, Generic[Q, R]):
     def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
         """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
 
-        Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
+        Of entries whose refs were taken out (`refs={}`), no rows but the batches: so model calls are read without the
+        state. Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
         """
 
     @abstractmethod
@@ -146,7 +147,7 @@ class Store(ABC, Generic[Q, R]):
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with the header of its root head (empty if none); `ThreadInfo.step` is left to the core.
+        with the header of its root head (empty if none); `ThreadInfo.step` and `models` are left to the core.
         """
 
     @abstractmethod

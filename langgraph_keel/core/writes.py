@@ -7,25 +7,40 @@ any other the first: LangGraph repeats a task's writes after a crash, and answer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, PendingWrite, writes_sort_key
 
 from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.provenance import CALLS
 from langgraph_keel.core.records import Batch
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
+_CALLS_AT = -100
+"""The index of what is no write; LangGraph's special ones are from -1 down."""
 
-def pack_batch(writes: Sequence[tuple[str, Any]], task_id: str, task_path: str, codec: Codec, where: str) -> Batch:
-    """Return the writes of one call.
+
+def pack_batch(
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    codec: Codec,
+    where: str,
+    calls: Sequence[Mapping[str, Any]] = (),
+) -> Batch:
+    """Return the writes of one call, and the records of the models that the task has called.
 
     Raises:
         UnstorableValue: The serializer cannot store one of them; the error names its channel.
     """
     heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
+    values = [value for _, value in writes]
+    if calls:
+        heads.append([CALLS, _CALLS_AT])
+        values.append(list(calls))
     try:
-        return Batch(task_id, task_path, codec.encode([heads, *(value for _, value in writes)]))
+        return Batch(task_id, task_path, codec.encode([heads, *values]))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
@@ -47,11 +62,19 @@ def pending_writes(batches: Sequence[Batch], codec: Codec, where: str) -> list[P
         CorruptStore: A batch is damaged.
         RefusedType: A write names a type that may not be revived here.
     """
+    return unpack_batches(batches, codec, where)[0]
+
+
+def unpack_batches(batches: Sequence[Batch], codec: Codec, where: str) -> tuple[list[PendingWrite], list[Any]]:
+    """As `pending_writes`, and what stands beside them: the records of model calls, as they were stored."""
     kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
+    calls: list[Any] = []
     for batch in batches:
         for channel, index, value in _unpack(batch, codec, where):
             key = (batch.task_id, index)
-            if index < 0 or key not in kept:
+            if index == _CALLS_AT and channel == CALLS:
+                calls.append(value)
+            elif index < 0 or key not in kept:
                 kept[key] = batch.task_path, (batch.task_id, channel, value)
     order = sorted(kept, key=lambda key: writes_sort_key(kept[key][0], *key))
-    return [kept[key][1] for key in order]
+    return [kept[key][1] for key in order], calls

@@ -62,7 +62,7 @@ class Committing(Checkpoints[Work, Any]):
     """
 
     def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
-        super().__init__(plain.store, plain.memo, plain.on_conflict)
+        super().__init__(plain.store, plain.memo, plain.on_conflict, plain.recorder)
         self._commits = commits
 
     def put(

@@ -45,7 +45,7 @@ def _is_blob(value: Any) -> bool:
 
 
 def _is_head(value: Any) -> bool:
-    return _is_blob(value) or (type(value) is list and len(value) == 3 and all(map(_is_dict, value)))
+    return _is_blob(value) or (type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value)))
 
 
 def _is_value(value: Any) -> bool:

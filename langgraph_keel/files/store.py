@@ -94,15 +94,15 @@ class FileStore(Store[Work, Any]):
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
-        threads: dict[str, set[Stamp]] = {}
+        threads: dict[str, dict[Stamp, Collection[str]]] = {}
         for entry in entries:
-            threads.setdefault(entry.address.thread_id, set()).add(entry.stamp)
+            threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
 
         def read(root: Root) -> list[Found]:
             # By thread too: a directory that a person has copied has the stamps of the other.
             there: dict[tuple[str, Stamp], Found] = {}
-            for thread_id, stamps in threads.items():
-                values = _looked(root.thread(thread_id), partial(_values, stamps), dict[Stamp, Found]())
+            for thread_id, asked in threads.items():
+                values = _looked(root.thread(thread_id), partial(_values, asked), dict[Stamp, Found]())
                 there |= {(thread_id, stamp): found for stamp, found in values.items()}
             keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
             return [there[key] for key in keys if key in there]
@@ -233,10 +233,10 @@ def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 
-def _values(stamps: Collection[Stamp], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
+def _values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
     rows: dict[int, Row] = {}
-    records = (thread.records[stamp] for stamp in stamps if stamp in thread.records)
-    return {record.entry.stamp: whole(found(thread, record), bodies, rows) for record in records}
+    records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
+    return {record.entry.stamp: whole(found(thread, record, channels), bodies, rows) for record, channels in records}
 
 
 def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:

@@ -127,8 +127,8 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.read_values`."""
 
         def read(state: State) -> list[Found]:
-            threads = [(state.get(entry.address.thread_id), entry.stamp) for entry in entries]
-            return [found(t, t.records[stamp]) for t, stamp in threads if t and stamp in t.records]
+            threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
+            return [found(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
 
         reply: Sequence[Found] = yield read
         return reply

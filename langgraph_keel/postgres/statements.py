@@ -235,6 +235,7 @@ def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "") ->
 READ_NAMED = _content(CHOSEN, NAMED)
 READ_LATEST = _content(CHOSEN, LATEST)
 READ_LISTED = _content(LISTED)
+READ_BARE = _content(LISTED, only="WHERE false")
 WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)
 WALK_LATEST = _content(WALKED, LATEST, PLAIN, ONLY)
 

@@ -130,7 +130,8 @@ class PostgresStore(Store[Request, Reply]):
             "epochs": [mark.epoch for mark in marks],
             "seqs": [mark.seq for mark in marks],
         }
-        reply = yield self._request(parameters, sql.READ_LISTED)
+        text = sql.READ_LISTED if any(entry.refs for entry in entries) else sql.READ_BARE
+        reply = yield self._request(parameters, text)
         content = content_of(reply[0])
         found = {each.entry.stamp: each for each in map(content.found, content.entries)}
         return [found[entry.stamp] for entry in entries if entry.stamp in found]

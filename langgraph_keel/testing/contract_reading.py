@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
 
+from langgraph_keel.core.records import Query
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
 STATE: dict[str, Any] = {
@@ -207,6 +209,20 @@ class ReadingContract(RigFixtures):
         assert values_of(found) == {"a": 2, "__pregel_tasks": ["send 1", "send 2"]}
         assert found.checkpoint["channel_versions"] == {"a": 5, "__pregel_tasks": 5}
         assert values_of(next(rig.face.list(at()))) == values_of(found)
+
+    def test_an_entry_whose_refs_were_emptied_is_read_with_its_writes_and_without_rows(self, warm: Rig) -> None:
+        """So `saver.provenance` asks for what stands beside the writes, and for no values."""
+        for config in warm.author().follow([STATE, {"list": [1]}]):
+            warm.face.put_writes(config, [("a", id_of(config))], "task one")
+            warm.face.put_writes(config, [("b", "x" * 600)], "task two", "path")
+        asked = [replace(entry, refs={}) for entry in warm.face.verb("scan", Query("t"))]
+        found = warm.face.verb("read_values", asked)
+        assert [each.entry.address for each in found] == [entry.address for entry in asked]
+        assert [(batch.task_id, batch.task_path) for each in found for batch in each.batches] == [
+            ("task one", ""),
+            ("task two", "path"),
+        ] * 2
+        assert [row for each in found for rows in each.rows.values() for row in rows] == []
 
     def test_threads_are_listed_by_last_activity(self, warm: Rig) -> None:
         warm.author("old").put({}, ts="2026-01-01T10:00:00+00:00")

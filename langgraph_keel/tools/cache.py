@@ -23,6 +23,7 @@ from langgraph_keel.core.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim,
 from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.holder import is_dead, this_holder
+from langgraph_keel.provenance.held import holding
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.tools import turns
 from langgraph_keel.tools.account import Account, CacheStats
@@ -33,6 +34,7 @@ from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.kept import KeptTool, with_argument
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.policy import ToolPolicy
+from langgraph_keel.tools.replaying import answer_in_replay
 from langgraph_keel.tools.settling import read_result, settled
 from langgraph_keel.tools.turns import Running, Ticket, arrive
 
@@ -221,6 +223,8 @@ class ToolCache:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         ticket = arrive(config)
         try:
+            if held := holding(config):
+                return (yield from answer_in_replay(self, held, tool, args, call_id, config, ticket, make))
             secret = yield from self._known_secret()
             call = self._call(tool, args, call_id, config, ticket, secret, make)
             return (yield from self._flow(config, by_time).answer(call))
@@ -287,7 +291,7 @@ class ToolCache:
     def _codec_of(self, config: RunnableConfig) -> Codec:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
         runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
-        is_ours = isinstance(runs_on, KeelSaver) and runs_on._backend is self.saver._backend
+        is_ours = isinstance(runs_on, KeelSaver) and runs_on._backend.driver is self.saver._backend.driver
         return runs_on._codec if is_ours else self.saver._codec
 
     def _renew(self, claim: Claim) -> bool:

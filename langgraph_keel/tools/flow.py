@@ -7,14 +7,12 @@ wait a moment. The drivers below carry them out for threads and for loops.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from typing import Any, TypeAlias
 
 from langchain_core.messages import ToolMessage
@@ -44,6 +42,7 @@ from langgraph_keel.tools.account import Account
 from langgraph_keel.tools.calls import Answers, Call
 from langgraph_keel.tools.doubts import asked_person, outcome_unknown, said
 from langgraph_keel.tools.keeper import Keeper
+from langgraph_keel.tools.keys import own_key
 from langgraph_keel.tools.results import can_be_replayed, is_error, reference_of, replayed, shortened
 from langgraph_keel.tools.turns import Running
 
@@ -393,6 +392,4 @@ def _taken(call: Call) -> list[int]:
 
 
 def _by_a_key_of_its_own(call: Call) -> Call:
-    record = call.record
-    text = json.dumps([call.key, record.task_id, record.tool_call_id, record.place])
-    return replace(call, key=sha256(text.encode()).hexdigest())
+    return replace(call, key=own_key(call.key, call.record))

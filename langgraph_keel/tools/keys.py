@@ -31,6 +31,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
+from langgraph_keel.core.ledger import CallRecord
 from langgraph_keel.errors import InvalidInput
 
 _SAFE = 2**53 - 1
@@ -210,3 +211,9 @@ _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
     _NAMED: lambda value, where: _tagged(type(value).__name__, str(value)),
     BaseModel: _model,
 }
+
+
+def own_key(key: str, record: CallRecord) -> str:
+    """Return the key of a call that speaks for itself, where `key` is that of all calls like it."""
+    text = json.dumps([key, record.task_id, record.tool_call_id, record.place])
+    return sha256(text.encode()).hexdigest()

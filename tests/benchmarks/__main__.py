@@ -18,6 +18,7 @@ from . import (
     ledger,
     log,
     memory,
+    provenance,
     prune,
     requests,
     roots,
@@ -45,6 +46,7 @@ MEASURES = {
     "append": append.measure,
     "roots": roots.measure,
     "ledger": ledger.measure,
+    "provenance": provenance.measure,
 }
 
 

@@ -17,5 +17,17 @@ PAIR = Pair(
     ours=Backend("keel-files", opened, opened),
     theirs=sqlite.PAIR.theirs,
     targets=FILES,
-    measures=("chat", "latency", "dict", "channels", "fork", "threads", "log", "append", "roots", "ledger"),
+    measures=(
+        "chat",
+        "latency",
+        "dict",
+        "channels",
+        "fork",
+        "threads",
+        "log",
+        "append",
+        "roots",
+        "ledger",
+        "provenance",
+    ),
 )

@@ -32,5 +32,5 @@ PAIR = Pair(
     ours=Backend("keel-sqlite", _keel, _keel),
     theirs=Backend("langgraph-sqlite", _langgraph, _langgraph_async),
     targets=SQLITE,
-    measures=("chat", "latency", "dict", "channels", "fork", "threads", "memory", "ledger"),
+    measures=("chat", "latency", "dict", "channels", "fork", "threads", "memory", "ledger", "provenance"),
 )

@@ -2,6 +2,7 @@
 
 from .report import Target
 
+PROVENANCE = Target(1.05, "≤ 1.05")
 SMALL, NO_SLOWER, LESS = Target(2000, "≤ 2 KB", "figure"), Target(1, "no slower"), Target(1, "less")
 
 SQLITE = {
@@ -21,6 +22,7 @@ SQLITE = {
     "threads": Target(2, "≥ 2", at_least=True),
     "memory": Target(64_000, "no more", "figure"),
     "ledger: hit": Target(1, "< 1 ms", "figure"),
+    "provenance": PROVENANCE,
 }
 
 POSTGRES = {
@@ -33,12 +35,14 @@ POSTGRES = {
     "turn": Target(1 / 3, "≤ 1/3"),
     "threads": Target(2, "≥ 2", at_least=True),
     "prune": Target(1 / 5, "≤ 1/5"),
+    "provenance": PROVENANCE,
 }
 
 REDIS = {
     "ledger: hit": Target(3, "≤ 3"),
     "request": Target(2, "≤ 2"),
     "footprint": Target(2, "≤ 2"),
+    "provenance": PROVENANCE,
 }
 
 FILES = {
@@ -46,4 +50,5 @@ FILES = {
     "append": Target(2, "≤ 2"),
     "roots: one": Target(1.5, "≤ 1.5"),
     "roots: all": Target(12, "≤ 12"),
+    "provenance": PROVENANCE,
 }

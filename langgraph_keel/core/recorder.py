@@ -1,0 +1,348 @@
+"""What a process has captured of model calls, and what each thread was written with so far.
+
+What is not stored yet waits in `core.waiting`. Here it becomes what a checkpoint takes along: the records that led to
+it, the names of their models, and what the thread was written with, it included (`core.drift`).
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from threading import Lock
+from typing import Any, Literal, TypeAlias
+from weakref import WeakSet
+
+from langgraph.checkpoint.serde.types import ERROR
+
+from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
+from langgraph_keel.core.provenance import ModelCall, Record, names_of, packed, unpacked_all
+from langgraph_keel.core.records import Address
+from langgraph_keel.core.waiting import Captured, Taken, Waiting
+from langgraph_keel.errors import DriftDetected, DriftWarning
+
+Learn: TypeAlias = Callable[[Address, Mapping[str, Any], Iterable[Any]], None]
+"""Is told what a header says, and the records of calls beside it."""
+OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
+
+THREADS = 5000
+"""Most threads, and runs, of which it is remembered what they were written with."""
+CHECKPOINTS = 8
+"""Most checkpoints of one thread of which that is remembered: those that runs are at, and some."""
+UNFINISHED = 1000
+"""Most checkpoints of which the calls of unfinished tasks are remembered."""
+REFUSED = DriftDetected.__name__
+"""The error of a call that was answered by what the thread must not go on with."""
+
+NOTHING = Known()
+
+_recorders: WeakSet[Recorder] = WeakSet()
+_moments = count(1)
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock; and what waits here is the parent's to store.
+    for recorder in list(_recorders):
+        recorder.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a checkpoint that is about to be put takes along.
+
+    Attributes:
+        about: For its header.
+        marks: For its metadata.
+        drift: What has changed since the checkpoint it continues; `None` if nothing has.
+        known: What its thread was written with, it included; `None` if nothing is known.
+        taken: The records that go with it.
+        run: The run that puts it.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    marks: dict[str, Any] = field(default_factory=dict)
+    drift: DriftReport | None = None
+    known: Known | None = None
+    taken: Taken = field(default_factory=Taken)
+    run: object = None
+
+
+class Recorder:
+    """The records of one saver, shared by its copies. Any thread may call.
+
+    Args:
+        versions: The versions of the packages that the graph runs on.
+        graph_version: The application's own version.
+        on_drift: What to do where a thread goes on with something else than what it was written with.
+        captures: Whether calls are captured; if not, what is known of a thread is carried on all the same.
+    """
+
+    def __init__(
+        self,
+        versions: Mapping[str, str],
+        graph_version: str | None = None,
+        on_drift: OnDrift = "warn",
+        captures: bool = True,
+    ) -> None:
+        self.versions = {**versions, GRAPH_VERSION: graph_version} if graph_version else dict(versions)
+        self.graph_version = graph_version
+        self.on_drift = on_drift
+        self.captures = captures
+        self.forget()
+        _recorders.add(self)
+
+    def forget(self) -> None:
+        """Forget everything that waits."""
+        self._lock = Lock()
+        self.waits = Waiting()
+        self._known: OrderedDict[str, OrderedDict[str, Known]] = OrderedDict()
+        self._of_runs: OrderedDict[int, tuple[object, Known]] = OrderedDict()
+        self._unfinished: OrderedDict[Address, list[Record]] = OrderedDict()
+        self._seen: OrderedDict[str, tuple[int, object]] = OrderedDict()
+
+    def forget_thread(self, thread_id: str, gone: Collection[str | None] = frozenset()) -> None:
+        """Forget what is known of a thread, or what waits of some checkpoints of it, that are deleted."""
+        self.waits.forget_thread(thread_id, gone)
+        with self._lock:
+            self._known.pop(thread_id, None)
+            for address in [address for address in self._unfinished if address.thread_id == thread_id]:
+                del self._unfinished[address]
+
+    # -- capture -----------------------------------------------------------------------------------------------
+
+    def begin(self, captured: Captured) -> None:
+        """Take a record of a call that begins."""
+        self.waits.add(captured)
+
+    def end(self, captured: Captured) -> None:
+        """Note that a call is over, and its record complete.
+
+        Raises:
+            DriftDetected: The thread was not written with what has answered, and the saver was told to raise. So the
+                node fails that has called, before anything acts on the answer.
+        """
+        found = self._refused(captured) if self.on_drift == "raise" else []
+        if found:
+            captured.record["error"], captured.refused = REFUSED, found
+        captured.is_ended = True
+        if found:
+            raise DriftDetected(DriftReport(captured.thread_id, tuple(found)))
+
+    def _refused(self, captured: Captured) -> list[Change]:
+        known = self._known_at(captured.thread_id, captured.lineage.get(""), captured.run)
+        return followed(known, [captured.record], {})[1]
+
+    def waiting(self, thread_id: str) -> list[ModelCall]:
+        """Return the records of a thread that stand nowhere yet."""
+        return unpacked_all(self.waits.unstored(thread_id))
+
+    def saw(self, thread_id: str, run: object) -> None:
+        """Note that a run of a thread has read or put something; `None` is no run."""
+        if run is not None and self.captures:
+            with self._lock:
+                self._seen[thread_id] = next(_moments), run
+                _trim(self._seen, thread_id, THREADS)
+
+    def seen(self, thread_id: str) -> tuple[int, object]:
+        """Return when a run of a thread was last seen, in an order of all savers', and which; 0 if none was."""
+        return self._seen.get(thread_id, (0, None))
+
+    def of_task(
+        self, thread_id: str, task_id: str, run: object, writes: Iterable[tuple[str, Any]]
+    ) -> Sequence[Captured]:
+        """Return the records that go with a task's writes.
+
+        Raises:
+            DriftDetected: See `_check_swallowed`.
+        """
+        captured = self.waits.of_task(thread_id, task_id, run)
+        if ERROR not in (channel for channel, _ in writes):
+            _check_swallowed(captured)
+        return captured
+
+    # -- with a checkpoint -------------------------------------------------------------------------------------
+
+    def of_entry(self, address: Address, parent: str | None, source: object, run: object) -> Account:
+        """Return what a checkpoint takes along. Nothing changes until `stored` is called with it.
+
+        Args:
+            address: Where it will be.
+            parent: The id of the checkpoint it continues.
+            source: Its metadata's `source`.
+            run: The run that puts it (`waiting.run_of`).
+        """
+        self.saw(address.thread_id, run)
+        taken = self.waits.of_entry(address, source, run)
+        is_step = source == "loop" and self._unfinished
+        earlier = self._unfinished.get(replace_id(address, parent), ()) if is_step else ()
+        headed = {each.record["id"]: each.record for each in taken.headed}
+        records = [*(record for record in earlier if record["id"] not in headed), *headed.values()]
+        about: dict[str, Any] = {"calls": records} if records else {}
+        if taken.strays:
+            about["strays"] = [_stray(each) for each in taken.strays]
+        if address.checkpoint_ns:
+            return Account(about, taken=taken, run=run)
+        new = {record["id"]: record for record in [*records, *(each.record for each in taken.counted)]}
+        return self._account(Account(about, taken=taken, run=run), address, parent, source, list(new.values()))
+
+    def _account(
+        self, account: Account, address: Address, parent: str | None, source: object, new: Sequence[Record]
+    ) -> Account:
+        if new and (names := set().union(*map(names_of, new))):
+            account.about["models"] = sorted(names)
+        before = self._known_at(address.thread_id, parent, account.run)
+        known, found = followed(before, new, self._versions(before))
+        if known.nodes:
+            self._remember_run(account.run, known)
+            account.known, account.about["known"] = known, known.packed()
+        if account.about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
+            account.about["first"] = True
+        if self.graph_version:
+            account.marks[GRAPH_VERSION] = self.graph_version
+        if found and self.on_drift != "ignore":
+            account.marks[MARK] = [str(change) for change in found]
+            account.drift = DriftReport(address.thread_id, tuple(found))
+        return account
+
+    def _versions(self, before: Known) -> Mapping[str, str]:
+        if not self.captures:
+            return {}
+        is_given_up = GRAPH_VERSION in before.versions and not self.graph_version
+        return {**self.versions, GRAPH_VERSION: ""} if is_given_up else self.versions
+
+    def judge(self, account: Account, source: object) -> None:
+        """Say that something has changed, as the saver was told to; what a person puts (`update_state`) is marked only.
+
+        Raises:
+            DriftDetected: It was told to raise.
+        """
+        _check_swallowed(account.taken.counted)
+        if account.drift is None or source not in ("input", "loop"):
+            return
+        if self.on_drift == "raise":
+            raise DriftDetected(account.drift)
+        warnings.warn(DriftWarning(account.drift), stacklevel=2)
+
+    def stored(self, address: Address, account: Account) -> None:
+        """Note that a checkpoint is stored with what it took along."""
+        self.waits.stored(address, account.taken, account.run)
+        if account.known is not None:
+            self._remember(address, account.known)
+
+    # -- what a thread was written with ------------------------------------------------------------------------
+
+    def begin_run(self, thread_id: str, run: object) -> Learn:
+        """Note that a run is about to begin (`None`: something else is), and return what to call with what it reads."""
+        self.saw(thread_id, run)
+        return partial(self._begun, run)
+
+    def _begun(self, run: object, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> None:
+        """Learn what a checkpoint says from which a run begins.
+
+        Raises:
+            DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
+                notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
+        """
+        known = self.learn(address, about, calls)
+        found = followed(known, [], self._versions(known))[1] if run is not None and self.on_drift == "raise" else []
+        if found:
+            raise DriftDetected(DriftReport(address.thread_id, tuple(found)))
+
+    def learn(self, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> Known:
+        """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
+        records = [packed(call) for stored in calls for call in unpacked_all(stored)]  # what fits a record of today
+        if records:
+            with self._lock:
+                self._unfinished[address] = records
+                _trim(self._unfinished, address, UNFINISHED)
+        if "known" in about and not address.checkpoint_ns:
+            known = Known.unpacked(about["known"])
+            self._remember(address, known)
+            return known
+        return NOTHING
+
+    def _remember(self, address: Address, known: Known) -> None:
+        with self._lock:
+            checkpoints = self._known.setdefault(address.thread_id, OrderedDict())
+            checkpoints[str(address.checkpoint_id)] = known
+            _trim(checkpoints, str(address.checkpoint_id), CHECKPOINTS)
+            _trim(self._known, address.thread_id, THREADS)
+
+    def _remember_run(self, run: object, known: Known) -> None:
+        with self._lock:
+            self._of_runs[id(run)] = run, known  # which keeps the run alive, so that its address stays its own
+            _trim(self._of_runs, id(run), THREADS)
+
+    def _known_at(self, thread_id: str, checkpoint_id: str | None, run: object) -> Known:
+        """Return what is known at a checkpoint; of one that is not stored (yet), its run knows, or the one before."""
+        if checkpoint_id is None or not (thread_id in self._known or id(run) in self._of_runs):
+            return NOTHING
+        with self._lock:
+            checkpoints: Mapping[str, Known] = self._known.get(thread_id, {})
+            if checkpoint_id in checkpoints:
+                return checkpoints[checkpoint_id]
+            if run is not None and id(run) in self._of_runs:
+                return self._of_runs[id(run)][1]
+            before = [each for each in checkpoints if each < checkpoint_id]
+            return checkpoints[max(before)] if before else NOTHING
+
+
+def last_seen(thread_id: str) -> tuple[Recorder, object] | None:
+    """Return the saver on which a thread was last seen to run in this process, and which run that was."""
+    found = [(*recorder.seen(thread_id), recorder) for recorder in list(_recorders)]
+    moment, run, recorder = max(found, key=lambda each: each[0], default=(0, None, None))
+    return (recorder, run) if moment and recorder else None
+
+
+def replace_id(address: Address, checkpoint_id: str | None) -> Address:
+    """Return the address of another checkpoint of the same namespace."""
+    return Address(address.thread_id, address.checkpoint_ns, checkpoint_id)
+
+
+def _check_swallowed(captured: Sequence[Captured]) -> None:
+    """Refuse what somebody made of a refusal who has caught it, such as a middleware that tries again.
+
+    Raises:
+        DriftDetected: Once more.
+    """
+    changes = [change for each in captured for change in each.refused]
+    if changes:
+        raise DriftDetected(DriftReport(captured[0].thread_id, tuple(dict.fromkeys(changes))))
+
+
+def _stray(each: Captured) -> list[Any]:
+    record = each.record if each.is_ended else {**each.record, "error": "Unfinished"}
+    return [dict(each.lineage), record]
+
+
+def _trim(kept: OrderedDict[Any, Any], key: Any, most: int) -> None:
+    kept.move_to_end(key)
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+def models_of(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of the models that a header says led to its checkpoint."""
+    named = about.get("models")
+    called = {name for call in unpacked_all(about.get("calls")) for name in call.names}
+    return called | {name for name in (named if isinstance(named, list) else ()) if isinstance(name, str)}
+
+
+def known_models(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of all models that a root checkpoint's header says wrote its thread."""
+    return set(Known.unpacked(about["known"]).names) if "known" in about else set()
+
+
+def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:
+    """Return what runs before have left behind, as a header has it: where each call began, and its record."""
+    strays = about.get("strays")
+    pairs = [each for each in strays if isinstance(each, list) and len(each) == 2] if isinstance(strays, list) else []
+    return [(lineage, record) for lineage, record in pairs if isinstance(lineage, dict)]

@@ -1,0 +1,311 @@
+"""What a saver shows beyond LangGraph's interface: its threads, the calls of tools, the calls of models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langgraph_keel.core.address import address_of, thread_id_of
+from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.queries import PAGE, checked_limit, query_of
+from langgraph_keel.core.recorded import DriftMark, recorded, traced
+from langgraph_keel.core.records import Query, ThreadInfo
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.holder import is_dead
+from langgraph_keel.provenance.order import Order, ordered
+from langgraph_keel.provenance.playing import AsyncReplayDriver, ReplayDriver
+from langgraph_keel.provenance.replay import Replayer
+from langgraph_keel.provenance.trajectories import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.verdict import Replay
+from langgraph_keel.running import Running
+
+
+class ThreadPages:
+    """Reads a store's threads page by page, last activity first.
+
+    Args:
+        core: Of the saver.
+        limit: Most threads to read.
+        model: Only threads that this model has written.
+    """
+
+    def __init__(self, core: Checkpoints[Any, Any], limit: int | None, model: str | None) -> None:
+        self._core = core
+        self._model = model
+        self._after: tuple[str, str] | None = None
+        self._left = checked_limit(limit)
+
+    def next(self, codec: Codec) -> Plan[Any, Any, Sequence[ThreadInfo] | None]:
+        """Return the next threads; `None` if there are no more."""
+        if self._left == 0:
+            return None
+        size = PAGE if self._left is None or self._model else min(PAGE, self._left)
+        page = yield from self._core.threads(codec, self._after, size)
+        if not page:
+            return None
+        self._after = page[-1].updated_at, page[-1].thread_id
+        wanted = [info for info in page if self._model is None or self._model in info.models][: self._left]
+        if len(page) < size:
+            self._left = 0
+        elif self._left is not None:
+            self._left -= len(wanted)
+        return wanted
+
+
+class Inspection(Running):
+    """The reading methods that LangGraph does not know."""
+
+    def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
+        """Yield the threads of this store, last activity first.
+
+        Args:
+            limit: Most to yield.
+            model: Only threads that this model has written, by the name asked for or served.
+        """
+        pages = ThreadPages(self._core, limit, model)
+        while (page := self._run(pages.next(self._codec))) is not None:
+            yield from page
+
+    async def athreads(self, limit: int | None = None, *, model: str | None = None) -> AsyncIterator[ThreadInfo]:
+        """As `threads`, asynchronously."""
+        pages = ThreadPages(self._core, limit, model)
+        while (page := await self._arun(pages.next(self._codec))) is not None:
+            for info in page:
+                yield info
+
+    def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
+        """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
+        after: str | None = None
+        while True:
+            page = self._run(self._calls(thread_id, after))
+            yield from page
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Any, Any, Sequence[KeptCall]]:
+        now = time.time_ns() // 1_000_000
+        return calls_of(self._core.store, self._codec, shelf_of(thread_id), after, PAGE, now, is_dead)
+
+    async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
+        """As `tools`, asynchronously."""
+        after: str | None = None
+        while True:
+            page = await self._arun(self._calls(thread_id, after))
+            for call in page:
+                yield call
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    def provenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
+        """Return the calls of models that led to a checkpoint, or to all of a thread, in the order of the checkpoints.
+
+        Args:
+            config: `configurable.thread_id`; with `checkpoint_ns` or `checkpoint_id`, only what led there.
+
+        Returns:
+            One record a call. At the end those that stand nowhere yet: of this process, with no `checkpoint_id`. Of a
+            thread or checkpoint that is not there, none.
+
+        Raises:
+            InvalidConfig: The config names no usable thread.
+            CorruptStore: Stored bytes do not add up.
+        """
+        query = _query_of(config)
+        return [*self._run(recorded(self._core, self._codec, query)), *self._waiting(query)]
+
+    async def aprovenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
+        """As `provenance`, asynchronously."""
+        query = _query_of(config)
+        return [*await self._arun(recorded(self._core, self._codec, query)), *self._waiting(query)]
+
+    def _waiting(self, query: Query) -> Sequence[ModelCall]:
+        if self.recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
+            return ()
+        thread_id = str(query.thread_id)
+        return [replace(call, thread_id=thread_id) for call in self.recorder.waiting(thread_id)]
+
+    def drifts(self, thread_id: str) -> Sequence[DriftMark]:
+        """Return where a thread went on with something else than it was written with, oldest first.
+
+        Raises:
+            InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
+            CorruptStore: Stored bytes do not add up.
+        """
+        return self._run(traced(self._core, self._codec, thread_id_of(thread_id))).marks()
+
+    async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
+        """As `drifts`, asynchronously."""
+        return (await self._arun(traced(self._core, self._codec, thread_id_of(thread_id)))).marks()
+
+    def trajectories(
+        self,
+        threads: Iterable[str] | None = None,
+        *,
+        channel: str = "messages",
+        model: str | None = None,
+        label: Label | None = None,
+        min_cost: float | None = None,
+        max_cost: float | None = None,
+        limit: int | None = None,
+        on_skip: OnSkip | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield threads as training data, a plain dict each, one thread in memory at a time.
+
+        A trajectory is the way to the thread's latest checkpoint: `thread_id`, `checkpoint_id`, `label`, `messages` in
+        the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `provenance`: model, parameters,
+        tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `is_pruned`, `steps`,
+        `started_at`, `ended_at`, `drift`. Calls on branches that were left are no part of it. Where `is_pruned`, the
+        first checkpoints are gone, and their calls with them: `usage`, `cost` and `started_at` are `None`.
+
+        Args:
+            threads: Their ids; `None` for all of the store, last activity first. A thread that goes on while this is
+                read may be passed over.
+            channel: The one that holds the messages; threads without are passed over.
+            model: Only threads that this model has written, by the name asked for or served.
+            label: Only threads with this label; or a function that tells the label from the latest checkpoint, as
+                `get_tuple` returns it: from the state, or from a table of your own by the thread's id. Else that is
+                `label` or `outcome` in the metadata of the latest checkpoint, or of the nearest one before it that has
+                one: the word of an earlier turn holds until a later one says another.
+            min_cost: Only threads that cost at least this, in the providers' currency; none whose cost is unknown.
+            max_cost: Only threads that cost at most this; none whose cost is unknown.
+            limit: Most to yield.
+            on_skip: Called for each thread that is not yielded, with its id and why: `"no messages"`, `"filtered"`,
+                `"unknown cost"`, or the error, which is raised if there is no `on_skip`.
+
+        Raises:
+            InvalidInput: `limit` is negative, or `threads` is one string.
+            NotFound: One of `threads` is not there.
+            CorruptStore: Stored bytes of a thread do not add up.
+            RefusedType: A stored value is of a type that may not be revived here.
+        """
+        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        export = Export(self._core, wanted, threads, limit, on_skip)
+        while (found := self._run(export.next(self._codec))) is not None:
+            yield found
+
+    async def atrajectories(
+        self,
+        threads: Iterable[str] | None = None,
+        *,
+        channel: str = "messages",
+        model: str | None = None,
+        label: Label | None = None,
+        min_cost: float | None = None,
+        max_cost: float | None = None,
+        limit: int | None = None,
+        on_skip: OnSkip | None = None,
+    ) -> AsyncIterator[dict[str, Any]]:
+        """As `trajectories`, asynchronously."""
+        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        export = Export(self._core, wanted, threads, limit, on_skip)
+        while (found := await self._arun(export.next(self._codec))) is not None:
+            yield found
+
+    def replay(
+        self,
+        graph: Any,
+        config: Mapping[str, Any],
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        inputs: Sequence[Any] = (),
+        context: Any = None,
+        bind: bool = False,
+        allow_tools: Collection[str] = (),
+        ignore: Collection[str] = (),
+        limit: int = 100,
+        keep: bool = False,
+        on_step: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """Run a thread again as it was run before, in a fork, and say whether the same happens.
+
+        The fork follows the way to the latest checkpoint: each run gets the input that is recorded, each question the
+        answer, and what `update_state` has made is put as it is. If tasks have failed or ask there, they run too. The
+        models are asked anew: an answer of LangChain's cache ends the replay's claim. Recorded parameters in which all
+        calls agree (model, seed, temperature, top_p, max_tokens) are put into the config where a node of the graph
+        declares a `ConfigurableField` by that id.
+
+        No tool acts: those of a `ToolCache` are answered from the ledger of the thread, and where one is called that
+        the ledger cannot answer, the replay ends, whatever the node catches. In threads without a context, where
+        nothing says whose a call is, no tool runs in this process meanwhile, but in the main thread. Nodes run: what
+        they do themselves (a request, `tool.func()`, a write to a `Store`) they do again; a node cache is not used.
+
+        Compared is checkpoint by checkpoint what the root graph's channels hold, call by call what models were asked
+        and have answered, subgraphs included, and what was asked of people; after the last checkpoint the questions and
+        the classes of errors, task by task. A difference is told where it comes up. Set aside is what is another each
+        time: ids of messages and calls where they are renamed consistently, times, and the marks of replays. Calls of
+        models are not compared in runs of which none are recorded; the verdict says so.
+
+        Args:
+            graph: The compiled graph; the saver that it was compiled with does not matter.
+            config: `configurable.thread_id`: replay the thread from its first checkpoint. With `checkpoint_id`: from
+                that one on. What else is in it goes to each run.
+            configurable: What to run with, before what is recorded; `None` keeps a value from being passed at all. What
+                the original was configured with is not recorded.
+            inputs: What runs were given of which the record does not say so, in order: with `durability="exit"`
+                neither inputs nor answers are stored. If the first run was one of those, begin with its input.
+            context: The runtime context of the runs, as for `graph.invoke`; it is not recorded.
+            bind: Put the recorded parameters into the config in any case, for configurable models inside of nodes, such
+                as `init_chat_model(configurable_fields=...)`, which a graph does not show.
+            allow_tools: The names of harmless tools that may run, and then do so, whatever the ledger says.
+            ignore: Channels that are not compared.
+            limit: Most differences to find.
+            keep: Whether the fork stays, as the thread `Replay.thread_id`. Else it is deleted, also after an error; a
+                process that dies leaves it behind (a thread `replay-...`).
+            on_step: Called with the number of each step that the replay has made.
+
+        Returns:
+            The verdict, true if nothing differs. What the graph raises is a difference, and `Replay.error`.
+
+        Raises:
+            NotFound: There is no such thread or checkpoint.
+            InvalidInput: `graph` is no compiled graph, `config` names a subgraph, or `limit` is below one.
+            InvalidConfig: `config` names no usable thread.
+            StoreError: The store failed. The thread is as it was: it is only read.
+        """
+        options = {} if context is None else {"context": context}
+        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
+        return run(self._replayer(graph, order).replay(), ReplayDriver(self._backend.driver))
+
+    async def areplay(
+        self,
+        graph: Any,
+        config: Mapping[str, Any],
+        *,
+        configurable: Mapping[str, Any] | None = None,
+        inputs: Sequence[Any] = (),
+        context: Any = None,
+        bind: bool = False,
+        allow_tools: Collection[str] = (),
+        ignore: Collection[str] = (),
+        limit: int = 100,
+        keep: bool = False,
+        on_step: Callable[[int], object] | None = None,
+    ) -> Replay:
+        """As `replay`, asynchronously: the graph is run by its async face."""
+        options = {} if context is None else {"context": context}
+        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
+        return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self._backend.async_driver))
+
+    def _replayer(self, graph: Any, order: Order) -> Replayer:
+        if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
+            raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
+        # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
+        own = graph.checkpointer
+        is_ours = isinstance(own, Inspection) and own._backend is self._backend
+        saver = own if is_ours else self
+        twin = saver._apart()
+        runnable = graph.copy({"checkpointer": twin, "cache": None})
+        return Replayer(twin._core, twin._codec, runnable, order)
+
+
+def _query_of(config: Mapping[str, Any]) -> Query:
+    address_of(config)  # `None`, for `list` all threads, names none
+    return query_of(config, None, None, None)

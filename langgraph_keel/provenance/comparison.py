@@ -1,0 +1,284 @@
+"""Where two states differ, when what is random by nature is set aside: the ids of messages and calls, times, marks.
+
+Ids may differ, if they do so consistently: what one side calls "a" wherever it is named, the other may call "b". All
+else is equal to the byte, or a difference: 1 is not 1.0, and a tuple no list.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import zip_longest
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
+
+from langgraph_keel.errors import ValueRefused
+
+LONGEST = 160
+"""Most characters that are shown of a value."""
+NEXT = "next"
+"""The field that says which nodes come next."""
+_BRANCH = "branch:to:"
+RANDOM = frozenset(
+    {
+        *("id", "call_id", "response_id", "request_id"),
+        *("created", "created_at", "createTime", "completed_at", "timestamp", "date"),
+        *("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"),  # Ollama
+        *("total_time", "prompt_time", "completion_time", "queue_time"),  # Groq
+        *("ResponseMetadata", "metrics", "headers"),  # Bedrock, of the HTTP response; OpenAI
+        *("__gemini_function_call_thought_signatures__", "thought_signature", "encrypted_content"),
+        "keel_replay",  # the mark on results of tools that a ledger has given
+    }
+)
+"""Keys of what providers and Keel say about a message, at any depth, that are another each time by nature."""
+_UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
+"""What some providers say only of an answer that was not streamed: compared if both sides say it."""
+
+
+class Nothing:
+    """What stands where one side has something and the other has nothing."""
+
+    def __repr__(self) -> str:
+        """Say so."""
+        return "nothing"
+
+
+NOTHING = Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as it was recorded.
+
+    Attributes:
+        step: The step of the root graph.
+        field: What differs, such as `"messages[3].content"`, `"system_hash"` or `"tool search"`.
+        recorded: What it was, shortened.
+        replayed: What it is now, shortened.
+        node: Of a model's call, the node that called, with those of the graphs around it.
+    """
+
+    step: int
+    field: str
+    recorded: str
+    replayed: str
+    node: str = ""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        node = f", node {self.node!r}" if self.node else ""
+        return f"step {self.step}{node}: {self.field}: was {self.recorded}, now {self.replayed}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a difference shows it."""
+    if isinstance(value, BaseMessage):
+        parts = {"type": value.type, "name": value.name, "content": value.content}
+        parts["calls"] = [call["name"] for call in getattr(value, "tool_calls", ())]
+        value = {name: part for name, part in parts.items() if part}
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text):,} characters)"
+
+
+def _both_shown(was: Any, now: Any) -> tuple[str, str]:
+    """Return two values as a difference shows them: of long texts the place where they part."""
+    if type(was) is type(now) is str and max(len(was), len(now)) > LONGEST // 2:
+        alike = next((n for n, pair in enumerate(zip(was, now, strict=False)) if pair[0] != pair[1]), 0)
+        cut = max(0, alike - LONGEST // 4)
+        was, now = (("..." if cut else "") + text[cut:] for text in (was, now))
+    return shown(was), shown(now)
+
+
+def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
+    """Return what of a checkpoint's channels is compared: the nodes that come next in one field."""
+    nodes = sorted(name.removeprefix(_BRANCH) for name in values if name.startswith(_BRANCH))
+    rest = {name: value for name, value in values.items() if not name.startswith(_BRANCH) and name not in ignore}
+    return rest if NEXT in rest else {**rest, NEXT: nodes}
+
+
+class Names:
+    """Which id of the replay stands for which recorded one."""
+
+    def __init__(self) -> None:
+        self._now: dict[Any, Any] = {}
+        self._was: dict[Any, Any] = {}
+
+    def are_same(self, was: Any, now: Any) -> bool:
+        """Return whether two ids may be the same one, which they are from then on."""
+        # What was put as it is has its own ids. And one without gets one from whoever comes first.
+        if was == now or was is None or now is None:
+            return True
+        if self._now.get(was, now) != now or self._was.get(now, was) != was:
+            return False
+        self._now[was], self._was[now] = now, was
+        return True
+
+    def now(self, was: Any) -> Any:
+        """Return what stands for a recorded value."""
+        try:
+            return self._now.get(was, was)
+        except TypeError:
+            return was
+
+
+class Comparison:
+    """Compares the states of one replay, in order.
+
+    Args:
+        packed: Returns a value as it is stored: for values that are made of nothing we know.
+        limit: Most differences to find in one state.
+    """
+
+    def __init__(self, packed: Callable[[Any], bytes], limit: int) -> None:
+        self._packed = packed
+        self._limit = limit
+        self._names = Names()
+        self._found: list[tuple[str, Any, Any]] = []
+        self._starts: Mapping[str, int] = {}
+
+    def differences(
+        self, step: int, was: Mapping[str, Any], now: Mapping[str, Any], starts: Mapping[str, int] | None = None
+    ) -> list[Difference]:
+        """Return where two states differ, as far as the limit.
+
+        Args:
+            step: The step that both are of.
+            was: The recorded one.
+            now: The replay's.
+            starts: Of lists that are given without their beginnings, how many elements those have.
+        """
+        self._found, self._starts = [], starts or {}
+        self._mapping("", was, now)
+        return [Difference(step, path, *_both_shown(before, after)) for path, before, after in self._found]
+
+    def _note(self, path: str, was: Any, now: Any) -> None:
+        if len(self._found) < self._limit:
+            self._found.append((path, was, now))
+
+    def _walk(self, path: str, was: Any, now: Any) -> None:
+        if len(self._found) >= self._limit:
+            return
+        if type(was) is not type(now):
+            self._note(path, was, now)
+        elif isinstance(was, BaseMessage):
+            self._message(path, was, now)
+        elif isinstance(was, Mapping):
+            self._mapping(path, was, now)
+        elif isinstance(was, (list, tuple, deque)):
+            self._sequence(path, was, now)
+        elif isinstance(was, Set):
+            if {self._key(self._names.now(each)) for each in was} != {self._key(each) for each in now}:
+                self._note(path, was, now)
+        elif (parts := _parts(was)) is not None:
+            self._mapping(path, parts, _parts(now) or {})
+        elif not self._is_same(was, now):
+            self._note(path, was, now)
+
+    def _is_same(self, was: Any, now: Any) -> bool:
+        if isinstance(was, str):
+            return was == now or bool(self._names.now(was) == now)
+        if was is None or isinstance(was, (bool, int, float, complex, bytes)):
+            return repr(was) == repr(now)  # 0.0 is not -0.0, and nan is nan
+        return bool(self._key(was) == self._key(now))
+
+    def _key(self, value: Any) -> Any:
+        """Return what is equal of equal values only: to `==`, {1} is {1.0}."""
+        try:
+            return self._packed(value)
+        except ValueRefused:
+            return value
+
+    def _sequence(self, path: str, was: Sequence[Any], now: Sequence[Any]) -> None:
+        start = self._starts.get(path, 0)
+        for place, pair in enumerate(zip_longest(was, now, fillvalue=NOTHING), start):
+            self._walk(f"{path}[{place}]", *pair)
+
+    def _mapping(self, path: str, was: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
+        is_call = was.keys() >= {"name", "args", "id"}
+        theirs = {(type(key), key): part for key, part in now.items()}
+        for key, part in was.items():
+            name = self._names.now(key)
+            compare = self._id if is_call and key == "id" else self._walk
+            compare(_joined(path, key), part, theirs.pop((type(name), name), NOTHING))
+        for (_, key), part in theirs.items():
+            self._note(_joined(path, key), NOTHING, part)
+
+    def _id(self, path: str, was: Any, now: Any) -> None:
+        if not self._names.are_same(was, now):
+            self._note(path, was, now)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _message(self, path: str, was: BaseMessage, now: BaseMessage) -> None:
+        before, after = _said_by(was), _said_by(now)
+        _level(before, after)
+        _level(before["response_metadata"], after["response_metadata"])
+        for name in dict.fromkeys([*before, *after]):
+            compare = self._id if name in ("id", "tool_call_id") else self._walk
+            compare(_joined(path, name), before.get(name, NOTHING), after.get(name, NOTHING))
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """Return what an object is made of; `None` if nobody can tell."""
+    if isinstance(value, BaseModel):
+        return {**value.__dict__, **(value.model_extra or {})}
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    slots = getattr(type(value), "__slots__", None)
+    if isinstance(slots, tuple) and slots and type(value).__module__.startswith("langgraph."):
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return None
+
+
+def _said_by(message: BaseMessage) -> dict[str, Any]:
+    """Return what a message is made of, without what is another each time, and in one form, streamed or not."""
+    parts = _parts(message) or {}
+    for name in ("response_metadata", "additional_kwargs"):
+        parts[name] = _lasting(parts.get(name) or {})
+    return {**parts, "content": content_of(message)}
+
+
+def _level(was: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in _UNSTREAMED:
+        if was.get(name) is None or now.get(name) is None:
+            was.pop(name, None)
+            now.pop(name, None)
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lasting(part) for key, part in value.items() if key not in RANDOM and part is not None}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
+
+
+def content_of(message: BaseMessage) -> Any:
+    """Return content without the calls that stand in `tool_calls` too; text is one string, which streams cut."""
+    if not isinstance(message.content, list):
+        return message.content
+    calls = {call["id"] for call in getattr(message, "tool_calls", ())}
+    blocks = [_block(block) for block in message.content if not _is_call(block, calls)]
+    return "".join(blocks) if all(isinstance(block, str) for block in blocks) else blocks
+
+
+def _is_call(block: Any, calls: Collection[Any]) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_use" and block.get("id") in calls
+
+
+def _block(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    if block.keys() <= {"type", "text", "id", "index"} and isinstance(block.get("text"), str):
+        return block["text"]
+    # The id of a block is random, but of one that is named by its id (a file that was uploaded).
+    left_out = {"index"} if block.get("source_type") == "id" else {"index", "id"}
+    return {key: part for key, part in block.items() if key not in left_out}
+
+
+def _joined(path: str, key: Any) -> str:
+    name = key if isinstance(key, str) and key.isidentifier() else None
+    if name is None and path:
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else str(key)

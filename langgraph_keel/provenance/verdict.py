@@ -1,0 +1,94 @@
+"""What a replay has found, as people read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+
+from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.provenance.comparison import Difference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Replay:
+    """What `saver.replay` has found. It is true if everything is the same: `assert saver.replay(graph, config)`.
+
+    Attributes:
+        source: The thread that was replayed.
+        thread_id: The thread with the replay's own checkpoints, if it was to be kept.
+        steps: How many checkpoints were compared.
+        differences: What is not as it was recorded, in the order of the steps; in a step causes come first.
+        ended: Why the comparison ended before the record did; `None` if it did not.
+        calls: The replay's own calls of models.
+        uncompared: The steps whose calls of models were not compared, for nobody has recorded them.
+        error: What the graph has raised in the replay.
+    """
+
+    source: str
+    thread_id: str | None
+    steps: int
+    differences: tuple[Difference, ...]
+    ended: str | None = None
+    calls: tuple[ModelCall, ...] = field(default=(), repr=False)
+    uncompared: tuple[int, ...] = ()
+    error: Exception | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def same(self) -> bool:
+        """Whether all recorded steps were compared, also one that failed or asks in the end, and nothing differs."""
+        return not self.differences and self.ended is None
+
+    def __bool__(self) -> bool:
+        """Return `same`."""
+        return self.same
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def summary(self) -> str:
+        """The verdict, in one line."""
+        compared = f"{_count(self.steps, 'step')}, {_count(len(self.calls), 'call')} of models"
+        if self.first:
+            return f"replay of thread {self.source!r}: differs from step {self.first.step} on ({compared})"
+        verdict = "the same" if self.same else "the same as far as it goes"
+        return f"replay of thread {self.source!r}: {verdict} ({compared})"
+
+    @property
+    def _notes(self) -> list[str]:
+        return [
+            *([f"It ends here: {self.ended}"] if self.ended else []),
+            *([f"Calls of models not compared, for none are recorded: {self._steps}"] if self.uncompared else []),
+            *([f"Kept as thread {self.thread_id!r}"] if self.thread_id else []),
+        ]
+
+    @property
+    def _steps(self) -> str:
+        numbers = ", ".join(map(str, self.uncompared[:10]))
+        return f"step {numbers}{', ...' if len(self.uncompared) > 10 else ''}"
+
+    def __str__(self) -> str:
+        """Say it in plain text: the verdict, a line for each difference, and what else there is to know."""
+        return "\n".join([self.summary, *(f"  {found}" for found in self.differences), *self._notes])
+
+    __repr__ = __str__  # what a terminal shows of it
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook."""
+        head = "".join(f"<th>{title}</th>" for title in ("step", "node", "field", "was", "now"))
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(str(part))}</td>' for part in _row(found))}</tr>" for found in self.differences
+        )
+        table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self._notes)
+        return f"<p><b>{escape(self.summary)}</b></p>{table}{notes}"
+
+
+def _row(found: Difference) -> tuple[object, ...]:
+    return found.step, found.node, found.field, found.recorded, found.replayed
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,140 @@
+"""A store with its drivers: what is live behind a saver, all of it in one `Backend`, and how plans are run on it."""
+
+from __future__ import annotations
+
+import copy
+from asyncio import to_thread
+from collections.abc import Collection
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.core.backend import Backend
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
+from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.core.recorder import OnDrift, Recorder
+from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.core.store import Store
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.provenance.capture import package_versions, watch
+
+T = TypeVar("T")
+OnConflict = Literal["raise", "fork"]
+
+
+class Running(BaseCheckpointSaver[Any]):
+    """A saver's store, drivers and serializer. The arguments are those of `KeelSaver`."""
+
+    def __init__(
+        self,
+        store: Store[Any, Any],
+        driver: Driver[Any, Any],
+        async_driver: AsyncDriver[Any, Any],
+        *,
+        serde: SerializerProtocol | None = None,
+        types: Collection[type | tuple[str, ...]] | None = None,
+        on_conflict: OnConflict = "raise",
+        provenance: bool = True,
+        graph_version: str | None = None,
+        on_drift: OnDrift = "warn",
+        memo_entries: int = DEFAULT_ENTRIES,
+        memo_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        if on_conflict not in ("raise", "fork"):
+            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        if serde is not None and types is not None:
+            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+        super().__init__(serde=serde or KeelSerializer(types=types))
+        memo = Memo(memo_entries, memo_bytes)
+        recorder = recording(graph_version, on_drift, provenance)
+        self._backend = Backend(Checkpoints(store, memo, on_conflict, recorder), driver, async_driver)
+
+    def setup(self) -> None:
+        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        return ""
+
+    def close(self) -> None:
+        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
+
+        What needs the store afterwards raises `StoreClosed`.
+        """
+        for cache in list(self._backend.caches):
+            cache.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Give back what is open; backends override it. Must be safe to call again."""
+
+    def __enter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        await to_thread(self.close)
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """What has been captured of model calls, and what threads were written with."""
+        return self._core.recorder
+
+    @property
+    def _core(self) -> Checkpoints[Any, Any]:
+        return self._backend.checkpoints
+
+    @property
+    def _codec(self) -> Codec:
+        # Made anew each time: programs assign `saver.serde`.
+        return Codec(self.serde)
+
+    def _apart(self) -> Self:
+        """Return a saver on the same store that shares nothing else with this one: it records, and minds no drift."""
+        known = self.recorder
+        recorder = recording(known.graph_version if known else None, "ignore", captures=True)
+        clone = copy.copy(self)
+        clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
+        return clone
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T:
+        return run(plan, self._backend.driver)
+
+    async def _arun(self, plan: Plan[Any, Any, T]) -> T:
+        return await arun(plan, self._backend.async_driver)
+
+
+def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+    """Return a recorder; if it captures, have all model calls of this process reported from now on.
+
+    Raises:
+        InvalidInput: There is no such way to treat drift, or the version is no text.
+    """
+    if on_drift not in ("ignore", "warn", "raise"):
+        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
+    if not isinstance(graph_version, str | None):
+        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    if on_drift == "raise" and captures is not True:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+    if captures:
+        watch()
+    return Recorder(package_versions(), graph_version, on_drift, captures)

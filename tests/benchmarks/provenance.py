@@ -1,0 +1,57 @@
+"""Measure 16, `provenance`: what it costs to record which model wrote a step.
+
+One invoke of a graph of two nodes that each call a fake model, on a thread of its own, with a saver that records
+beside one that does not; and the bytes that one more turn of one thread takes with each.
+"""
+
+from contextlib import ExitStack
+from itertools import count
+from typing import Any
+
+from langchain_core.language_models import FakeListChatModel
+from langgraph.graph import START, MessagesState, StateGraph
+
+from .graphs import thread
+from .plan import Plan
+from .report import Row
+from .timing import Clocked, interleaved, timed
+
+
+def answer(state: MessagesState) -> dict[str, Any]:
+    model = FakeListChatModel(responses=["This is what was asked for."])
+    return {"messages": [model.bind(model="fake-1", seed=7, temperature=0.2).invoke(state["messages"])]}
+
+
+def two_nodes(saver: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("first", answer)
+    builder.add_node("second", answer)
+    builder.add_edge(START, "first")
+    builder.add_edge("first", "second")
+    return builder.compile(checkpointer=saver)
+
+
+def runs(graph: Any) -> Clocked:
+    numbers = count()
+    return lambda: timed(graph.invoke, {"messages": [("user", "What is it?")]}, thread(f"t{next(numbers)}"))[0]
+
+
+def measure(plan: Plan) -> list[Row]:
+    with ExitStack() as stack:
+        graphs = {}
+        for name in ("recorded", "plain"):
+            saver: Any = stack.enter_context(plan.pair.ours.open(plan.directory(f"provenance-{name}")))
+            if name == "plain":
+                saver._core.recorder = None  # as with provenance=False, which openers do not pass on
+            graphs[name] = two_nodes(saver)
+        took = interleaved(plan.rounds(301), {name: runs(graph) for name, graph in graphs.items()})
+    return [
+        Row(
+            "provenance",
+            "invoke of two nodes with a fake model; beside the same unrecorded",
+            took["plain"],
+            took["recorded"],
+            "ms",
+            plan.target("provenance"),
+        )
+    ]

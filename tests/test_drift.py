@@ -1,0 +1,336 @@
+"""A thread goes on with another model, tool or version than it was written with: noticed, said, marked, or refused."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from places import Place
+
+from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
+from langgraph_keel.core.drift import NODES, SEEN, Known, followed
+from langgraph_keel.core.provenance import ModelCall, packed
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+HELLO: Any = {"messages": [("user", "hello")]}
+faces = pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
+durabilities = pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+
+
+class World:
+    """What may change between two runs: the model that serves, and what it is told of a tool."""
+
+    def __init__(self) -> None:
+        self.served = "m-1"
+        self.fingerprint = "fp-1"
+        self.asked = "m"
+        self.tool = {"name": "look_up", "description": "Looks it up."}
+        self.calls = 0
+        self.acted = 0
+
+    def answer(self, state: MessagesState) -> dict[str, Any]:
+        self.calls += 1
+        about = {"model_name": self.served, "system_fingerprint": self.fingerprint}
+        model = GenericFakeChatModel(messages=iter([AIMessage("hi", response_metadata=about)]))
+        return {"messages": [model.bind(model=self.asked, tools=[self.tool]).invoke(state["messages"])]}
+
+    def act(self, state: MessagesState) -> None:
+        self.acted += 1
+
+    def builder(self) -> StateGraph[MessagesState]:
+        builder = StateGraph(MessagesState)
+        for name, node in {"first": lambda state: None, "model": self.answer, "act": self.act}.items():
+            builder.add_node(name, node)
+        builder.add_edge(START, "first")
+        builder.add_edge("first", "model")
+        builder.add_edge("model", "act")
+        return builder
+
+    def graph(self, saver: KeelSaver) -> Any:
+        return self.builder().compile(checkpointer=saver)
+
+    def run(self, saver: KeelSaver, given: Any = HELLO, is_async: bool = False, **options: Any) -> Any:
+        graph = self.graph(saver)
+        if is_async:
+            return asyncio.run(graph.ainvoke(given, CONFIG, **options))
+        return graph.invoke(given, CONFIG, **options)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def marks(saver: KeelSaver) -> list[tuple[Any, Any]]:
+    """The step and the mark of each checkpoint that has one, oldest first."""
+    found = [dict(found.metadata) for found in saver.list(CONFIG)]
+    return [(each["step"], each["keel_drift"]) for each in reversed(found) if "keel_drift" in each]
+
+
+# -- the three ways --------------------------------------------------------------------------------------------
+
+
+@faces
+@durabilities
+def test_warned_once_and_marked(place: Place, world: World, durability: Any, is_async: bool) -> None:
+    with place.open() as saver:
+        world.run(saver, durability=durability)
+    world.served = "m-2"
+    with place.open() as saver:
+        with pytest.warns(DriftWarning, match=r"node 'model': served_model was m-1 up to step 2, now m-2") as caught:
+            world.run(saver, is_async=is_async, durability=durability)
+        assert len(caught) == 1
+        world.run(saver, is_async=is_async, durability=durability)
+        step = 8 if durability == "exit" else 7  # "exit" stores the run's last one only
+        assert marks(saver) == [(step, ["node 'model': served_model was m-1 up to step 2, now m-2"])]
+    report = caught[0].message
+    assert isinstance(report, DriftWarning)
+    assert report.report == DriftReport("t", (Change("served_model", "m-1", "m-2", 2, "model"),))
+
+
+@durabilities
+def test_ignored(place: Place, world: World, durability: Any) -> None:
+    with place.open(on_drift="ignore") as saver:
+        world.run(saver, durability=durability)
+        world.served = "m-2"
+        world.run(saver, durability=durability)
+        assert marks(saver) == []
+        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-1", "m-2"]
+
+
+@faces
+@durabilities
+def test_the_node_that_called_fails_before_anything_acts(
+    place: Place, world: World, durability: Any, is_async: bool
+) -> None:
+    with place.open(on_drift="raise") as saver:
+        world.run(saver, durability=durability)
+        world.served = "m-2"
+        for given in (HELLO, None):
+            with pytest.raises(DriftDetected, match="served_model was m-1") as caught:
+                world.run(saver, given, is_async, durability=durability)
+            assert caught.value.report.changes == (Change("served_model", "m-1", "m-2", 2, "model"),)
+        assert world.acted == 1
+        assert [(call.served_model, call.error) for call in saver.provenance(CONFIG)] == [
+            ("m-1", None),
+            ("m-2", "DriftDetected"),
+            ("m-2", "DriftDetected"),
+        ]
+    with place.open(on_drift="warn") as saver:
+        with pytest.warns(DriftWarning, match="now m-2"):
+            said = world.run(saver, None, is_async, durability=durability)
+        assert len(said["messages"]) == 4
+    assert world.acted == 2
+
+
+@faces
+@durabilities
+def test_a_node_that_swallows_the_refusal_is_not_stored(
+    place: Place, world: World, durability: Any, is_async: bool
+) -> None:
+    """A middleware that tries again, or falls back, would store what the error says as the answer."""
+    answer = world.answer
+
+    def swallowing(state: MessagesState) -> dict[str, Any]:
+        try:
+            return answer(state)
+        except DriftDetected:
+            return {"messages": [AIMessage("sorry")]}
+
+    world.answer = swallowing  # type: ignore[method-assign]
+    with place.open(on_drift="raise") as saver:
+        world.run(saver, durability=durability)
+        world.served = "m-2"
+        with pytest.raises(DriftDetected, match="served_model was m-1"):
+            world.run(saver, is_async=is_async, durability=durability)
+        assert "sorry" not in str(world.graph(saver).get_state(CONFIG).values)
+        world.served = "m-1"
+        world.run(saver, is_async=is_async, durability=durability)
+        assert [call.error for call in saver.provenance(CONFIG)] == [None, "DriftDetected", None]
+
+
+@durabilities
+def test_going_back_to_the_old_model_is_always_possible(place: Place, world: World, durability: Any) -> None:
+    """What one run was refused for is no matter of the next ones."""
+    with place.open(on_drift="raise") as saver:
+        world.run(saver, durability=durability)
+        world.served = "m-2"
+        with pytest.raises(DriftDetected):
+            world.run(saver, durability=durability)
+        world.served = "m-1"
+        world.run(saver, None, durability=durability)
+        world.run(saver, durability=durability)
+        assert marks(saver) == []
+
+
+def test_in_a_subgraph_too(place: Place, world: World) -> None:
+    with place.open(on_drift="raise") as saver:
+        graph = StateGraph(MessagesState).add_node("sub", world.builder().compile()).add_edge(START, "sub")
+        graph.compile(checkpointer=saver).invoke(HELLO, CONFIG)
+        world.served = "m-2"
+        with pytest.raises(DriftDetected, match=r"node 'sub\|model': served_model was m-1"):
+            graph.compile(checkpointer=saver).invoke(HELLO, CONFIG)
+    assert world.acted == 1
+
+
+def test_what_a_person_puts_is_not_refused(place: Place, world: World) -> None:
+    with place.open(graph_version="1.0") as saver:
+        world.run(saver)
+    with place.open(graph_version="1.1", on_drift="raise") as saver:
+        world.graph(saver).update_state(CONFIG, {"messages": [("user", "by hand")]})
+        assert len(marks(saver)) == 1
+        world.run(saver)
+
+
+# -- what drifts -----------------------------------------------------------------------------------------------
+
+DRIFTS: dict[str, tuple[dict[str, Any], str]] = {
+    "fingerprint": ({"fingerprint": "fp-2"}, "system_fingerprint was fp-1 up to step 2, now fp-2"),
+    "model asked for": ({"asked": "n", "served": "n-1"}, "model was m up to step 2, now n"),
+    "schema of a tool": (
+        {"tool": {"name": "look_up", "description": "Looks it up, twice."}},
+        r"tool look_up was [0-9a-f]{12} up to step 2, now [0-9a-f]{12}",
+    ),
+}
+
+
+@pytest.mark.parametrize("drift", DRIFTS.values(), ids=DRIFTS)
+def test_what_is_noticed(world: World, drift: tuple[dict[str, Any], str]) -> None:
+    changed, words = drift
+    with MemorySaver() as saver:
+        world.run(saver)
+        vars(world).update(changed)
+        with pytest.warns(DriftWarning, match=f"node 'model': {words}$"):
+            world.run(saver)
+
+
+@faces
+@durabilities
+def test_another_version_of_the_application_is_noticed_before_anything_runs(
+    place: Place, world: World, durability: Any, is_async: bool
+) -> None:
+    with place.open(graph_version="1.0") as saver:
+        world.run(saver)
+        assert {found.metadata["graph_version"] for found in saver.list(CONFIG)} == {"1.0"}  # type: ignore[typeddict-item]
+        assert saver.provenance(CONFIG)[0].graph_version == "1.0"
+        assert len(list(saver.list(CONFIG, filter={"graph_version": "1.0"}))) == 5
+    with place.open(graph_version="1.1", on_drift="raise") as saver:
+        with pytest.raises(DriftDetected, match=r"graph_version was 1\.0 up to step 2, now 1\.1"):
+            world.run(saver, is_async=is_async, durability=durability)
+        assert len(list(saver.list(CONFIG))) == 5
+        assert world.graph(saver).get_state(CONFIG).next == ()  # it may be looked at
+    assert (world.calls, world.acted) == (1, 1)
+    with place.open(graph_version="1.1") as saver, pytest.warns(DriftWarning, match=r"now 1\.1"):
+        world.run(saver, is_async=is_async, durability=durability)
+    with place.open(graph_version="1.1", on_drift="raise") as saver:
+        world.run(saver, is_async=is_async, durability=durability)
+
+
+def test_another_version_of_a_package_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MemorySaver() as saver:
+        world.run(saver)
+        assert saver.recorder
+        monkeypatch.setitem(saver.recorder.versions, "langgraph", "99")
+        with pytest.warns(DriftWarning, match=r"langgraph was .* up to step 2, now 99"):
+            world.run(saver)
+
+
+def test_an_old_checkpoint_is_continued_with_what_it_was_written_with(place: Place, world: World) -> None:
+    """A fork from before the change has not seen the new model; one from after it has."""
+    with place.open(on_drift="raise") as saver:
+        world.run(saver)
+        old = next(iter(saver.list(CONFIG))).config
+    world.served = "m-2"
+    with place.open(on_drift="ignore") as saver:
+        world.run(saver)
+        new = next(iter(saver.list(CONFIG))).config
+    with place.open(on_drift="raise") as saver:
+        graph = world.graph(saver)
+        with pytest.raises(DriftDetected):
+            graph.invoke(HELLO, old)
+        graph.invoke(HELLO, new)
+
+
+def test_no_drift_is_seen_where_nothing_was_recorded(place: Place, world: World) -> None:
+    with place.open(provenance=False) as saver:
+        world.run(saver)
+        assert saver.provenance(CONFIG) == []
+    world.served = "m-2"
+    with place.open(on_drift="raise") as saver:
+        world.run(saver)
+        assert [call.served_model for call in saver.provenance(CONFIG)] == ["m-2"]
+
+
+# -- the comparison itself -------------------------------------------------------------------------------------
+
+CALL = ModelCall(id="1", path="model", step=3, model="m", served_model="m-1", system_fingerprint="a", tools={"t": "x"})
+
+
+def after(*calls: ModelCall) -> Known:
+    return followed(Known(), map(packed, calls), {})[0]
+
+
+def told(known: Known, *calls: ModelCall) -> Sequence[str]:
+    return [str(change) for change in followed(known, map(packed, calls), {})[1]]
+
+
+def test_a_backend_that_comes_and_goes_is_told_of_once() -> None:
+    other = replace(CALL, system_fingerprint="b", step=4)
+    assert told(after(CALL), other, CALL, other) == ["node 'model': system_fingerprint was a up to step 3, now b"]
+    assert told(after(CALL, other), CALL, other) == []
+
+
+def test_what_says_nothing_is_no_change() -> None:
+    silent = replace(CALL, served_model=None, system_fingerprint=None, tools={})
+    assert told(after(CALL), silent) == []
+    assert told(after(silent), CALL) == []
+    assert told(after(CALL), replace(CALL, served_model="m-2", error="TimeoutError")) == []
+    assert told(after(CALL), replace(CALL, served_model="m-2", cached=True)) == []
+    assert told(after(CALL), replace(CALL, path="another", model="n")) == []
+
+
+def test_what_is_known_stays_small() -> None:
+    many = [replace(CALL, system_fingerprint=str(n), path=f"node {n // 50}") for n in range(50 * 2 * NODES)]
+    known = after(*many)
+    assert len(known.nodes) == NODES
+    assert {len(seen.fingerprints) for models in known.nodes.values() for seen in models.values()} == {SEEN}
+    assert Known.unpacked(known.packed()) == known
+
+
+@pytest.mark.parametrize("stored", [None, 1, [], [1, 2, 3], [{"a": 1}, {}, 1], [{"a": {"m": [1]}}, {}, None]])
+def test_what_is_no_knowledge_is_none(stored: Any) -> None:
+    assert list(Known.unpacked(stored).names) == []
+
+
+def test_reports_travel() -> None:
+    report = DriftReport("t", (Change("model", "a", "b", 1, "n"),))
+    for raised in (DriftDetected(report), DriftWarning(report)):
+        again = pickle.loads(pickle.dumps(raised))
+        assert (again.report, str(again)) == (report, str(raised))
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InvalidInput, match="on_drift"):
+        MemorySaver(on_drift="panic")
+    with pytest.raises(InvalidInput, match="graph_version"):
+        MemorySaver(graph_version=1)
+    with pytest.raises(InvalidInput, match="on_drift='raise' needs provenance=True"):
+        MemorySaver(on_drift="raise", provenance=False)
+
+
+def test_a_warning_that_is_an_error_refuses_too(world: World) -> None:
+    with MemorySaver() as saver, warnings.catch_warnings():
+        world.run(saver)
+        world.served = "m-2"
+        warnings.simplefilter("error", DriftWarning)
+        with pytest.raises(DriftWarning):
+            world.run(saver)
+        assert marks(saver) == []

@@ -1,0 +1,142 @@
+"""Each call of a model stands once, at the checkpoint it led to, however the graph calls it and whatever it is stored
+in; a call outside of a graph stands nowhere.
+"""
+
+from __future__ import annotations
+
+from asyncio import gather
+from collections.abc import Iterator
+from contextlib import ExitStack
+from contextvars import copy_context
+from functools import partial
+from secrets import token_hex
+from threading import Thread
+from typing import Any
+
+import provenance_graphs  # noqa: F401 - it fills RUNS
+import pytest
+from provenance_nested import piped
+from provenance_runs import ASK, RUNS, START_WITH, Scene, both, calling, graph_of
+from savers import SAVERS, needing
+
+from langgraph_keel import CheckpointConflict, KeelSaver, MemorySaver
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One saver of each kind for all tests; each has threads of its own."""
+    savers: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def open_saver(kind: str) -> KeelSaver:
+            if kind not in savers:
+                needing(kind, request)
+                savers[kind] = stack.enter_context(SAVERS[kind](tmp_path_factory.mktemp(kind)))
+            saver: KeelSaver = savers[kind]
+            return saver
+
+        yield open_saver
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("run", list(RUNS))
+async def test_each_call_stands_once_where_it_led_to(
+    opened: Any, run: str, backend: str, face: str, durability: str
+) -> None:
+    scene = Scene(opened(backend), face, durability, f"{run} {token_hex(6)}")
+    await RUNS[run](scene)
+    assert await scene.check()
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_two_savers_in_one_process(face: str) -> None:
+    """Each call stands with the saver of its graph, under one and the same name of a thread."""
+    with MemorySaver() as one, MemorySaver(provenance=False) as silent, MemorySaver() as other:
+        scenes = [Scene(saver, face, "sync", "t") for saver in (one, other)]
+        graphs = [scene.compiled(("a", calling(scene.model(), 2))) for scene in scenes]
+        unseen = Scene(silent, face, "sync", "t")
+        for _ in range(2):
+            await gather(*[scene.run(graph) for scene, graph in zip(scenes, graphs, strict=True)])
+            await unseen.run(unseen.compiled(("a", calling(unseen.model()))))
+        assert [len(await scene.check()) for scene in scenes] == [4, 4]
+        assert await unseen.records() == []
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["own thread", "same thread"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_graph_with_a_saver_of_its_own_called_in_a_node(face: str, is_named: bool) -> None:
+    """LangGraph uses the inner saver if the call names a thread, and the outer one if it does not."""
+    with MemorySaver() as outer, MemorySaver() as inner:
+        around, within = Scene(outer, face, "sync", "t"), Scene(inner, face, "sync", "inner")
+        sub = graph_of(("x", calling(within.model()))).compile(checkpointer=inner)
+        named: Any = (within.config,) if is_named else ()
+
+        def node(state: Any) -> Any:
+            return {"said": [str(len(sub.invoke(state, *named)))]}
+
+        async def anode(state: Any) -> Any:
+            return {"said": [str(len(await sub.ainvoke(state, *named)))]}
+
+        await around.run(around.compiled(("a", calling(around.model())), ("b", both(node, anode))))
+        if not is_named:
+            around.told.calls += within.told.calls
+            within.told.calls.clear()
+        assert len(await around.check()) == (1 if is_named else 2)
+        assert len(await within.check()) == (1 if is_named else 0)
+
+
+async def test_two_runs_that_continue_one_checkpoint() -> None:
+    """The one that is refused stores no step: what its task has written stays at the checkpoint it began from."""
+    with MemorySaver() as saver:
+        scene = Scene(saver, "async", "sync", "t")
+        graph = scene.compiled(("a", calling(scene.model())))
+        await scene.run(graph)
+        ends = await gather(scene.run(graph), scene.run(graph), return_exceptions=True)
+        assert [type(end) for end in ends].count(CheckpointConflict) == 1
+        records = await scene.records()
+        assert sorted(call.id for call in records) == sorted(scene.told.ids)
+        assert all(call.checkpoint_id for call in records)
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+async def test_a_sequence_in_a_graph_without_a_saver_is_not_recorded(face: str) -> None:
+    """All it tells is the name of its thread, which a graph with a saver may have, too."""
+    with MemorySaver() as saver:
+        scene, unseen = Scene(saver, face, "sync", "t"), Scene(saver, face, "sync", "t")
+        graph = scene.compiled(("a", piped(scene)))
+        await scene.run(graph)
+        await unseen.run(graph_of(("a", piped(unseen))).compile(), durability=None)
+        await scene.run(graph)
+        assert len(await scene.check()) == 2
+
+
+async def test_a_sequence_in_two_runs_that_continue_one_checkpoint() -> None:
+    """It does not know its run, only its task: whichever run writes that has called."""
+    with MemorySaver() as saver:
+        scene = Scene(saver, "async", "sync", "t")
+        graph = scene.compiled(("a", piped(scene)))
+        await scene.run(graph)
+        await gather(scene.run(graph), scene.run(graph), return_exceptions=True)
+        records = await scene.records()
+        assert sorted(call.id for call in records) == sorted(scene.told.ids)
+
+
+def test_a_thread_without_the_context_is_not_recorded() -> None:
+    """Nothing in it says where it belongs (see `provenance.capture`); with a copy of the context it is."""
+    with MemorySaver() as saver:
+        scene = Scene(saver, "sync", "sync", "t")
+        model = scene.model()
+
+        def node(state: Any) -> Any:
+            for work in (lambda: model.invoke(ASK), partial(copy_context().run, model.invoke, ASK)):
+                thread = Thread(target=work)
+                thread.start()
+                thread.join()
+            return {"said": ["two"]}
+
+        scene.compiled(("a", node)).invoke(START_WITH, scene.config)
+        assert [call.id for call in saver.provenance(scene.config)] == scene.told.ids[1:]

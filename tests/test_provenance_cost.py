@@ -1,0 +1,196 @@
+"""What it takes: no round trip more, few bytes, little time; and nothing at all where nothing is to be recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from provenance_models import Fake
+from provenance_runs import ASK, Scene, calling
+from savers import needing
+from stores import each_store
+
+from langgraph_keel import KeelSaver, MemorySaver
+from langgraph_keel.core.waiting import THREADS, Captured, Waiting
+from langgraph_keel.provenance.capture import _CAPTURE
+from langgraph_keel.testing.faults import Counter, with_tap
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@pytest.fixture(scope="module")
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    for name in BACKENDS:
+        needing(name, request)
+    with each_store(tmp_path_factory.mktemp("cost")) as stores:
+        yield stores
+
+
+async def three_steps(saver: KeelSaver, face: str, durability: str, thread: str, model: Any) -> Scene:
+    scene = Scene(saver, face, durability, thread)
+    graph = scene.compiled(("a", calling(model)), ("b", calling(model)), ("c", calling(model)))
+    await scene.run(graph)
+    await scene.run(graph)
+    return scene
+
+
+@each_face
+@each_backend
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_no_round_trip_more(stores: Any, backend: str, face: str, durability: str) -> None:
+    taken = []
+    for provenance in (True, False):
+        counter = Counter()
+        with stores[backend].open(provenance=provenance) as saver:
+            thread = f"{face} {durability} {provenance}"
+            scene = await three_steps(with_tap(saver, counter), face, durability, thread, Fake())
+            taken.append(counter.taken())
+            assert len(await scene.records()) == (6 if provenance else 0)
+    assert taken[0] == taken[1] > 0
+
+
+def stored_bytes(store: Any) -> int:
+    return len(store.raw())
+
+
+@each_backend
+async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str) -> None:
+    """Per step, of a model that says as much of itself as OpenAI's does."""
+    sizes = {}
+    for provenance in (True, False):
+        before = stored_bytes(stores[backend])
+        with stores[backend].open(provenance=provenance) as saver:
+            model = Fake(served="gpt-4o-2024-08-06", fingerprint="fp_50cad350e4")
+            await three_steps(saver, "sync", "sync", f"bytes {provenance}", model)
+        sizes[provenance] = stored_bytes(stores[backend]) - before
+    assert 0 < sizes[True] - sizes[False] < 6 * (1700 if backend == "files" else 1500)  # files are JSON
+
+
+@each_backend
+async def test_a_saver_that_does_not_record_stores_nothing(stores: Any, backend: str) -> None:
+    store = stores[backend]
+    with store.open() as watching:  # another saver of the same process may
+        assert watching.recorder
+        with store.open(provenance=False) as saver:
+            scene = await three_steps(saver, "sync", "sync", "off", Fake(served="never-stored"))
+            assert saver.recorder
+            assert not saver.recorder.captures
+            assert await scene.records() == []
+    assert b"never-stored" not in store.raw()
+
+
+async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
+    with MemorySaver() as saver:
+        model = Fake()
+        model.invoke(ASK)
+        await model.ainvoke(ASK)
+        list(model.stream(ASK))
+        thread = threading.Thread(target=model.invoke, args=(ASK,))
+        thread.start()
+        thread.join()
+        assert saver.recorder
+        assert (len(saver.recorder.waits), dict(_CAPTURE._calls)) == (0, {})
+        assert list(saver.threads()) == []
+
+
+async def test_a_graph_on_a_saver_of_another_make_is_not_recorded() -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    other: Any = InMemorySaver()
+    with MemorySaver():
+        scene = Scene(other, "sync", "sync", "t")
+        await scene.run(scene.compiled(("a", calling(Fake()))))
+        assert dict(_CAPTURE._calls) == {}
+
+
+@each_face
+async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
+    with MemorySaver() as saver:
+        for durability in ("sync", "async", "exit"):
+            await three_steps(saver, face, durability, durability, Fake())
+            await three_steps(saver, face, durability, durability, Fake())
+        assert saver.recorder
+        assert len(saver.recorder.waits) == 0
+        assert dict(_CAPTURE._calls) == {}
+
+
+@each_face
+@pytest.mark.parametrize("where", ["_begun", "asked_of", "answer_of"])
+async def test_a_fault_of_the_handler_breaks_no_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str, where: str
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise RuntimeError("a fault")
+
+    with MemorySaver() as saver:
+        scene = Scene(saver, face, "sync", "t")
+        graph = scene.compiled(("a", calling(scene.model())))
+        with monkeypatch.context() as patch:
+            patch.setattr(f"langgraph_keel.provenance.capture.{where}", fail)
+            assert (await scene.run(graph))["said"] == ["hello", "all done"]
+        assert "a fault" in caplog.text
+        recorded = len(await scene.records())
+        assert recorded == (where == "answer_of")  # what was asked is known
+        assert dict(_CAPTURE._calls) == {}
+        await scene.run(graph)
+        assert len(await scene.records()) == recorded + 1
+
+
+@pytest.mark.parametrize("odd", ["params", "metadata", "response"])
+async def test_what_a_model_says_may_be_anything(odd: str) -> None:
+    """Odd things are passed over; the call is recorded."""
+
+    class Odd(Fake):
+        def _get_invocation_params(self, stop: Any = None, **options: Any) -> Any:
+            strange = {"model": b"\xff", "tools": [1, None, {"function": {"name": 5}}], "stop": 7, "seed": "x"}
+            return strange if odd == "params" else super()._get_invocation_params(stop=stop, **options)
+
+        def _get_ls_params(self, stop: Any = None, **options: Any) -> Any:
+            return {"ls_provider": ["x"], "ls_temperature": {}} if odd == "metadata" else {}
+
+        def _answer(self, messages: Any) -> AIMessage:
+            about = {"model_name": 5, "finish_reason": [1], "system_fingerprint": {"a": object()}}
+            return AIMessage("all done", response_metadata=about) if odd == "response" else super()._answer(messages)
+
+    with MemorySaver() as saver:
+        scene = Scene(saver, "sync", "sync", "t")
+        await scene.run(scene.compiled(("a", calling(Odd(callbacks=[scene.told])))))
+        assert len(await scene.check()) == 1
+
+
+def test_what_stands_nowhere_is_never_let_go() -> None:
+    """However many threads run at once; of the others, the latest are remembered."""
+    waits = Waiting()
+    every = [Captured({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1) for n in range(3 * THREADS)]
+    for each in every:
+        waits.add(each)
+    assert [len(waits.unstored(each.thread_id)) for each in every] == [1, 0] * (len(every) // 2)
+    assert len(waits) < len(every)
+
+
+async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
+    """LangChain does not say that it was; its record goes with the thread's next checkpoint, to where it began."""
+    saver = MemorySaver()
+    scene = Scene(saver, "async", "sync", "t")
+
+    async def node(state: Any) -> Any:
+        await scene.model(hook=lambda: time.sleep(0.2)).ainvoke(ASK)
+
+    graph = scene.compiled(("a", node))
+    run = asyncio.create_task(graph.ainvoke({"said": []}, scene.config))
+    await asyncio.sleep(0.1)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    await asyncio.sleep(0.3)
+    await scene.run(scene.compiled(("b", calling(scene.model()))))
+    assert [call.path for call in await scene.records()] == ["a", "b"]
+    assert saver.recorder
+    assert len(saver.recorder.waits) == 0

@@ -1,0 +1,195 @@
+"""What the classes of two providers say of a call, plain and streamed, both faces; and what of it a record holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import tool
+from provenance_models import PROVIDERS, reply_to
+from provenance_runs import ASK, Scene, both
+
+from langgraph_keel import MemorySaver, ModelCall
+from langgraph_keel.provenance.facts import prompt_of
+
+SERVED = {"openai": "gpt-4o-2024-08-06", "anthropic": "claude-test-20260101"}
+ASKED = {"openai": "gpt-4o", "anthropic": "claude-test"}
+each_provider = pytest.mark.parametrize("provider", list(PROVIDERS))
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+
+
+@tool
+def look(at: str) -> str:
+    """Look at something."""
+    return at
+
+
+@pytest.fixture
+def saver() -> Iterator[MemorySaver]:
+    with MemorySaver() as saver:
+        yield saver
+
+
+def asking(model: Any, is_streamed: bool, given: Any = ASK) -> Any:
+    def ask(state: Any) -> Any:
+        parts = list(model.stream(given)) if is_streamed else [model.invoke(given)]
+        return {"said": ["".join(str(part.text) for part in parts)]}
+
+    async def aask(state: Any) -> Any:
+        parts = [part async for part in model.astream(given)] if is_streamed else [await model.ainvoke(given)]
+        return {"said": ["".join(str(part.text) for part in parts)]}
+
+    return both(ask, aask)
+
+
+async def record_of(saver: MemorySaver, model: Any, face: str = "sync", is_streamed: bool = False) -> ModelCall:
+    """Return the record of one call, which nothing may have gone wrong with."""
+    scene = Scene(saver, face, "sync", f"t{len(list(saver.threads()))}")
+    result = await scene.run(scene.compiled(("ask", asking(model, is_streamed))))
+    assert result["said"] == ["hello", "all done"]
+    (record,) = await scene.records()
+    return record
+
+
+@each_face
+@each_provider
+async def test_what_is_said_of_a_call_is_the_same_streamed_or_not(saver: MemorySaver, provider: str, face: str) -> None:
+    # Of what its constructor was given to stop at, `ChatAnthropic` tells nobody.
+    model = PROVIDERS[provider](temperature=0.5, top_p=0.9, max_tokens=64).bind(stop=["END"])
+    plain, streamed = [await record_of(saver, model, face, is_streamed) for is_streamed in (False, True)]
+    for call in (plain, streamed):
+        assert (call.provider, call.model, call.served_model) == (provider, ASKED[provider], SERVED[provider])
+        assert call.system_fingerprint == {"openai": "fp_oa"}.get(provider)
+        assert (call.temperature, call.top_p, call.max_tokens, call.stop) == (0.5, 0.9, 64, ("END",))
+        assert {name: call.usage[name] for name in ("input_tokens", "output_tokens", "total_tokens")} == {
+            "input_tokens": 9,
+            "output_tokens": 4,
+            "total_tokens": 13,
+        }
+        assert call.finish_reason == {"openai": "stop", "anthropic": "end_turn"}[provider]
+        assert call.versions.keys() >= {"langchain-core", f"langchain-{provider}"}
+        assert call.seconds
+        assert call.started_at > "2026"
+        assert (call.node, call.step, call.attempt, call.error, call.cached) == ("ask", 1, 1, None, False)
+    assert plain.answer_hash == streamed.answer_hash
+    assert plain.prompt_hash == streamed.prompt_hash
+
+
+@pytest.mark.parametrize("how", ["given", "bound", "in the call", "model_kwargs", "extra_body"])
+async def test_a_seed_is_found_wherever_it_is_given(saver: MemorySaver, how: str) -> None:
+    ways: dict[str, Any] = {"given": {"seed": 7}, "extra_body": {"extra_body": {"seed": 7}}}
+    if how == "model_kwargs":
+        with pytest.warns(UserWarning, match="seed"):
+            model: Any = PROVIDERS["openai"](model_kwargs={"seed": 7})
+    else:
+        model = PROVIDERS["openai"](**ways.get(how, {}))
+    if how in ("bound", "in the call"):
+        model = model.bind(seed=7)
+    assert (await record_of(saver, model)).seed == 7
+
+
+async def test_what_a_call_changes_counts(saver: MemorySaver) -> None:
+    model = PROVIDERS["openai"](temperature=0.5, seed=1).bind(model="gpt-4o-mini", temperature=0.0, seed=0)
+    record = await record_of(saver, model)
+    assert (record.model, record.temperature, record.seed) == ("gpt-4o-mini", 0.0, 0)
+
+
+@each_provider
+async def test_tools_have_names_and_hashes(saver: MemorySaver, provider: str) -> None:
+    model = PROVIDERS[provider]()
+    one = await record_of(saver, model.bind_tools([look]))
+    same = await record_of(saver, model.bind_tools([look]))
+    other = await record_of(saver, model.bind_tools([look.model_copy(update={"description": "Look away."})]))
+    assert list(one.tools) == list(other.tools) == ["look"]
+    assert one.tools == same.tools != other.tools
+    assert (await record_of(saver, model)).tools == {}
+
+
+async def test_parameters_by_their_own_names(saver: MemorySaver) -> None:
+    record = await record_of(
+        saver, PROVIDERS["openai"](frequency_penalty=0.1, logit_bias={1: 2}, extra_body={"top_k": 4, "user": "ann"})
+    )
+    assert record.parameters == {"frequency_penalty": 0.1, "top_k": 4}
+
+
+@each_face
+@each_provider
+async def test_a_request_that_fails_is_recorded_without_what_it_says(
+    saver: MemorySaver, provider: str, face: str
+) -> None:
+    def refuse(request: Any) -> Any:
+        return 429, {}, json.dumps({"error": {"message": "SECRET is over its quota", "type": "rate"}})
+
+    scene = Scene(saver, face, "sync", "t")
+    with pytest.raises(Exception, match="SECRET"):
+        await scene.run(scene.compiled(("ask", asking(PROVIDERS[provider](refuse), False))))
+    (record,) = await scene.records()
+    assert str(record.error).endswith("RateLimitError")
+    assert (record.served_model, record.model) == (None, ASKED[provider])
+    assert "SECRET" not in str(record)
+
+
+async def test_of_metadata_only_what_is_langchains_is_read(saver: MemorySaver) -> None:
+    """The user's own keys may have any name."""
+    names = ("model", "model_name", "temperature", "max_tokens", "stop", "seed", "top_p", "tools", "effort", "top_k")
+    own = {name: ["SECRET"] if name in ("stop", "tools") else "SECRET" for name in names} | {"seed": 5, "top_p": 0.5}
+    silent = GenericFakeChatModel(messages=iter([AIMessage("all done")])).with_config(metadata=own, tags=["SECRET"])
+    record = await record_of(saver, silent)
+    assert (record.model, record.seed, record.top_p, record.temperature, record.parameters) == (
+        None,
+        None,
+        None,
+        None,
+        {},
+    )
+    assert "SECRET" not in str(record)
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("nan"), True, "7", [7]])
+async def test_a_number_that_is_none_is_passed_over(saver: MemorySaver, odd: Any) -> None:
+    silent = GenericFakeChatModel(messages=iter([AIMessage("all done")])).bind(seed=odd, temperature=odd)
+    record = await record_of(saver, silent)
+    assert (record.seed, record.temperature) == (None, None)
+
+
+async def test_the_cost_that_a_provider_reports(saver: MemorySaver) -> None:
+    def dear(request: Any) -> Any:
+        status, headers, body = reply_to(request)
+        said = json.loads(body)
+        return status, headers, json.dumps(said | {"usage": said["usage"] | {"cost": 0.25}})
+
+    record = await record_of(saver, PROVIDERS["openai"](dear))
+    assert record.cost == 0.25
+    assert not record.cached
+
+
+def test_a_prompt_has_one_hash_whatever_its_ids_are() -> None:
+    def prompt(mark: str, text: str = "hello") -> Any:
+        called: Any = [{"name": "look", "args": {"at": 1}, "id": f"call {mark}"}]
+        block: Any = {"type": "tool_use", "id": f"call {mark}", "name": "look", "input": {"at": 1}}
+        return [
+            SystemMessage("be good", id=f"s{mark}"),
+            HumanMessage(text, id=f"h{mark}"),
+            AIMessage([block], tool_calls=called, id=f"a{mark}"),
+            ToolMessage("seen", tool_call_id=f"call {mark}", id=f"t{mark}"),
+        ]
+
+    assert prompt_of(prompt("1")) == prompt_of(prompt("2"))
+    one, other = prompt_of(prompt("1")), prompt_of(prompt("1", "goodbye"))
+    assert one["system_hash"] == other["system_hash"]
+    assert one["prompt_hash"] != other["prompt_hash"]
+
+
+def test_what_a_provider_numbers_at_random_is_no_part_of_a_hash() -> None:
+    def prompt(mark: str, file: str = "file-1") -> Any:
+        searched: Any = {"type": "web_search_call", "id": f"ws {mark}", "status": "completed"}
+        read: Any = {"type": "file", "source_type": "id", "id": file}
+        return [AIMessage([searched, read, {"type": "text", "text": "so", "id": f"msg {mark}"}])]
+
+    assert prompt_of(prompt("1")) == prompt_of(prompt("2"))
+    assert prompt_of(prompt("1")) != prompt_of(prompt("1", "file-2"))
+    assert prompt_of(prompt("1")) != prompt_of([AIMessage("so")])

@@ -1,0 +1,272 @@
+"""Replays of all kinds of graphs: agents, questions, subgraphs, branches, updates, the functional API, raw threads."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, Send, interrupt
+from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
+from test_replay import Scene, faces, is_same, opened, two_turns
+from tool_graphs import ASKED, BACKENDS, calls, resume, run, thread
+
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+
+@pytest.fixture(params=BACKENDS)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened("memory", request, tmp_path)
+
+
+# -- agents ------------------------------------------------------------------------------------------------------------
+
+
+def decided(*kinds: dict[str, Any]) -> dict[str, Any]:
+    return {"decisions": list(kinds)}
+
+
+@faces
+async def test_an_agent_whose_calls_a_person_decides(scene: Scene, face: str) -> None:
+    outer: Any = HumanInTheLoopMiddleware({"pay": True})
+    graph: Any = create_agent(
+        Model(script=PAYS), scene.tools(), middleware=[outer, scene.cache.middleware()], checkpointer=scene.saver
+    )
+    await run(graph, face, hello(), thread("t"))
+    edited = {"type": "edit", "edited_action": {"name": "pay", "args": {"x": 100}}}
+    await resume(graph, face, decided(edited), thread("t"))
+    await run(graph, face, hello("again"), thread("t"))
+    await resume(graph, face, decided({"type": "reject", "message": "no"}), thread("t"))
+    assert scene.acted == ["pay 100", "search 5"]
+    replay = await is_same(scene, face, graph)
+    assert len(replay.calls) == 4
+
+
+def asking(runs: list[str]) -> BaseTool:
+    @tool
+    def ask(x: int) -> str:
+        """Ask a person."""
+        runs.append(interrupt({"may I": x}))
+        return f"a person said {runs[-1]}"
+
+    return ask
+
+
+@faces
+async def test_a_tool_that_has_asked_is_not_asked_again(scene: Scene, face: str) -> None:
+    runs: list[str] = []
+    script = [calls(("ask", {"x": 1}, "one"), ("pay", {"x": 1}, "two")), calls(("ask", {"x": 2}, "three"))]
+    tools, middleware = [asking(runs), *scene.tools()], [scene.cache.middleware()]
+    graph: Any = create_agent(Model(script=script), tools, middleware=middleware, checkpointer=scene.saver)
+    await run(graph, face, hello(), thread("t"))
+    for answer in ("yes", "no"):
+        await resume(graph, face, answer, thread("t"))
+    assert runs == ["yes", "no"]
+    await is_same(scene, face, graph)
+    assert runs == ["yes", "no"]
+
+
+@faces
+async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str) -> None:
+    """The ledger keeps the last of equal calls that asked; it must not answer for the first."""
+    runs: list[str] = []
+    script = [calls(("ask", {"x": 1}, "one")), calls(("ask", {"x": 1}, "one"))]
+    middleware = [memory.cache.middleware()]
+    graph: Any = create_agent(Model(script=script), [asking(runs)], middleware=middleware, checkpointer=memory.saver)
+    await run(graph, face, hello(), thread("t"))
+    for answer in ("yes", "no"):
+        await resume(graph, face, answer, thread("t"))
+    replay = await replayed(memory.saver, face, graph, thread("t"))
+    assert (replay.same, replay.differences, replay.steps) == (False, (), 3)
+    assert "a person had a part" in str(replay.ended)
+    assert runs == ["yes", "no"]
+
+
+@faces
+async def test_a_changed_tool(memory: Scene, face: str) -> None:
+    """Its description is what models are told; what it says comes from the ledger still, as its version does."""
+    await two_turns(memory, face)
+    tools = [memory.tools()[0], memory.tools()[1].model_copy(update={"description": "Acts otherwise."})]
+    from replay_graphs import agent
+
+    replay = await replayed(memory.saver, face, agent(memory.saver, tools, memory.cache), thread("t"))
+    places = [(found.step, found.node, found.field) for found in replay.differences]
+    assert places[0] == (1, "model", "tools.search")
+    assert {place[2] for place in places} == {"tools.search", "tool search.version"}
+    cache = ToolCache(memory.saver, {"pay": ToolPolicy(version="2")})
+    replay = await replayed(memory.saver, face, agent(memory.saver, memory.tools(), cache), thread("t"))
+    assert [(found.step, found.field, found.replayed) for found in replay.differences] == [
+        (2, "tool pay.version", "2"),
+        (7, "tool pay.version", "2"),
+    ]
+
+
+@pytest.mark.parametrize("scope", ["shared", "run", "thread"])
+@faces
+async def test_results_are_found_where_they_were_kept(scene: Scene, face: str, scope: Any) -> None:
+    cache = ToolCache(scene.saver, default=ToolPolicy(scope=scope))
+    scene.cache = cache
+    graph = scene.agent()
+    config: Any = {**thread("t"), "metadata": {"run_id": "r1"}}
+    await run(graph, face, hello(), config)
+    assert scene.acted == ["pay 1", "search 5"]
+    await is_same(scene, face, graph)
+
+
+# -- questions and answers ---------------------------------------------------------------------------------------------
+
+
+def approved(*questions: str) -> Any:
+    def approve(state: Any) -> Any:
+        return {"items": [f"{question} {interrupt(question)}" for question in questions]}
+
+    return approve
+
+
+@faces
+async def test_questions_get_their_answers(scene: Scene, face: str) -> None:
+    graph = graph_of(scene.saver, ("note", noting("a")), ("ask", approved("one", "two")), ("end", noting("b")))
+    for turn in ("x", "y"):
+        await run(graph, face, {"items": [turn]}, thread("t"))
+        for answer in (f"{turn}1", f"{turn}2"):
+            await resume(graph, face, answer, thread("t"))
+    replay = await is_same(scene, face, graph)
+    assert replay.steps == 10
+
+
+@faces
+async def test_a_question_that_was_never_asked(memory: Scene, face: str) -> None:
+    await run(graph_of(memory.saver, ("note", noting("a")), ("end", noting("b"))), face, {"items": []}, thread("t"))
+    graph = graph_of(memory.saver, ("note", noting("a")), ("end", approved("why?")))
+    replay = await replayed(memory.saver, face, graph, thread("t"))
+    assert [str(found) for found in replay.differences] == ["step 2: question: was none, now ['why?']"]
+
+
+def fanned(saver: Any) -> Any:
+    """Three subgraphs at once, each of which asks twice."""
+    inner: Any = StateGraph(Items)
+    inner.add_node("pre", lambda state: {"items": []})
+    inner.add_node("ask", lambda state: {"items": [state["items"][0] + interrupt(1) + interrupt(2)]})
+    inner.add_edge(START, "pre")
+    inner.add_edge("pre", "ask")
+    builder: Any = StateGraph(Items)
+    builder.add_node("sub", inner.compile())
+    builder.add_conditional_edges(START, lambda state: [Send("sub", {"items": [name]}) for name in "abc"], ["sub"])
+    return builder.compile(checkpointer=saver)
+
+
+@faces
+async def test_answers_go_to_the_same_of_many_subgraphs(scene: Scene, face: str) -> None:
+    graph, count = fanned(scene.saver), 0
+    result = await run(graph, face, {"items": []}, thread("t"))
+    while asked := result.get(ASKED):
+        some = asked[count % 2 :][:2] or asked
+        answers = {each.id: f"{each.value}:{count}{place} " for place, each in enumerate(some)}
+        result, count = await run(graph, face, Command(resume=answers), thread("t")), count + 1
+    assert len(set(result["items"])) == 6
+    await is_same(scene, face, graph)
+
+
+@faces
+async def test_a_waiting_thread_and_one_that_went_on_without_the_answer(memory: Scene, face: str) -> None:
+    graph = graph_of(memory.saver, ("note", noting("a")), ("ask", approved("one")))
+    await run(graph, face, {"items": ["x"]}, thread("t"))
+    assert (await is_same(memory, face, graph)).steps == 3
+    await run(graph, face, {"items": ["y"]}, thread("t"))
+    await resume(graph, face, "yes", thread("t"))
+    assert (await is_same(memory, face, graph)).steps == 7
+
+
+@faces
+async def test_a_step_that_failed_and_was_resumed(memory: Scene, face: str) -> None:
+    ran: list[int] = []
+
+    def flaky(state: Any) -> Any:
+        ran.append(1)
+        if len(ran) % 2:
+            raise ConnectionError("once")
+        return {"items": ["made it"]}
+
+    graph = graph_of(memory.saver, ("note", noting("a")), ("flaky", flaky), ("end", noting("b")))
+    with pytest.raises(ConnectionError):
+        await run(graph, face, {"items": []}, thread("t"))
+    await run(graph, face, None, thread("t"))
+    await is_same(memory, face, graph)
+    assert len(ran) == 4
+
+
+@faces
+async def test_static_interrupts(memory: Scene, face: str) -> None:
+    graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")), ("c", noting("c")), interrupt_before="*")
+    await run(graph, face, {"items": []}, thread("t"))
+    for _ in range(3):
+        await run(graph, face, None, thread("t"))
+    assert (await is_same(memory, face, graph)).steps == 5
+
+
+# -- histories with branches -------------------------------------------------------------------------------------------
+
+
+@faces
+async def test_updates_forks_and_commands(scene: Scene, face: str) -> None:
+    graph = scene.agent()
+    await run(graph, face, hello(), thread("t"))
+    await to_thread(graph.update_state, thread("t"), {"messages": [HumanMessage("more")]}, as_node="tools")
+    await run(graph, face, None, thread("t"))
+    old = next(found for found in scene.saver.list(thread("t")) if found.metadata["step"] == 1)
+    await run(graph, face, None, old.config)
+    await run(graph, face, Command(update={"messages": [HumanMessage("so")]}, goto="model"), thread("t"))
+    await run(graph, face, hello("last"), thread("t"))
+    sources = [found.metadata["source"] for found in scene.saver.list(thread("t"))]
+    assert {"input", "loop", "update", "fork"} == set(sources)
+    await is_same(scene, face, graph)
+    branch = await replayed(scene.saver, face, graph, old.config)
+    assert (branch.same, branch.first) == (True, None)
+
+
+@faces
+async def test_an_update_and_what_was_changed_before(memory: Scene, face: str) -> None:
+    graph = graph_of(memory.saver, ("a", noting("a")), ("b", noting("b")))
+    await run(graph, face, {"items": []}, thread("t"))
+    await to_thread(graph.update_state, thread("t"), {"items": ["more"]}, as_node="a")
+    await run(graph, face, None, thread("t"))
+    assert (await is_same(memory, face, graph)).steps == 6
+    changed = graph_of(memory.saver, ("a", noting("x")), ("b", noting("b")))
+    replay = await replayed(memory.saver, face, changed, thread("t"))
+    assert str(replay.first) == "step 1: items[0]: was 'a 0', now 'x 0'"
+    assert "update_state" in str(replay.ended)
+
+
+@faces
+async def test_a_thread_that_begins_with_an_update_or_was_pruned(scene: Scene, face: str) -> None:
+    graph = graph_of(scene.saver, ("a", noting("a")), ("b", noting("b")))
+    await to_thread(graph.update_state, thread("t"), {"items": ["begun"]}, as_node="a")
+    await run(graph, face, None, thread("t"))
+    assert (await is_same(scene, face, graph)).steps == 1
+    await to_thread(scene.saver.prune, ["t"])
+    await run(graph, face, {"items": ["next"]}, thread("t"))
+    assert (await is_same(scene, face, graph)).steps == 4
+
+
+@faces
+async def test_the_order_of_nodes(memory: Scene, face: str) -> None:
+    nodes = ("a", noting("a")), ("b", noting("b")), ("c", noting("c"))
+    await run(graph_of(memory.saver, *nodes), face, {"items": []}, thread("t"))
+    replay = await replayed(memory.saver, face, graph_of(memory.saver, nodes[0], nodes[2], nodes[1]), thread("t"))
+    first = replay.first
+    assert first is not None
+    assert (first.step, first.field, first.recorded, first.replayed) == (1, "next[0]", "'b'", "'c'")
+    shorter = await replayed(memory.saver, face, graph_of(memory.saver, *nodes[:2]), thread("t"))
+    assert str(shorter.differences[-1]) == "step 3: run: was it went on, now it ended"

@@ -1,0 +1,95 @@
+"""A replay reads and compares what is new at each step, not the whole thread again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from replay_graphs import Items, replayed
+from test_replay import Scene, faces, opened
+from tool_graphs import BACKENDS, run, thread
+
+from langgraph_keel.core.plan import run as plan
+from langgraph_keel.core.records import Address
+from langgraph_keel.provenance.versions import Versions
+
+TURNS = 12
+
+
+@pytest.fixture(params=BACKENDS)
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    yield from opened("memory", request, tmp_path)
+
+
+def talking(scene: Scene, node: Any) -> Any:
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("talk", node)
+    builder.add_edge(START, "talk")
+    return builder.compile(checkpointer=scene.saver)
+
+
+def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
+    """What is read at each step of a thread, and what its messages are."""
+    versions, pairs = Versions(scene.saver._core, scene.saver._codec), []
+    for found in reversed(list(scene.saver.list(thread("t")))):
+        address = Address("t", "", found.checkpoint["id"])
+        read = plan(versions.next(address, address), scene.saver._backend.driver)
+        pairs.append((read, found.checkpoint["channel_values"].get("messages", [])))
+    return pairs
+
+
+async def test_of_a_list_that_grows_only_the_end_is_read(scene: Scene) -> None:
+    graph = talking(scene, lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]})
+    for number in range(TURNS):
+        await run(graph, "async", {"messages": [HumanMessage(f"question {number}")]}, thread("t"))
+    whole: list[Any] = []
+    for read, messages in states(scene):
+        new = read.now.get("messages", [])
+        assert len(new) <= 1
+        whole = [*whole[: read.starts.get("messages", 0)], *new]
+        assert [each.content for each in whole] == [each.content for each in messages]
+    assert len(whole) == 2 * TURNS
+
+
+@faces
+async def test_what_is_changed_in_the_middle_is_compared(memory: Scene, face: str) -> None:
+    def graph(text: str) -> Any:
+        def talk(state: Any) -> Any:
+            messages = state["messages"]
+            if len(messages) == 5:
+                return {"messages": [messages[1].model_copy(update={"content": text}), RemoveMessage(messages[2].id)]}
+            return {"messages": [AIMessage("so")]}
+
+        return talking(memory, talk)
+
+    for number in range(4):
+        await run(graph("was"), face, {"messages": [HumanMessage(f"question {number}")]}, thread("t"))
+    assert (await replayed(memory.saver, face, graph("was"), thread("t"))).same
+    replay = await replayed(memory.saver, face, graph("is"), thread("t"))
+    assert list(map(str, replay.differences)) == ["step 7: messages[1].content: was 'was', now 'is'"]
+
+
+@faces
+async def test_a_difference_is_told_once(memory: Scene, face: str) -> None:
+    class Numbers(Items):
+        number: int
+
+    def graph(first: int, second: int) -> Any:
+        builder: Any = StateGraph(Numbers)
+        nodes = [("a", lambda state: {"number": first}), *[(name, lambda state: {"items": ["x"]}) for name in "bc"]]
+        builder.add_sequence([*nodes, ("d", lambda state: {"number": second})])
+        builder.add_edge(START, "a")
+        return builder.compile(checkpointer=memory.saver)
+
+    await run(graph(1, 2), face, {"items": []}, thread("t"))
+    replay = await replayed(memory.saver, face, graph(7, 8), thread("t"))
+    assert list(map(str, replay.differences)) == ["step 1: number: was 1, now 7", "step 4: number: was 2, now 8"]

@@ -1,0 +1,393 @@
+"""Threads as training data: `saver.trajectories`, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+import psycopg
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatResult
+from langgraph.channels import DeltaChannel
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
+from langgraph.types import RetryPolicy
+from places import Place
+from savers import SAVERS, needing
+
+from langgraph_keel import CorruptStore, DriftWarning, InvalidInput, KeelError, KeelSaver, MemorySaver, NotFound
+
+SEARCH = {"name": "search", "description": "Searches."}
+on_drift = pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
+
+
+class Failing(GenericFakeChatModel):
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise TimeoutError("slow")
+
+
+@dataclass
+class World:
+    """An agent that searches once and then answers; what serves it, and what that costs."""
+
+    served: str = "m-1"
+    cost: float | None = None
+    fails: int = 0
+    asked: str = "m"
+    answers: int = 0
+
+    def model(self, state: Any) -> dict[str, Any]:
+        self.answers += 1
+        failing, self.fails = self.fails > 0, self.fails - 1
+        usage: Any = {"input_tokens": 10, "output_tokens": 2, "total_tokens": 12, "input_token_details": {"audio": 1}}
+        if self.cost is not None:
+            usage["total_cost"] = self.cost
+        is_new = isinstance(state["messages"][-1], HumanMessage)
+        calls = [{"name": "search", "args": {"q": "tides"}, "id": f"c{self.answers}", "type": "tool_call"}] * is_new
+        about = {"model_name": self.served, "system_fingerprint": "fp"}
+        message = AIMessage("" if calls else "high", tool_calls=calls, response_metadata=about, usage_metadata=usage)
+        model = (Failing if failing else GenericFakeChatModel)(messages=iter([message]))
+        bound = model.bind(model=self.asked, seed=7, temperature=0.5, top_p=0.9, max_tokens=64, tools=[SEARCH])
+        return {"messages": [bound.invoke(state["messages"])]}
+
+    def graph(self, saver: Any, schema: Any = MessagesState) -> Any:
+        builder = StateGraph(schema)
+        builder.add_node("agent", self.model, retry_policy=RetryPolicy(initial_interval=0, retry_on=TimeoutError))
+        builder.add_node("tools", self.search)
+        builder.add_edge(START, "agent").add_edge("tools", "agent")
+        builder.add_conditional_edges("agent", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+        return builder.compile(checkpointer=saver)
+
+    @staticmethod
+    def search(state: Any) -> dict[str, Any]:
+        return {"messages": [ToolMessage("found", tool_call_id=state["messages"][-1].tool_calls[0]["id"])]}
+
+    def run(self, saver: Any, thread: str = "t", schema: Any = MessagesState, **metadata: Any) -> None:
+        config: Any = {"configurable": {"thread_id": thread}, "metadata": metadata}
+        self.graph(saver, schema).invoke({"messages": [("user", "when?")]}, config)
+
+
+def config(thread: str, **more: Any) -> Any:
+    return {"configurable": {"thread_id": thread}, **more}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture(params=sorted(SAVERS))
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    opened: AbstractContextManager[Any] = SAVERS[request.param](tmp_path)
+    with opened as saver:
+        yield saver
+
+
+@pytest.fixture
+def memory() -> Iterator[MemorySaver]:
+    with MemorySaver() as saver:
+        yield saver
+
+
+@dataclass
+class Skipped:
+    """What `on_skip` was told."""
+
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self, thread_id: str, why: str | KeelError) -> None:
+        assert thread_id not in self.told
+        self.told[thread_id] = why
+
+
+def ids(saver: KeelSaver, **wanted: Any) -> list[str]:
+    return [each["thread_id"] for each in saver.trajectories(**wanted)]
+
+
+async def asynchronously(saver: KeelSaver, **wanted: Any) -> list[dict[str, Any]]:
+    return [each async for each in saver.atrajectories(**wanted)]
+
+
+# -- what a line says ------------------------------------------------------------------------------------------
+
+
+def test_a_line_says_what_was_said_with_what_and_how_it_ended(saver: KeelSaver, world: World) -> None:
+    world.run(saver, label="good")
+    [line] = saver.trajectories()
+    head = saver.get_tuple(config("t"))
+    assert head is not None
+    assert line["messages"] == [
+        {"role": "user", "content": "when?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {"type": "function", "id": "c1", "function": {"name": "search", "arguments": '{"q": "tides"}'}}
+            ],
+        },
+        {"role": "tool", "content": "found", "tool_call_id": "c1"},
+        {"role": "assistant", "content": "high"},
+    ]
+    assert line["tools_called"] == {"search": 1}
+    first, second = line["calls"]
+    assert (first["step"], first["node"], first["model"], first["served_model"]) == (1, "agent", "m", "m-1")
+    assert (first["seed"], first["temperature"], first["top_p"], first["max_tokens"]) == (7, 0.5, 0.9, 64)
+    assert list(first["tools"]) == ["search"]
+    assert first["provider"]
+    assert second["step"] == 3
+    details = {"input_token_details": {"audio": 2}}
+    assert line["usage"] == {"input_tokens": 20, "output_tokens": 4, "total_tokens": 24, **details}
+    assert line["cost"] is None
+    assert (line["thread_id"], line["checkpoint_id"], line["label"]) == ("t", head.checkpoint["id"], "good")
+    assert (line["steps"], line["ended_at"]) == (3, head.checkpoint["ts"])
+    assert line["started_at"] < line["ended_at"]
+    assert line["drift"] == []
+    assert type(line["thread_id"]) is str
+    assert json.loads(json.dumps(line))["messages"] == line["messages"]
+
+
+def test_both_faces_say_the_same(saver: KeelSaver, world: World) -> None:
+    for thread in ("a", "b"):
+        world.run(saver, thread, label=thread)
+    assert asyncio.run(asynchronously(saver)) == list(saver.trajectories())
+    assert asyncio.run(asynchronously(saver, label="a")) == list(saver.trajectories(["a"]))
+    assert asyncio.run(saver.adrifts("a")) == saver.drifts("a") == []
+
+
+def test_the_last_active_comes_first_and_limit_counts_lines(saver: KeelSaver, world: World) -> None:
+    for thread in ("a", "b", "c"):
+        world.run(saver, thread, label="odd" if thread != "b" else "even")
+    assert ids(saver) == ["c", "b", "a"]
+    assert ids(saver, limit=2, label="odd") == ["c", "a"]
+    assert ids(saver, limit=0) == []
+    assert ids(saver, threads=["a", "c", "a"]) == ["a", "c"]
+
+
+def test_one_thread_is_read_at_a_time(memory: MemorySaver, world: World) -> None:
+    for number in range(60):  # more than a page
+        world.run(memory, f"t{number:02}")
+    read = list[str]()
+
+    def label(head: Any) -> str:
+        read.append(head.config["configurable"]["thread_id"])
+        return "seen"
+
+    lines = memory.trajectories(label=label)
+    assert (next(lines)["thread_id"], read) == ("t59", ["t59"])
+    assert [line["label"] for line in lines] == ["seen"] * 59
+    assert len(set(read)) == 60
+
+
+def test_reading_leaves_what_runs_know_alone(memory: MemorySaver, world: World) -> None:
+    world.run(memory, "running")
+    known = memory._core.memo.get(("running", ""))
+    assert known is not None
+    world.run(memory, "other")
+    list(memory.trajectories())
+    assert memory._core.memo.get(("running", "")) is known
+
+
+# -- which threads ---------------------------------------------------------------------------------------------
+
+
+def test_the_label_is_the_last_one_on_the_way(saver: KeelSaver, world: World) -> None:
+    world.run(saver, "invoked", label="good", outcome="other")
+    world.run(saver, "judged")
+    world.graph(saver).update_state(config("judged", metadata={"outcome": "solved"}), None)
+    world.run(saver, "number")
+    world.graph(saver).update_state(config("number", metadata={"label": 5}), None)
+    world.run(saver, "overtaken", label="good")
+    world.graph(saver).update_state(config("overtaken"), None)
+    labels = {line["thread_id"]: line["label"] for line in saver.trajectories()}
+    assert labels == {"invoked": "good", "judged": "solved", "number": 5, "overtaken": "good"}
+    skipped = Skipped()
+    assert ids(saver, label="good", on_skip=skipped) == ["overtaken", "invoked"]
+    assert skipped.told == dict.fromkeys(("number", "judged"), "filtered")
+    assert ids(saver, label="5") == ["number"]
+    assert ids(saver, label="None") == []
+
+
+def test_by_model_as_asked_for_or_served(saver: KeelSaver, world: World) -> None:
+    world.run(saver, "old")
+    world.served = "m-2"
+    world.run(saver, "new")
+    assert ids(saver, model="m-1") == ["old"]
+    assert ids(saver, model="m") == ["new", "old"]
+    assert ids(saver, threads=["old", "new"], model="m-2") == ["new"]
+    skipped = Skipped()
+    assert ids(saver, model="other", on_skip=skipped) == []
+    assert skipped.told == {"new": "filtered", "old": "filtered"}
+
+
+def test_by_cost_where_it_is_known(saver: KeelSaver, world: World) -> None:
+    world.run(saver, "unknown")
+    for thread, world.cost in (("cheap", 0.25), ("dear", 2.0)):
+        world.run(saver, thread)
+    costs = {line["thread_id"]: line["cost"] for line in saver.trajectories()}
+    assert costs == {"unknown": None, "cheap": 0.5, "dear": 4.0}
+    skipped = Skipped()
+    assert ids(saver, max_cost=0.5, on_skip=skipped) == ["cheap"]
+    assert skipped.told == {"dear": "filtered", "unknown": "unknown cost"}
+    assert ids(saver, min_cost=0.5) == ["dear", "cheap"]
+    assert ids(saver, min_cost=1, max_cost=4) == ["dear"]
+
+
+def test_a_cost_is_unknown_if_one_answer_did_not_say(memory: MemorySaver, world: World) -> None:
+    world.cost = 0.25
+    world.run(memory)
+    world.cost = None
+    world.run(memory)
+    assert [line["cost"] for line in memory.trajectories()] == [None]
+
+
+def test_what_cannot_be_meant_is_refused(memory: MemorySaver) -> None:
+    with pytest.raises(InvalidInput, match="list of thread ids"):
+        list(memory.trajectories("t"))
+    with pytest.raises(InvalidInput, match="limit"):
+        list(memory.trajectories(limit=-1))
+    with pytest.raises(NotFound, match="nobody"):
+        list(memory.trajectories(["nobody"]))
+
+
+# -- which calls -----------------------------------------------------------------------------------------------
+
+
+@on_drift
+def test_a_branch_that_was_left_is_no_part_of_it(saver: KeelSaver, world: World) -> None:
+    graph = world.graph(saver)
+    world.run(saver)
+    asked = next(state for state in graph.get_state_history(config("t")) if state.next == ("agent",))
+    world.served = "m-2"
+    graph.invoke(None, asked.config)
+    assert [call.served_model for call in saver.provenance(config("t"))] == ["m-1", "m-1", "m-2"]
+    [line] = saver.trajectories()
+    assert [(call["step"], call["served_model"]) for call in line["calls"]] == [(1, "m-1"), (4, "m-2")]
+    assert line["usage"]["total_tokens"] == 24
+    assert ids(saver, model="m-1") == ["t"]
+
+
+def test_calls_inside_of_subgraphs_are(saver: KeelSaver, world: World) -> None:
+    inner = StateGraph(MessagesState).add_node("model", world.model).add_edge(START, "model").compile()
+    outer: Any = StateGraph(MessagesState).add_node("sub", inner).add_edge(START, "sub").compile(checkpointer=saver)
+    outer.invoke({"messages": [("user", "when?")]}, config("t"))
+    [line] = saver.trajectories()
+    assert [(call["node"], call["served_model"]) for call in line["calls"]] == [("model", "m-1")]
+
+
+def test_failed_attempts_are_and_cost_nothing(memory: MemorySaver, world: World) -> None:
+    world.fails, world.cost = 1, 0.25
+    world.run(memory)
+    [line] = memory.trajectories()
+    assert [(call["attempt"], call["error"]) for call in line["calls"]] == [(1, "TimeoutError"), (2, None), (1, None)]
+    assert line["cost"] == 0.5
+
+
+def test_drift_is_told_where_it_was_noticed(saver: KeelSaver, world: World) -> None:
+    world.run(saver)
+    world.served = "m-2"
+    with pytest.warns(DriftWarning):
+        world.run(saver)
+    [line] = saver.trajectories()
+    [mark] = line["drift"]
+    [told] = saver.drifts("t")
+    calls = saver.provenance(config("t"))
+    assert (mark["step"], mark["call_id"]) == (told.step, told.call_id) == (6, calls[2].id)
+    assert "served_model was m-1 up to step 3, now m-2" in mark["changes"][0]
+
+
+@on_drift
+def test_after_a_prune_it_says_what_is_left(saver: KeelSaver, world: World) -> None:
+    world.run(saver, label="good")
+    saver.prune(["t"])
+    [line] = saver.trajectories(model="m-1", label="good")
+    assert len(line["messages"]) == 4
+    assert [call["step"] for call in line["calls"]] == [3]
+
+
+def test_without_provenance_there_are_messages_all_the_same(world: World) -> None:
+    with MemorySaver(provenance=False) as saver:
+        world.run(saver)
+        [line] = saver.trajectories()
+    assert (len(line["messages"]), line["calls"], line["usage"], line["cost"]) == (4, [], {}, None)
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+class Delta(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(_messages_delta_reducer, snapshot_frequency=3)]
+
+
+@on_drift
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_messages_that_are_stored_as_differences_by_the_graph(saver: KeelSaver, world: World, turns: int) -> None:
+    for _ in range(turns):
+        world.run(saver, schema=Delta)
+    [line] = saver.trajectories()
+    assert [message["role"] for message in line["messages"]] == ["user", "assistant", "tool", "assistant"] * turns
+
+
+class Other(TypedDict, total=False):
+    talk: list[Any]
+    notes: list[Any]
+
+
+def test_another_channel_and_threads_without(saver: KeelSaver) -> None:
+    builder = StateGraph(Other).add_node("none", lambda state: None).add_edge(START, "none")
+    graph = builder.compile(checkpointer=saver)
+    talk = [{"role": "user", "content": "hi"}, AIMessage("ho")]
+    graph.invoke({"talk": talk, "notes": ["hi", 1]}, config("talks"))
+    graph.invoke({"talk": [], "notes": [{"type": "note"}]}, config("silent"))
+    skipped = Skipped()
+    [line] = saver.trajectories(channel="talk", on_skip=skipped)
+    assert line["messages"] == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+    assert skipped.told == {"silent": "no messages"}
+    assert ids(saver, channel="notes") == ids(saver) == []
+
+
+# -- damage ----------------------------------------------------------------------------------------------------
+
+
+DAMAGE = {
+    "sqlite": "UPDATE entries SET header = x'07' WHERE key >> 32 = (SELECT id FROM threads WHERE name = 'b')",
+    "postgres": "UPDATE keel_entries SET header = '\\x07' WHERE thread_id = 'b'",
+}
+
+
+def damage(place: Place) -> None:
+    """Spoil what the store holds of thread b."""
+    if place.kind == "sqlite":
+        with closing(sqlite3.connect(place.url.removeprefix("sqlite:///"))) as file, file:
+            assert file.execute(DAMAGE["sqlite"]).rowcount > 0
+    if place.kind == "postgres":
+        with psycopg.connect(place.url) as server:
+            assert server.execute(DAMAGE["postgres"].encode()).rowcount > 0
+    if place.kind == "files":
+        log = Path(place.url.removeprefix("files:"), "threads", "b", "log.jsonl")
+        log.write_bytes(log.read_bytes().replace(b'"source"', b'"soucre"'))
+
+
+@pytest.mark.parametrize("place", ["sqlite", "postgres", "files"], indirect=True)
+def test_a_thread_that_cannot_be_read_is_named_and_the_rest_goes_on(place: Place, world: World) -> None:
+    with place.open() as saver:
+        for thread in ("a", "b", "c"):
+            world.run(saver, thread)
+    damage(place)
+    named: dict[str, Any] = {"threads": ["c", "b", "a"]}
+    with place.open() as saver:
+        with pytest.raises(CorruptStore, match="b"):
+            ids(saver)
+        # A directory with a damaged log does not list its threads.
+        for wanted in [named] if place.kind == "files" else [named, {}, {"model": "m"}]:
+            skipped = Skipped()
+            assert ids(saver, on_skip=skipped, **wanted) == ["c", "a"]
+            assert {thread: why.code for thread, why in skipped.told.items()} == {"b": "corrupt_store"}

@@ -1,0 +1,191 @@
+"""What a trajectory says of the way to it: its label, what it cost, whether its beginning is still there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from test_trajectories import Skipped, World, config, ids, memory, on_drift, saver, world
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
+from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.provenance.trajectories import _cost, _sum
+
+__all__ = ["memory", "saver", "world"]  # fixtures
+
+
+# -- labels ----------------------------------------------------------------------------------------------------
+
+
+def asking(saver: Any) -> Any:
+    """A graph that asks before it pays."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("pay", lambda state: {"messages": [("ai", f"paid: {interrupt('pay?')}")]})
+    return builder.add_edge(START, "pay").compile(checkpointer=saver)
+
+
+def test_a_label_needs_no_checkpoint_of_its_own(saver: KeelSaver) -> None:
+    graph = asking(saver)
+    graph.invoke({"messages": [("user", "go")]}, config("t", metadata={"label": "good"}))
+    assert [line["label"] for line in saver.trajectories(label="good")] == ["good"]
+    assert [question.value for question in graph.get_state(config("t")).interrupts] == ["pay?"]
+    graph.invoke(Command(resume="yes"), config("t"))  # says nothing of a label
+    [line] = saver.trajectories(label="good")
+    assert (line["label"], line["messages"][-1]["content"]) == ("good", "paid: yes")
+
+
+def test_a_later_word_holds(saver: KeelSaver, world: World) -> None:
+    world.run(saver, label="good")
+    world.run(saver)
+    assert ids(saver, label="good") == ["t"]
+    world.run(saver, outcome="bad")
+    world.run(saver)
+    assert [line["label"] for line in saver.trajectories()] == ["bad"]
+    assert ids(saver, label="good") == []
+
+
+def test_a_branch_that_was_left_says_nothing(saver: KeelSaver, world: World) -> None:
+    graph = world.graph(saver)
+    graph.invoke({"messages": [("user", "when?")]}, config("t"))
+    head = graph.get_state(config("t")).config
+    world.run(saver, label="bad")
+    graph.update_state(head, None)
+    assert [line["label"] for line in saver.trajectories()] == [None]
+
+
+def test_a_label_from_a_table(saver: KeelSaver, world: World) -> None:
+    for thread in ("a", "b"):
+        world.run(saver, thread, label="of the run")
+    ratings = {"a": 5}
+    lines = saver.trajectories(label=lambda head: ratings.get(head.config["configurable"]["thread_id"]))
+    assert {line["thread_id"]: line["label"] for line in lines} == {"a": 5, "b": None}
+
+
+# -- a beginning that is gone ----------------------------------------------------------------------------------
+
+
+@on_drift
+def test_a_pruned_thread_does_not_know_what_it_cost(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    world.run(saver)
+    world.run(saver, label="good")
+    [whole] = saver.trajectories()
+    assert (whole["is_pruned"], whole["cost"], whole["usage"]["total_tokens"]) == (False, 1.0, 48)
+    saver.prune(["t"])
+    [line] = saver.trajectories()
+    assert (line["is_pruned"], line["cost"], line["usage"], line["started_at"]) == (True, None, None, None)
+    assert (line["label"], line["messages"], len(line["calls"])) == ("good", whole["messages"], 1)
+    skipped = Skipped()
+    assert ids(saver, max_cost=0.5, on_skip=skipped) == ids(saver, min_cost=0) == []
+    assert skipped.told == {"t": "unknown cost"}
+    world.run(saver)
+    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
+
+
+def test_a_gap_is_a_beginning_that_is_gone(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    graph = world.graph(saver)
+    graph.invoke({"messages": [("user", "when?")]}, config("t"))
+    graph.invoke({"messages": [("user", "when?")]}, config("t", metadata={"run_id": "middle"}))
+    graph.invoke({"messages": [("user", "when?")]}, config("t"))
+    saver.delete_for_runs(["middle"])
+    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_a_whole_thread_is_none(saver: KeelSaver, world: World, durability: Any) -> None:
+    world.cost = 0.25
+    for _ in range(2):
+        graph = world.graph(saver)
+        graph.invoke({"messages": [("user", "when?")]}, config("t"), durability=durability)
+    [line] = saver.trajectories(min_cost=1)
+    assert (line["is_pruned"], line["cost"]) == (False, 1.0)
+    if durability == "exit":
+        saver.prune(["t"])
+        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
+
+
+def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    graph = world.graph(saver)
+    graph.update_state(config("t"), {"messages": [("user", "when?")]}, as_node=START)
+    graph.invoke(None, config("t"))
+    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(False, 0.5)]
+
+
+# -- models ----------------------------------------------------------------------------------------------------
+
+
+@on_drift
+def test_a_model_of_long_ago_is_found_among_thousands(memory: MemorySaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SEEN", "NODES", "NAMES"):  # a head names as many as this
+        monkeypatch.setattr(f"langgraph_keel.core.drift.{name}", 3, raising=False)
+    for number in range(6):
+        World(asked=f"m{number}", served=f"m{number}-x").run(memory)
+    [head] = memory.threads()
+    assert "m0" not in head.models
+    assert [ids(memory, model=name) for name in ("m0", "m0-x", "m5", "m6")] == [["t"], ["t"], ["t"], []]
+    assert ids(memory, threads=["t"], model="m0") == ["t"]
+
+
+# -- usage -----------------------------------------------------------------------------------------------------
+
+
+@on_drift
+@pytest.mark.parametrize(
+    ("first", "second", "total"),
+    [
+        (3, 4, 7),
+        (3, None, 3),
+        (None, "many", "nothing"),
+        (True, 2, 2),
+        (0.5, 2, 2.5),
+        ({"web": 1}, {"web": 2, "file": 1}, {"web": 3, "file": 1}),
+        ({"web": 1}, 3, "nothing"),
+        (3, {"web": 1}, "nothing"),
+        ([1], 2, 2),
+        (float("nan"), 2, 2),
+        ({"web": {"page": 1}}, {"web": 1}, {}),
+    ],
+    ids=str,
+)
+def test_usage_of_odd_shapes(memory: MemorySaver, first: Any, second: Any, total: Any) -> None:
+    for count in (first, second):
+        usage: Any = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2, "odd": count}
+        answer = AIMessage("ho", usage_metadata=usage)
+        builder = StateGraph(MessagesState)
+        model = GenericFakeChatModel(messages=iter([answer]))
+        builder.add_node("agent", lambda state, model=model: {"messages": [model.invoke(state["messages"])]})
+        graph: Any = builder.add_edge(START, "agent").compile(checkpointer=memory)
+        graph.invoke({"messages": [("user", "hi")]}, config("t"))
+    [line] = memory.trajectories()
+    assert line["usage"]["total_tokens"] == 4
+    assert line["usage"].get("odd", "nothing") == total
+    json.dumps(line["usage"], allow_nan=False)
+
+
+def test_a_call_that_failed_after_its_answer_costs() -> None:
+    paid = ModelCall(id="1", cost=0.5, error="DriftDetected")
+    assert _cost([paid, ModelCall(id="2", cost=0.25), ModelCall(id="3", error="TimeoutError")]) == 0.75
+    assert _cost([paid, ModelCall(id="2")]) is None
+    assert _cost([paid, ModelCall(id="2", cost=float("inf"))]) is None
+
+
+def test_counts_that_are_none() -> None:
+    assert _sum([{"a": 10**400, "b": 1}, {"a": 0.5, "b": 10**20}]) == {"a": 0.5, "b": 10**20 + 1}
+    assert _sum([{"a": float("inf")}, {}]) == {}
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"label": 5}, {"label": ["good"]}, {"label": b"good"}, {"model": ["m"]}, {"max_cost": "a"}, {"min_cost": -1}],
+    ids=str,
+)
+def test_what_no_thread_can_be_chosen_by_is_refused(wanted: dict[str, Any]) -> None:
+    with MemorySaver() as saver, pytest.raises(InvalidInput, match=next(iter(wanted))):
+        list(saver.trajectories(**wanted))
