@@ -272,8 +272,9 @@ def _block(block: Any) -> Any:
         return block
     if block.keys() <= {"type", "text", "id", "index"} and isinstance(block.get("text"), str):
         return block["text"]
-    # The id of a block is random, but of one that is named by its id (a file that was uploaded).
-    left_out = {"index"} if block.get("source_type") == "id" else {"index", "id"}
+    # The id of a block is random, but of one that is named by its id (a file that was uploaded), or says nothing else.
+    is_named = block.get("source_type") == "id" or block.keys() <= {"type", "id", "index"}
+    left_out = {"index"} if is_named else {"index", "id"}
     return {key: part for key, part in block.items() if key not in left_out}
 
 
