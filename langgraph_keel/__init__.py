@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.core.drift import Change, DriftReport
+from langgraph_keel.core.labels import Label
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.recorded import DriftMark
 from langgraph_keel.core.records import ThreadInfo
@@ -53,6 +54,10 @@ from langgraph_keel.errors import (
 from langgraph_keel.provenance.comparison import Difference
 from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.saver import KeelSaver
+from langgraph_keel.timeline.diff import StateDiff
+from langgraph_keel.timeline.edits import Edit
+from langgraph_keel.timeline.moment import Moment
+from langgraph_keel.timeline.timeline import Timeline
 
 if TYPE_CHECKING:
     from langgraph_keel.files import FileSaver
@@ -173,6 +178,7 @@ __all__ = [
     "DriftReport",
     "DriftWarning",
     "DurabilityWarning",
+    "Edit",
     "FileSaver",
     "InvalidConfig",
     "InvalidInput",
@@ -181,8 +187,10 @@ __all__ = [
     "KeelSaver",
     "KeelSerializer",
     "KeptCall",
+    "Label",
     "MemorySaver",
     "ModelCall",
+    "Moment",
     "NewerFormat",
     "NotAKeelStore",
     "NotFound",
@@ -193,6 +201,7 @@ __all__ = [
     "RefusedType",
     "Replay",
     "SqliteSaver",
+    "StateDiff",
     "StoreBusy",
     "StoreClosed",
     "StoreError",
@@ -200,6 +209,7 @@ __all__ = [
     "StoreUnavailable",
     "ThreadExists",
     "ThreadInfo",
+    "Timeline",
     "ToolCache",
     "ToolNotReplayed",
     "ToolOutcomeUnknown",

@@ -111,8 +111,8 @@ class Inspection(Running):
             config: `configurable.thread_id`; with `checkpoint_ns` or `checkpoint_id`, only what led there.
 
         Returns:
-            One record a call. At the end those that stand nowhere yet: of this process, with no `checkpoint_id`. Of a
-            thread or checkpoint that is not there, none.
+            One record a call; first those that prunes have carried, of checkpoints that are gone. At the end those that
+            stand nowhere yet: of this process, with no `checkpoint_id`. Of a thread that is not there, none.
 
         Raises:
             InvalidConfig: The config names no usable thread.
@@ -163,7 +163,8 @@ class Inspection(Running):
         the format of OpenAI's chat, `tools_called` (how often), `calls` of models (as `provenance`: model, parameters,
         tools offered), `usage` (tokens, summed), `cost` (summed; `None` if a call does not say), `is_pruned`, `steps`,
         `started_at`, `ended_at`, `drift`. Calls on branches that were left are no part of it. Where `is_pruned`, the
-        first checkpoints are gone, and their calls with them: `usage`, `cost` and `started_at` are `None`.
+        first checkpoints are gone, and `started_at` is `None`; so are `usage` and `cost`, unless it was a prune that
+        took them, which carries their calls.
 
         Args:
             threads: Their ids; `None` for all of the store, last activity first. A thread that goes on while this is

@@ -1,7 +1,7 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
 What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
-driver together (`running`). What LangGraph does not know is in `inspection`.
+driver together (`running`). What LangGraph does not know is in `inspection` and `travel`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_keel.core import retention
+from langgraph_keel.core import carried, retention
 from langgraph_keel.core.address import texts_of, thread_id_of
 from langgraph_keel.core.allowlist import allowing
-from langgraph_keel.core.checkpoints import next_version_of
 from langgraph_keel.core.encoding import Unpacker
+from langgraph_keel.core.headers import next_version_of
 from langgraph_keel.core.queries import query_of
 from langgraph_keel.core.records import Query
-from langgraph_keel.inspection import Inspection
+from langgraph_keel.travel import Travel
 
 
-class KeelSaver(Inspection):
+class KeelSaver(Travel):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -218,7 +218,8 @@ class KeelSaver(Inspection):
         """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
 
         The latest is then the last one that remains. What the delta channels of others need is kept, unseen. The tool
-        calls of these runs go too.
+        calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
+        checkpoint of theirs.
         """
         self._run(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
@@ -227,18 +228,18 @@ class KeelSaver(Inspection):
         await self._arun(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces, checkpoints and writes, to a new id. One round trip.
+        """Copy a thread, all namespaces, checkpoints and writes, to a new id. Two round trips, one more for each prune.
 
         Raises:
             ThreadExists: The target holds checkpoints or writes already.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self._run(self._core.copy_thread(source, target))
+        self._run(carried.copy_thread(self._core, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`, asynchronously."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self._arun(self._core.copy_thread(source, target))
+        await self._arun(carried.copy_thread(self._core, source, target))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove old checkpoints; safe while runs write.
@@ -246,7 +247,8 @@ class KeelSaver(Inspection):
         Args:
             thread_ids: The threads; unknown ones are passed over.
             strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph calls that
-                are over), and tool calls that may still be asked for; branches go too. `"delete"` removes the threads.
+                are over), those with a label, tool calls that may still be asked for, and the records of the calls of
+                models that led there; branches go too. `"delete"` removes the threads.
 
         Raises:
             InvalidInput: There is no such strategy, or `thread_ids` is one string.
@@ -262,7 +264,7 @@ class KeelSaver(Inspection):
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`; see `core.checkpoints.next_version_of`."""
+        """Return the version after `current`; see `core.headers.next_version_of`."""
         return next_version_of(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:

@@ -71,10 +71,11 @@ def test_one_round_trip_each_on_the_wire(saver: PostgresSaver, proxy: servers.Pr
     for count, call in enumerate(calls, 1):
         call()
         assert proxy.round_trips - before == count
-    for call in (lambda: saver.copy_thread("t", "copy"), lambda: saver.delete_thread("t")):
+    # A copy asks, too, for the records that prunes have carried.
+    for call, trips in ((lambda: saver.copy_thread("t", "copy"), 2), (lambda: saver.delete_thread("t"), 1)):
         now = proxy.round_trips
         call()
-        assert proxy.round_trips - now == 1
+        assert proxy.round_trips - now == trips
     with psycopg.connect(postgres_url) as behind:
         packed = behind.execute("SELECT max(count) FROM keel_items WHERE channel = 'list'").fetchone()
     assert packed == (32,)

@@ -70,7 +70,7 @@ def test_a_label_from_a_table(saver: KeelSaver, world: World) -> None:
 
 
 @on_drift
-def test_a_pruned_thread_does_not_know_what_it_cost(saver: KeelSaver, world: World) -> None:
+def test_a_pruned_thread_knows_what_it_cost(saver: KeelSaver, world: World) -> None:
     world.cost = 0.25
     world.run(saver)
     world.run(saver, label="good")
@@ -78,13 +78,47 @@ def test_a_pruned_thread_does_not_know_what_it_cost(saver: KeelSaver, world: Wor
     assert (whole["is_pruned"], whole["cost"], whole["usage"]["total_tokens"]) == (False, 1.0, 48)
     saver.prune(["t"])
     [line] = saver.trajectories()
-    assert (line["is_pruned"], line["cost"], line["usage"], line["started_at"]) == (True, None, None, None)
-    assert (line["label"], line["messages"], len(line["calls"])) == ("good", whole["messages"], 1)
+    assert (line["is_pruned"], line["started_at"]) == (True, None)
+    told = ("label", "messages", "usage", "cost", "calls")
+    assert [line[name] for name in told] == [whole[name] for name in told]
+    assert ids(saver, max_cost=1) == ids(saver, min_cost=1) == ["t"]
+    for cost in (1.5, 2.0):
+        world.run(saver)
+        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, cost)]
+        saver.prune(["t"])
+        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, cost)]
+
+
+@on_drift
+def test_labels_stay_in_the_way_and_cost_the_same(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    graph = world.graph(saver)
+    for name in ("one", "two", "three"):
+        world.run(saver)
+        if name != "three":
+            saver.label(graph.get_state(config("t")).config, name)
+    whole = saver.provenance(config("t"))
+    saver.prune(["t"])
+    assert {call.id for call in saver.provenance(config("t"))} == {call.id for call in whole}
+    [line] = saver.trajectories()
+    assert (line["is_pruned"], line["cost"], len(line["calls"])) == (True, 1.5, 6)
+    saver.prune(["t"])
+    assert [line["cost"] for line in saver.trajectories()] == [1.5]
+
+
+@on_drift
+def test_what_was_deleted_of_a_pruned_thread_is_not_known(saver: KeelSaver, world: World) -> None:
+    world.cost = 0.25
+    graph = world.graph(saver)
+    graph.invoke({"messages": [("user", "when?")]}, config("t", metadata={"run_id": "first"}))
+    saver.prune(["t"])
+    world.run(saver)
+    saver.delete_for_runs(["first"])
+    [line] = saver.trajectories()
+    assert (line["is_pruned"], line["cost"], line["usage"], len(line["calls"])) == (True, None, None, 2)
     skipped = Skipped()
     assert ids(saver, max_cost=0.5, on_skip=skipped) == ids(saver, min_cost=0) == []
     assert skipped.told == {"t": "unknown cost"}
-    world.run(saver)
-    assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
 
 
 def test_a_gap_is_a_beginning_that_is_gone(saver: KeelSaver, world: World) -> None:
@@ -107,7 +141,7 @@ def test_a_whole_thread_is_none(saver: KeelSaver, world: World, durability: Any)
     assert (line["is_pruned"], line["cost"]) == (False, 1.0)
     if durability == "exit":
         saver.prune(["t"])
-        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, None)]
+        assert [(line["is_pruned"], line["cost"]) for line in saver.trajectories()] == [(True, 1.0)]
 
 
 def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: World) -> None:

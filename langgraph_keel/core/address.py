@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, cast
+from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
@@ -155,3 +156,14 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     if isinstance(thread_id, ThreadId):
         return thread_id.origin == "head"
     return "recursion_limit" in config
+
+
+def is_task(text: str) -> bool:
+    """Return whether this is the id of a task.
+
+    LangGraph names a call `node:<task id>`, a uuid; a subgraph with checkpointer=True has no such part.
+    """
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False

@@ -27,7 +27,7 @@ from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next
 from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
-from langgraph_keel.core.plan import Plan, Q, R
+from langgraph_keel.core.plan import Plan, Q, R, T
 from langgraph_keel.core.recorder import Account, Learn, Recorder, known_models, models_of
 from langgraph_keel.core.records import (
     NEW,
@@ -38,6 +38,7 @@ from langgraph_keel.core.records import (
     Kind,
     Moved,
     NewEntry,
+    Occupied,
     Outcome,
     Query,
     Ref,
@@ -294,10 +295,14 @@ class Checkpoints(Generic[Q, R]):
         """Copy everything of a thread to a new one."""
         if source == target:
             raise InvalidInput(f"cannot copy thread {source!r} to itself")
-        if not (yield from self.store.copy_thread(source, target)):
+        if isinstance((yield from self.store.copy_thread(source, target)), Occupied):
             raise ThreadExists(
                 f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first"
             )
+
+    def travel(self, thread_id: str, what: str, plan: Plan[Q, R, T]) -> Plan[Q, R, T]:
+        """Carry out a plan that makes another checkpoint of a thread the one to go on from; `what` says which."""
+        return (yield from plan)
 
     def threads(self, codec: Codec, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[ThreadInfo]]:
         """Read a page of threads, last activity first."""
@@ -384,16 +389,3 @@ def _described(info: ThreadInfo, header: bytes, codec: Codec) -> ThreadInfo:
         return info
     head = unpack_header(header, codec, f"thread {info.thread_id!r}")
     return replace(info, step=head.metadata.get("step"), models=tuple(sorted(known_models(head.about))))
-
-
-def next_version_of(current: str | int | float | None) -> str | int | float:
-    """Return the version after `current`, in the form that the thread already uses.
-
-    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
-    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
-    """
-    if current is None:
-        return 1
-    if isinstance(current, str):
-        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
-    return current + 1

@@ -38,7 +38,7 @@ def pack_header(header: Header, codec: Codec, where: str) -> bytes:
     """
     try:
         about = [header.about] if header.about else []
-        return codec.encode([header.checkpoint, header.metadata, header.inline, *about])
+        return codec.encode([header.checkpoint, header.metadata, header.inline], about)
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
 
@@ -65,3 +65,16 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a checkpoint goes to the header."""
     return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
+
+
+def next_version_of(current: str | int | float | None) -> str | int | float:
+    """Return the version after `current`, in the form that the thread already uses.
+
+    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
+    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
+    """
+    if current is None:
+        return 1
+    if isinstance(current, str):
+        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+    return current + 1

@@ -137,6 +137,38 @@ class Thread:
             record.ghost = True
 
 
+def as_of(thread: Thread, upto: Stamp, header: bytes | None = None) -> Thread | None:
+    """Return what `Store.copy_thread` copies of a thread up to an entry; `None` if it has no such entry."""
+    last = thread.records.get(upto)
+    if last is None or last.ghost:
+        return None
+    order = list(thread.records)
+    records = {stamp: thread.records[stamp] for stamp in order[: order.index(upto)]}
+    batches = {key: thread.batches[key] for key in map(_place_of, records.values()) if key in thread.batches}
+    entry = last.entry if header is None else replace(last.entry, header=header)
+    records[upto] = replace(last, entry=entry, trunk=True)
+    ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
+    return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
+
+
+def _place_of(record: Record) -> tuple[str, str]:
+    return record.entry.address.checkpoint_ns, str(record.entry.address.checkpoint_id)
+
+
+def _logs_of(thread: Thread, records: Iterable[Record]) -> dict[tuple[str, str], Log]:
+    """Return the logs that entries show, up to the last row that one of them shows."""
+    ends: dict[tuple[str, str], int] = {}
+    for entry in (record.entry for record in records):
+        for channel, ref in entry.refs.items():
+            key = entry.address.checkpoint_ns, channel
+            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
+    shown = {key: [(0, end)] for key, end in ends.items() if end}
+    return {
+        key: Log({row.lo: row for row in thread.logs[key].overlapping(runs)}, thread.logs[key].end)
+        for key, runs in shown.items()
+    }
+
+
 def touches(row: Row, runs: Sequence[Run]) -> bool:
     """Return whether a row holds an item of `runs`."""
     return any(row.lo < hi and lo < row.lo + row.count for lo, hi in runs)

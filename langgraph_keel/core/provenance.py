@@ -2,7 +2,8 @@
 
 A record stands in two places. With the task's writes, so that a crash before the step's checkpoint does not lose it (a
 task that is done is not run again); and in the header of the checkpoint the step led to, so that it lives as long as
-that. On reading, a record is known by LangChain's id of the call: it is shown once, at the checkpoint it led to.
+that; a prune carries it on (`core.carried`). On reading, a record is known by LangChain's id of the call: it is shown
+once, at the checkpoint it led to.
 
 Only what is named here is ever stored. No prompt, no key and no header of a request has a place to stand.
 """

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from langgraph_keel.core.carried import Carried, may_be_pruned, read_carried
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.drift import MARK
@@ -43,6 +44,7 @@ class Trace:
 
     entries: Sequence[tuple[Entry, Header]]
     calls: Sequence[ModelCall]
+    carried: Sequence[Carried] = ()
 
     def marks(self) -> list[DriftMark]:
         """Return the marks of drift."""
@@ -59,7 +61,7 @@ class Trace:
         ]
 
     def _first_after(self, place: int, places: Mapping[Address, int]) -> str | None:
-        return next((call.id for call in self.calls if places[_address(call)] > place), None)
+        return next((call.id for call in self.calls if places.get(_address(call), -1) > place), None)
 
 
 def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, Sequence[ModelCall]]:
@@ -70,7 +72,7 @@ def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, 
 
 
 def traced(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Trace]:
-    """Return the headers of a thread and the records of its calls. Two trips a page.
+    """Return the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
 
     A record that stands among a task's writes only belongs to a task that has failed, asks, or whose step was not over;
     it is shown at the checkpoint the task began from.
@@ -87,7 +89,12 @@ def traced(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, 
     for entry, header in entries:
         for lineage, record in strays_of(header.about):
             _add(calls, unpacked_all([record]), _began(lineage, places, entry.address))
-    return Trace(entries, sorted(calls.values(), key=lambda call: (places[_address(call)], call.started_at)))
+    is_whole = not any(may_be_pruned(entry, header) for entry, header in entries)
+    carried = [] if is_whole else (yield from read_carried(core, codec, thread_id))
+    for call in [call for each in carried for call in each.calls(thread_id)]:
+        calls.setdefault(call.id, call)
+    ordered = sorted(calls.values(), key=lambda call: (places.get(_address(call), -1), call.started_at))
+    return Trace(entries, ordered, carried)
 
 
 def _is_in(call: ModelCall, query: Query) -> bool:

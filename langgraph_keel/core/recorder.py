@@ -22,6 +22,7 @@ from langgraph.checkpoint.serde.types import ERROR
 from langgraph_keel.core.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
 from langgraph_keel.core.provenance import ModelCall, Record, names_of, packed, unpacked_all
 from langgraph_keel.core.records import Address
+from langgraph_keel.core.waiting import NOTHING as NOTHING_TAKEN
 from langgraph_keel.core.waiting import Captured, Taken, Waiting
 from langgraph_keel.errors import DriftDetected, DriftWarning
 
@@ -71,7 +72,7 @@ class Account:
     marks: dict[str, Any] = field(default_factory=dict)
     drift: DriftReport | None = None
     known: Known | None = None
-    taken: Taken = field(default_factory=Taken)
+    taken: Taken = NOTHING_TAKEN
     run: object = None
 
 
@@ -164,7 +165,7 @@ class Recorder:
             DriftDetected: See `_check_swallowed`.
         """
         captured = self.waits.of_task(thread_id, task_id, run)
-        if ERROR not in (channel for channel, _ in writes):
+        if captured and ERROR not in (channel for channel, _ in writes):
             _check_swallowed(captured)
         return captured
 
@@ -183,15 +184,22 @@ class Recorder:
         taken = self.waits.of_entry(address, source, run)
         is_step = source == "loop" and self._unfinished
         earlier = self._unfinished.get(replace_id(address, parent), ()) if is_step else ()
+        is_root = not address.checkpoint_ns
+        if taken is NOTHING_TAKEN and not earlier and not (is_root and self._knows(address.thread_id, run)):
+            return Account(marks=self._marks() if is_root else {}, run=run)
         headed = {each.record["id"]: each.record for each in taken.headed}
         records = [*(record for record in earlier if record["id"] not in headed), *headed.values()]
         about: dict[str, Any] = {"calls": records} if records else {}
         if taken.strays:
             about["strays"] = [_stray(each) for each in taken.strays]
-        if address.checkpoint_ns:
+        if not is_root:
             return Account(about, taken=taken, run=run)
         new = {record["id"]: record for record in [*records, *(each.record for each in taken.counted)]}
-        return self._account(Account(about, taken=taken, run=run), address, parent, source, list(new.values()))
+        account = Account(about, self._marks(), taken=taken, run=run)
+        return self._account(account, address, parent, source, list(new.values()))
+
+    def _marks(self) -> dict[str, Any]:
+        return {GRAPH_VERSION: self.graph_version} if self.graph_version else {}
 
     def _account(
         self, account: Account, address: Address, parent: str | None, source: object, new: Sequence[Record]
@@ -205,8 +213,6 @@ class Recorder:
             account.known, account.about["known"] = known, known.packed()
         if account.about and parent is None:  # else nobody could tell it from one whose ancestors were pruned
             account.about["first"] = True
-        if self.graph_version:
-            account.marks[GRAPH_VERSION] = self.graph_version
         if found and self.on_drift != "ignore":
             account.marks[MARK] = [str(change) for change in found]
             account.drift = DriftReport(address.thread_id, tuple(found))
@@ -224,7 +230,8 @@ class Recorder:
         Raises:
             DriftDetected: It was told to raise.
         """
-        _check_swallowed(account.taken.counted)
+        if account.taken.counted:
+            _check_swallowed(account.taken.counted)
         if account.drift is None or source not in ("input", "loop"):
             return
         if self.on_drift == "raise":
@@ -281,9 +288,12 @@ class Recorder:
             self._of_runs[id(run)] = run, known  # which keeps the run alive, so that its address stays its own
             _trim(self._of_runs, id(run), THREADS)
 
+    def _knows(self, thread_id: str, run: object) -> bool:
+        return thread_id in self._known or id(run) in self._of_runs
+
     def _known_at(self, thread_id: str, checkpoint_id: str | None, run: object) -> Known:
         """Return what is known at a checkpoint; of one that is not stored (yet), its run knows, or the one before."""
-        if checkpoint_id is None or not (thread_id in self._known or id(run) in self._of_runs):
+        if checkpoint_id is None or not self._knows(thread_id, run):
             return NOTHING
         with self._lock:
             checkpoints: Mapping[str, Known] = self._known.get(thread_id, {})

@@ -136,6 +136,19 @@ Outcome: TypeAlias = Stored | Moved | BaseGone
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """The target holds what was to be copied; of an unknown thread, nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """Refused: the target holds something already. Nothing was written."""
+
+
+CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One stored checkpoint without its items.
 

@@ -3,7 +3,8 @@
 Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is read
 again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
 meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base),
-whose rows were counted. A crash in between leaves rows that the next removal takes.
+whose rows were counted. A crash in between leaves rows that the next removal takes. A prune does one thing before: it
+carries the records of models' calls (`core.carried`).
 
 *Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
 stay, stripped to those channels, unseen by everything but that walk.
@@ -11,26 +12,29 @@ stay, stripped to those channels, unseen by everything but that walk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeAlias
-from uuid import UUID
 
-from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.address import is_task, thread_id_of
+from langgraph_keel.core.carried import Moments, carry, drop
 from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.labels import labels_of
 from langgraph_keel.core.ledger import DONE, FAILED, TOOLS, CallRecord, Ledger, forget
+from langgraph_keel.core.memories import moved_back
 from langgraph_keel.core.plan import Plan, Q, R
-from langgraph_keel.core.records import Graph, Node, Run, Stamp, resolve
+from langgraph_keel.core.records import Address, Graph, Node, Run, Stamp, resolve
 from langgraph_keel.errors import InvalidInput
 
 Metadata: TypeAlias = Mapping[str, Any]
 Moment: TypeAlias = tuple[Node, Metadata]
 Keep: TypeAlias = Callable[[Sequence[Moment]], set[Stamp]]
+First: TypeAlias = Callable[[Moments, Collection[Stamp]], Plan[Any, Any, None]]
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ def latest_only(moments: Sequence[Moment]) -> set[Stamp]:
 def _is_over(node: Node, metadata: Metadata, heads: Mapping[str, Moment], ids: Collection[str | None]) -> bool:
     """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
     outer, _, call = node.address.checkpoint_ns.rpartition("|")
-    if not _is_task(call.partition(":")[2]):
+    if not is_task(call.partition(":")[2]):
         return False
     parent = (metadata.get("parents") or {}).get(outer)
     if parent is None:
@@ -87,14 +91,6 @@ def _is_over(node: Node, metadata: Metadata, heads: Mapping[str, Moment], ids: C
     if parent not in ids:
         return True
     return outer in heads and bool(outer) and _is_over(*heads[outer], heads, ids)
-
-
-def _is_task(text: str) -> bool:
-    # LangGraph names a call `node:<task id>`, a uuid; a subgraph with checkpointer=True has no such part.
-    try:
-        return str(UUID(text)) == text
-    except ValueError:
-        return False
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
@@ -115,15 +111,23 @@ def _merged(runs: Collection[Run]) -> list[Run]:
     return list(resolve(merged, 0))
 
 
-def remove(core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep) -> Plan[Q, R, Sequence[Node]]:
-    """Keep only what `choose` says of a thread's entries, given in the order they were put; return it. Four trips."""
+def remove(
+    core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Keep, first: First | None = None
+) -> Plan[Q, R, Sequence[Node]]:
+    """Keep only what `choose` says of a thread's entries, given in the order they were put; return it. Four trips.
+
+    `first` is carried out before anything is removed, if anything is.
+    """
     graph = yield from core.store.read_graph(thread_id)
-    moments = [(node, unpack_header(node.header, codec, where_is(node.address)).metadata) for node in graph.nodes]
+    headers = [(node, unpack_header(node.header, codec, where_is(node.address))) for node in graph.nodes]
+    moments = [(node, header.metadata) for node, header in headers]
     seen = [moment for moment in moments if not moment[0].is_ghost]
     kept = choose(seen)
     doom = doomed(moments, kept)
     # Ghosts that are still needed as they are need no change.
     if doom.gone or doom.ghosts:
+        if first is not None:
+            yield from first([each for each in headers if not each[0].is_ghost], kept)
         yield from core.store.remove_entries(thread_id, doom.gone, doom.ghosts)
         core.memo.forget_thread(thread_id)
         if core.recorder and doom.gone:
@@ -145,10 +149,52 @@ def prune(core: Checkpoints[Q, R], codec: Codec, thread_id: str, strategy: str) 
     if strategy == "delete":
         yield from core.delete_thread(thread_id)
     else:
-        kept = yield from remove(core, codec, thread_id, latest_only)
+        labels = yield from labels_of(core.store, codec, thread_id)
+        named = {label.address for label in labels}
+        past: set[str | None] = set()
+
+        def choose(moments: Sequence[Moment]) -> set[Stamp]:
+            kept = latest_only(moments) | _labelled(moments, named, codec)
+            past.update(_led_on(moments, kept))
+            return kept
+
+        kept = yield from remove(core, codec, thread_id, choose, partial(carry, core, codec, thread_id))
         since = min((_put_at(node, codec) for node in kept if not node.address.checkpoint_ns), default=None)
         if since is not None:
-            yield from _forget_calls(core, codec, Shelf(thread_id, TOOLS), lambda call, _: _is_past(call, since))
+            yield from _forget_calls(core, codec, Shelf(thread_id, TOOLS), lambda call, _: _is_past(call, since, past))
+
+
+def _labelled(moments: Sequence[Moment], places: Collection[Address], codec: Codec) -> set[Stamp]:
+    """Return the checkpoints that have a label, and what subgraphs with a memory remembered there."""
+    graph = Graph([node for node, _ in moments], {}, None)
+    named = [node for node in graph.nodes if node.address in places]
+    roots = [node for node in named if not node.address.checkpoint_ns]
+    memories = [memory for node in roots for memory in moved_back(graph, node, codec).values() if memory]
+    return {node.stamp for node in [*named, *memories]}
+
+
+def _led_on(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str | None]:
+    """Yield the ids of checkpoints whose steps led to all that stays: what tools returned there is part of its state.
+
+    What was called from any other may be called again: on a branch that was left, on the way that a rewind gave up.
+    """
+    root = {node.address.checkpoint_id: (node, about) for node, about in moments if not node.address.checkpoint_ns}
+    ways = [set(_way(name, root)) for name, (node, _) in root.items() if node.stamp in kept]
+    led = set.intersection(*ways) if ways else set()
+    yield from led
+    for node, about in moments:
+        parents = about.get("parents")
+        if node.address.checkpoint_ns and isinstance(parents, Mapping) and parents.get("") in led:
+            yield node.address.checkpoint_id
+
+
+def _way(at: str | None, root: Mapping[str | None, Moment]) -> Iterator[str | None]:
+    """Yield the ids of checkpoints whose steps led to one. An update or a copy goes on without the step's results."""
+    while at in root:
+        node, about = root[at]
+        if about.get("source") == "loop":
+            yield node.parent
+        at = node.parent
 
 
 def _put_at(node: Node, codec: Codec) -> float:
@@ -160,10 +206,11 @@ def _put_at(node: Node, codec: Codec) -> float:
     return ts.timestamp() * 1000
 
 
-def _is_past(call: CallRecord, since: float) -> bool:
-    # Ended before the oldest checkpoint that is left was made: its result is part of the state there. One whose end
-    # nobody knows, or that is under way, stays: without it the tool would run again.
-    return call.state in (DONE, FAILED) and (call.ended_at or call.started_at) < since
+def _is_past(call: CallRecord, since: float, past: Collection[str | None]) -> bool:
+    # Made on the way to what is left, and ended before the oldest of that was made: its result is part of the state
+    # there. One whose end nobody knows, or that is under way, stays: without it the tool would run again.
+    is_over = call.state in (DONE, FAILED) and (call.ended_at or call.started_at) < since
+    return is_over and call.checkpoint_id in past
 
 
 def _forget_calls(
@@ -192,7 +239,8 @@ def delete_for_runs(core: Checkpoints[Q, R], codec: Codec, run_ids: Collection[s
     """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
     threads = yield from core.store.find_runs(run_ids)
     for thread_id in threads:
-        yield from remove(core, codec, thread_id, lambda moments: _of_other_runs(moments, run_ids))
+        first = partial(drop, core, codec, thread_id, run_ids)
+        yield from remove(core, codec, thread_id, lambda moments: _of_other_runs(moments, run_ids), first)
     for shelf in [Shelf(None, TOOLS), *(Shelf(thread_id, TOOLS) for thread_id in threads)] if run_ids else []:
         yield from _forget_calls(core, codec, shelf, lambda call, _: call.run_id in run_ids)
 

@@ -21,6 +21,7 @@ from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.records import (
     Address,
     Batch,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
@@ -86,8 +87,10 @@ class Store(ABC, Generic[Q, R]):
     def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
         """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
 
-        Of entries whose refs were taken out (`refs={}`), no rows but the batches: so model calls are read without the
-        state. Entries of one namespace that share a row get the same `Row` object, so that it is decoded once.
+        Of entries from which refs were taken out, the rows of what is left (with `refs={}` none, but the batches): so
+        model calls and what is new are read without the state. It may be more: those of all runs of a channel, or of
+        the channels that were taken out, too. Entries of one namespace that share a row get the same `Row` object, so
+        that it is decoded once.
         """
 
     @abstractmethod
@@ -129,13 +132,24 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def copy_thread(self, source: str, target: str) -> Plan[Q, R, bool]:
-        """Copy everything of a thread verbatim: entries, order, trunk, rows, writes.
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Q, R, CopyOutcome]:
+        """Copy everything of a thread verbatim (entries, order, trunk, rows, writes), or what it was at one entry.
 
         At most two trips, where source and target may be on different servers; the target is there as a whole or not at
         all, and as the source was at one moment.
-        Returns whether it was copied: `False` if the target holds anything already. An unknown source copies nothing
-        and answers `True`. Cells are not copied, and do not count: what one thread has done, another has not.
+
+        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: what one
+           thread has done, another has not.
+        2. If `upto` is given and `source` has no entry of that stamp, or a ghost has it, answer `BaseGone`.
+        3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
+
+           * Of the entries, those up to it in the order they were put, ghosts too. It is the head of its namespace:
+             on the trunk, whatever it was; and `header`, if given, stands in the place of its own.
+           * Of the writes, those of the entries copied; not its own, as its step runs anew, and no orphans.
+           * Of the rows, at least those that the copied entries show. More may come along, for a sweep follows; but
+             the work should not grow with what was put later.
         """
 
     @abstractmethod

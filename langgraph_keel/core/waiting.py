@@ -79,6 +79,8 @@ class Taken:
     strays: Sequence[Captured] = ()
 
 
+NOTHING = Taken()
+
 Group = dict[int, Captured]
 
 
@@ -132,7 +134,9 @@ class Waiting:
     def add(self, each: Captured) -> None:
         """Take a record of a call that has begun, or is over."""
         with self._lock:
-            self._threads.setdefault(each.thread_id, _Thread()).add(each)
+            if each.thread_id not in self._threads:
+                self._threads[each.thread_id] = _Thread()
+            self._threads[each.thread_id].add(each)
             self._threads.move_to_end(each.thread_id)
             if len(self._threads) > THREADS:
                 self._let_go()
@@ -175,10 +179,12 @@ class Waiting:
     def of_entry(self, address: Address, source: object, run: object) -> Taken:
         """Return what goes with a checkpoint; only the steps of a run (`source="loop"`) are led to by calls."""
         if address.thread_id not in self._threads:
-            return Taken()
+            return NOTHING
         with self._lock:
             thread = self._threads.get(address.thread_id)
             group = thread.before(address) if thread else []
+        if not group:
+            return NOTHING
         led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
         others = [] if address.checkpoint_ns else [each for each in group if each.run is not run]
         left = [each for each in others if not each.is_stored and not each.is_guessed]

@@ -38,9 +38,8 @@ def pack_batch(
     values = [value for _, value in writes]
     if calls:
         heads.append([CALLS, _CALLS_AT])
-        values.append(list(calls))
     try:
-        return Batch(task_id, task_path, codec.encode([heads, *values]))
+        return Batch(task_id, task_path, codec.encode([heads, *values], [list(calls)] if calls else []))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 

@@ -14,8 +14,8 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkp
 from langgraph_keel.core.address import address_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Graph, Run
+from langgraph_keel.core.plan import Plan, T
+from langgraph_keel.core.records import Copied, CopyOutcome, Graph, Run, Stamp
 from langgraph_keel.files.git import Commits
 from langgraph_keel.files.requests import Work
 from langgraph_keel.files.store import FileStore
@@ -40,12 +40,14 @@ class CommittingStore(FileStore):
         yield from super().delete_thread(thread_id)
         yield from self._commit(thread_id, "deleted")
 
-    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
-        """See `Store.copy_thread`."""
-        copied = yield from super().copy_thread(source, target)
-        if copied:
-            yield from self._commit(target, f"copied from {source}")
-        return copied
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Work, Any, CopyOutcome]:
+        """See `Store.copy_thread`. A copy up to an entry is a fork."""
+        outcome = yield from super().copy_thread(source, target, upto, header)
+        if isinstance(outcome, Copied):
+            yield from self._commit(target, f"{'copied' if upto is None else 'forked'} from {source}")
+        return outcome
 
     def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
         yield Work(lambda _: self._commits.changed(thread_id, what))
@@ -93,6 +95,14 @@ class Committing(Checkpoints[Work, Any]):
         with self._commits.storing(address.thread_id):
             yield from super().put_writes(codec, config, writes, task_id, task_path)
             self._commits.put_writes(address, channels)
+
+    def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
+        """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""
+        yield self._commit(thread_id)
+        with self._commits.storing(thread_id):
+            result = yield from plan
+        yield Work(lambda _: self._commits.changed(thread_id, what))
+        return result
 
     def _commit(self, thread_id: str) -> Work:
         return Work(lambda _: self._commits.commit(thread_id))

@@ -1,18 +1,20 @@
-"""Logs made anew: without what is gone (compaction), and for another thread (a copy)."""
+"""Logs made anew, of a part of what stands in one: without what is gone (compaction), or up to an entry (a copy)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from langgraph_keel.core.records import Graph, Run
+from langgraph_keel.core.model import Thread, sequence_of
+from langgraph_keel.core.records import Graph, Run, Stamp
 from langgraph_keel.files.disk import read
 from langgraph_keel.files.lines import Bodies, Draft, Line, blobs_in, parsed
-from langgraph_keel.files.log import Records, Replica, committed
-from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line, new_epoch
+from langgraph_keel.files.log import Records, committed
+from langgraph_keel.files.threads import BLOBS, ThreadFiles, first_line
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
+Ends = Mapping[tuple[str, str], int]
 
 
 def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
@@ -25,36 +27,48 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
         replica = files.read_on(handle) if handle is not None else None
         if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
             return 0
-        records, _ = committed(read(handle, 0)[: replica.end], 0, str(files.log))
-        compaction = _Compaction(replica, live, graph, Bodies(files.load, str(files.log)))
-        draft = compaction.of(records)
+        old = read(handle, 0)[: replica.end]
+        records, _ = committed(old, 0, str(files.log))
+        begin = first_line(files.thread_id, str(replica.thread.epoch), replica.seq)
+        compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
+        draft = compaction.of(records, begin)
+        if b"".join(draft.lines) == old:
+            _remove_blobs(files, draft.lines)
+            return 0
         files.save(draft.blobs, files.directory)
         with files.replaced(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
         return compaction.removed
 
 
-class _Compaction:
-    """Which lines stay, and those that change.
+class Compaction:
+    """Which lines of a log stay, and those that change.
+
+    Args:
+        thread: What the new log tells: no more than the old one does.
+        live: Item numbers that stay, per (namespace, channel).
+        ends: Items from these on stay, too; `None` for none.
+        bodies: Makes bodies of the old log's lines.
+        anew: Entries that are not what their lines say.
 
     Attributes:
         removed: How many items were left out.
     """
 
-    def __init__(self, replica: Replica, live: Live, graph: Graph, bodies: Bodies) -> None:
-        assert replica.thread is not None
-        self._replica, self._thread = replica, replica.thread
-        self._live, self._graph, self._bodies = live, graph, bodies
-        self._entries = {_offset(record.entry.header): record for record in self._thread.records.values()}
+    def __init__(
+        self, thread: Thread, live: Live, ends: Ends | None, bodies: Bodies, anew: Collection[Stamp] = frozenset()
+    ) -> None:
+        self._thread, self._live, self._upto, self._bodies = thread, live, ends, bodies
+        self._entries = {sequence_of(stamp): record for stamp, record in thread.records.items()}
+        self._anew = {stamp for stamp, record in thread.records.items() if record.ghost or stamp in anew}
         self._batches = {_offset(batch.body) for batches in self._thread.batches.values() for batch in batches}
         self._ends: dict[tuple[str, str], int] = {}
         self._draft = Draft()
         self.removed = 0
 
-    def of(self, records: Records) -> Draft:
-        """Return what the new log is made of."""
-        epoch = str(self._thread.epoch)
-        self._draft.lines.append(first_line(self._replica.thread_id, epoch, self._replica.seq))
+    def of(self, records: Records, begin: bytes) -> Draft:
+        """Return what the new log is made of, after a first line."""
+        self._draft.lines.append(begin)
         for fields, line in records:
             if self._stays(fields, line):
                 self._draft.lines.append(line + b"\n")
@@ -73,17 +87,18 @@ class _Compaction:
 
     def _item_stays(self, key: tuple[str, str], number: int) -> bool:
         is_live = any(lo <= number < hi for lo, hi in self._live.get(key, ()))
-        if is_live or number >= self._graph.ends.get(key, 0):
+        if is_live or (self._upto is not None and number >= self._upto.get(key, 0)):
             self._ends[key] = number + 1
             return True
         self.removed += 1
         return False
 
     def _entry_stays(self, line: Line, seq: int) -> bool:
-        record = self._entries.get(line.offset)
-        if record is not None and record.ghost:
+        record = self._entries.get(seq)
+        is_anew = record is not None and record.entry.stamp in self._anew
+        if record is not None and is_anew:
             self._draft.checkpoint(record, seq, self._bodies.of(record.entry.header))
-        return record is not None and not record.ghost
+        return record is not None and not is_anew
 
 
 def _offset(body: bytes) -> int:
@@ -91,32 +106,16 @@ def _offset(body: bytes) -> int:
     return body.offset
 
 
-def _blobs_of(lines: Sequence[bytes]) -> set[str]:
-    return {blob for line in lines for blob in blobs_in(parsed(line[:-1]))}
+def blobs_of(lines: Sequence[bytes]) -> set[str]:
+    """Return the names of the files of large values that lines refer to."""
+    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parsed(line[:-1]))}
 
 
 def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:
     """Remove the files of large values that no line refers to. A reader of the old log looks at the new one then."""
-    kept = {f"{blob}.json" for blob in _blobs_of(lines)}
+    kept = {f"{blob}.json" for blob in blobs_of(lines)}
     folder = files.directory / BLOBS
     for path in folder.iterdir() if folder.exists() else ():
         if path.name not in kept:
             with suppress(FileNotFoundError):
                 path.unlink()
-
-
-def copy(source: ThreadFiles, target: ThreadFiles) -> bool:
-    """Make a thread of all that another one holds.
-
-    Returns:
-        Whether it was made: `False` if there is one already.
-    """
-    if target.log.exists():
-        return False
-    with source.writing() as handle:
-        if handle is None:
-            return True
-        replica = source.read_on(handle)
-        records, _ = committed(read(handle, 0)[: replica.end], 0, str(source.log))
-        lines = [first_line(target.thread_id, new_epoch(), replica.seq), *(line + b"\n" for _, line in records[1:])]
-        return target.create(lines, {blob: source.load(blob) for blob in _blobs_of(lines)})

@@ -26,6 +26,7 @@ from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     Address,
     Batch,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
@@ -39,7 +40,8 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
-from langgraph_keel.files.compaction import compact, copy
+from langgraph_keel.files.compaction import compact
+from langgraph_keel.files.copying import copy
 from langgraph_keel.files.lines import Bodies, Draft
 from langgraph_keel.files.log import Replica
 from langgraph_keel.files.requests import Root, Work
@@ -157,10 +159,14 @@ class FileStore(Store[Work, Any]):
 
         yield Work(delete, writes=True)
 
-    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
-        """See `Store.copy_thread`."""
-        copied: bool = yield Work(lambda root: copy(root.thread(source), root.thread(target)), writes=True)
-        return copied
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Work, Any, CopyOutcome]:
+        """See `Store.copy_thread`. All of the source's log is read."""
+        outcome: CopyOutcome = yield Work(
+            lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True
+        )
+        return outcome
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""

@@ -16,6 +16,7 @@ from langgraph_keel.core.model import (
     Record,
     Thread,
     ancestors,
+    as_of,
     entry_of,
     found,
     graph_of,
@@ -28,11 +29,15 @@ from langgraph_keel.core.model import (
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import (
     Address,
+    BaseGone,
     Batch,
+    Copied,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
     NewEntry,
+    Occupied,
     Outcome,
     Query,
     Row,
@@ -193,18 +198,23 @@ class MemoryStore(Store[Request, Any]):
 
         yield delete
 
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
 
-        def copy(state: State) -> bool:
+        def copy(state: State) -> CopyOutcome:
             if target in state:
-                return False
-            if source in state:
-                state[target] = self._copied(state[source], target)
-            return True
+                return Occupied()
+            thread = state.get(source)
+            if upto is not None:
+                thread = as_of(thread, upto, header) if thread else None
+            if thread:
+                state[target] = self._copied(thread, target)
+            return Copied() if thread or upto is None else BaseGone()
 
-        copied: bool = yield copy
-        return copied
+        outcome: CopyOutcome = yield copy
+        return outcome
 
     def _copied(self, source: Thread, target: str) -> Thread:
         thread = Thread()

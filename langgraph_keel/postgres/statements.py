@@ -282,7 +282,7 @@ LEFT JOIN {entries} e ON e.thread_id = p.thread_id AND e.ns = '' AND e.seq = coa
 ORDER BY p.put_at DESC, p.thread_id DESC
 """
 
-# -- removing and copying: first the thread's row, so that the statements after it see what everybody else has done ----
+# -- removing: first the thread's row, so that the statements after it see what everybody else has done ----
 
 HOLD = "UPDATE {threads} SET seq = seq + 1 WHERE thread_id = %(thread)s AND epoch = %(epoch)s"
 HELD = "EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s)"
@@ -353,46 +353,4 @@ WITH e AS (DELETE FROM {{entries}} WHERE {GONE}),
 i AS (DELETE FROM {{items}} WHERE {GONE}),
 f AS (DELETE FROM {{floors}} WHERE {GONE})
 DELETE FROM {{batches}} WHERE {GONE}
-"""
-
-COPY_THREAD = """
-WITH occupied AS (
-    SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s
-    UNION ALL
-    SELECT 1 FROM {batches} b WHERE b.thread_id = %(target)s
-), source AS (
-    SELECT max(seq) AS seq, max(put_at) AS put_at
-    FROM (
-        SELECT s.seq, s.put_at FROM {threads} s WHERE s.thread_id = %(thread)s
-        UNION ALL
-        SELECT 0, '' FROM {batches} b WHERE b.thread_id = %(thread)s
-    ) AS s
-    HAVING count(*) > 0
-), begun AS (
-    INSERT INTO {threads} (thread_id, epoch, seq, basis, put_at, name)
-    SELECT %(target)s, %(epoch)s, s.seq, 0, s.put_at, %(name)s FROM source s
-    WHERE NOT EXISTS (SELECT 1 FROM occupied)
-    ON CONFLICT (thread_id) DO NOTHING
-    RETURNING 1
-), e AS (
-    INSERT INTO {entries} (thread_id, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los,
-        his, kept, names, header)
-    SELECT %(target)s, ns, id, seq, token, state, parent, run_id, put_at, channels, kinds, owners, los, his, kept,
-        names, header
-    FROM {entries}, begun WHERE thread_id = %(thread)s
-), i AS (
-    INSERT INTO {items} (thread_id, ns, channel, lo, count, body)
-    SELECT %(target)s, ns, channel, lo, count, body FROM {items}, begun WHERE thread_id = %(thread)s
-), f AS (
-    INSERT INTO {floors} (thread_id, ns, channel, floor)
-    SELECT %(target)s, ns, channel, floor FROM {floors}, begun WHERE thread_id = %(thread)s
-), b AS (
-    INSERT INTO {batches} (thread_id, ns, checkpoint_id, n, token, task_id, task_path, body)
-    SELECT %(target)s, ns, checkpoint_id, n, token, task_id, task_path, body
-    FROM {batches}, begun WHERE thread_id = %(thread)s
-)
-SELECT EXISTS (SELECT 1 FROM begun),
-    EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(target)s AND t.epoch = %(epoch)s),
-    EXISTS (SELECT 1 FROM occupied),
-    EXISTS (SELECT 1 FROM source)
 """

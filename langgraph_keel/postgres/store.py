@@ -17,11 +17,14 @@ from langgraph_keel.core.records import (
     Address,
     BaseGone,
     Batch,
+    Copied,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
     Moved,
     NewEntry,
+    Occupied,
     Outcome,
     Query,
     Run,
@@ -33,6 +36,7 @@ from langgraph_keel.core.store import Store
 from langgraph_keel.errors import StoreBusy
 from langgraph_keel.postgres import cells
 from langgraph_keel.postgres import statements as sql
+from langgraph_keel.postgres.copying import COPY_THREAD, COPY_UPTO
 from langgraph_keel.postgres.graphs import graph_of, removal_parameters
 from langgraph_keel.postgres.keys import by_key, escape, key, long_names, name_of, unescape
 from langgraph_keel.postgres.rows import (
@@ -186,20 +190,29 @@ class PostgresStore(Store[Request, Reply]):
         texts = (sql.DELETE_THREAD, sql.DELETE_CONTENT, cells.DELETE_OF_THREAD)
         yield self._request({"thread": key(thread_id)}, *texts, writes=True)
 
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Reply, bool]:
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Reply, CopyOutcome]:
         """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
-        parameters = {
+        parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),
             "name": next(iter(long_names([target]) or ()), None),
             "epoch": self._random(),
         }
-        request = self._request(parameters, sql.COPY_THREAD, writes=True)
+        text = COPY_THREAD
+        if upto is not None:
+            mark, text = mark_of(upto), COPY_UPTO
+            parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
+            parameters["header"] = None if header is None else shrunk(header)
+        request = self._request(parameters, text, writes=True)
         for _ in range(RACES):
             reply = yield request
             ((begun, is_ours, occupied, exists),) = reply[0]
-            if begun or is_ours or occupied or not exists:
-                return bool(begun or is_ours or not occupied)
+            if begun or is_ours:
+                return Copied()
+            if occupied or not exists:
+                return Occupied() if occupied else Copied() if upto is None else BaseGone()
         raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Reply, Sequence[str]]:

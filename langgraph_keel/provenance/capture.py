@@ -61,7 +61,7 @@ class _Begun:
         self.recorder.end(self.captured)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Place:
     """Where a call belongs.
 

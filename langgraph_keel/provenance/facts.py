@@ -6,10 +6,10 @@ which differ from run to run: equal requests have equal hashes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
@@ -21,6 +21,9 @@ from langgraph_keel.provenance.comparison import content_of
 LONGEST = 200
 """Most characters of a name or a stop sequence."""
 _SCALARS = (str, int, float, bool)
+_NUMBERS = (int, float)
+_Names: TypeAlias = Mapping[str, tuple[str, Callable[[Any], Any]]]
+"""Per name that somebody gives something: the field of a record, and what it takes of that, `None` for nothing."""
 
 
 def hash_of(value: Any, size: int = 12) -> str:
@@ -69,40 +72,28 @@ def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, A
         prompt: What `prompt_of` returned.
     """
     metadata, params = _mapping(given.get("metadata")), _merged(_mapping(given.get("invocation_params")))
-    return {
-        **prompt,
-        "provider": _text(metadata.get("ls_provider") or params.get("_type")),
-        # `invoke(model=...)` changes `model` and leaves `model_name` as it was: the order matters.
-        "model": _text(_known(params, metadata, "ls_model_name", "model", "model_name", "model_id")),
-        "seed": _number(_first(params, "seed", "random_seed"), int),
-        "temperature": _number(_known(params, metadata, "ls_temperature", "temperature")),
-        "top_p": _number(params.get("top_p")),
-        "max_tokens": _number(_known(params, metadata, "ls_max_tokens", *_MAX_TOKENS), int),
-        "stop": _stop(_known(params, metadata, "ls_stop", "stop", "stop_sequences")),
-        "parameters": {name: params[name] for name in sorted(PARAMETERS & params.keys()) if _is_short(params[name])},
-        "tools": _tools(_first(params, "tools", "functions")),
-        "versions": _versions(metadata.get("lc_versions")),
-        "step": _number(metadata.get("langgraph_step"), int),
-        "node": _text(metadata.get("langgraph_node")) or "",
-    }
+    found = {**prompt, "provider": _text(params.get("_type"))}
+    # Of the metadata only these names are LangChain's and LangGraph's; all others are the user's.
+    _take(metadata, _SAID, found)
+    _take(params, _ASKED, found)
+    if others := PARAMETERS & params.keys():
+        found["parameters"] = {name: params[name] for name in sorted(others) if _is_short(params[name])}
+    return found
 
 
-_MAX_TOKENS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-
-
-def _merged(params: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a request asks for, by whichever way it was given."""
-    nested = [_mapping(params.get(name)) for name in ("extra_body", "model_kwargs")]
+    nested = [params[name] for name in ("extra_body", "model_kwargs") if isinstance(params.get(name), dict)]
+    if not nested:
+        return params
     return {name: value for source in (*nested, params) for name, value in source.items() if value is not None}
 
 
-def _known(params: Mapping[str, Any], metadata: Mapping[str, Any], standard: str, *names: str) -> Any:
-    """Return what the request asks for by one of these names; or what LangChain says of it, under its own name.
-
-    Of the metadata only those names are LangChain's; all others are the user's.
-    """
-    value = _first(params, *names)
-    return metadata.get(standard) if value is None else value
+def _take(source: Mapping[str, Any], names: _Names, found: dict[str, Any]) -> None:
+    """Take what is there under these names; the last name of a field that says something counts."""
+    for name, (field, taken) in names.items():
+        if name in source and (value := taken(source[name])) is not None:
+            found[field] = value
 
 
 def _first(source: Mapping[str, Any], *names: str) -> Any:
@@ -117,7 +108,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _text(value: Any) -> str | None:
-    return value[:LONGEST] if isinstance(value, str) else None
+    return value[:LONGEST] if value and isinstance(value, str) else None
 
 
 def _versions(given: Any) -> dict[str, str]:
@@ -125,27 +116,60 @@ def _versions(given: Any) -> dict[str, str]:
 
 
 def _number(value: Any, kind: type[Any] = float) -> Any:
-    return kind(value) if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) else None
+    is_one = isinstance(value, _NUMBERS) and value is not True and value is not False and isfinite(value)
+    return kind(value) if is_one else None
+
+
+def _count(value: Any) -> Any:
+    return _number(value, int)
 
 
 def _is_short(value: Any) -> bool:
     return isinstance(value, _SCALARS) and len(str(value)) <= LONGEST
 
 
-def _stop(value: Any) -> list[str]:
-    values = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
-    return [each[:LONGEST] for each in values if isinstance(each, str)]
+def _stop(value: Any) -> list[str] | None:
+    values = [value] if isinstance(value, str) else value
+    return [each[:LONGEST] for each in values if isinstance(each, str)] if isinstance(values, list | tuple) else None
 
 
-def _tools(given: Any) -> dict[str, str]:
-    tools = given if isinstance(given, list | tuple) else ()
-    return {_name_of(tool): hash_of(tool, 6) for tool in tools}
+def _tools(given: Any) -> dict[str, str] | None:
+    return {_name_of(tool): hash_of(tool, 6) for tool in given} if isinstance(given, list | tuple) else None
 
 
 def _name_of(tool: Any) -> str:
     described = _mapping(tool)
     name = _mapping(described.get("function")).get("name") or described.get("name") or described.get("type")
     return _text(name) or type(tool).__name__
+
+
+_SAID: _Names = {
+    "ls_provider": ("provider", _text),
+    "ls_model_name": ("model", _text),
+    "ls_temperature": ("temperature", _number),
+    "ls_max_tokens": ("max_tokens", _count),
+    "ls_stop": ("stop", _stop),
+    "lc_versions": ("versions", _versions),
+    "langgraph_step": ("step", _count),
+    "langgraph_node": ("node", _text),
+}
+# `invoke(model=...)` changes `model` and leaves `model_name` as it was.
+_ASKED: _Names = {
+    "model_id": ("model", _text),
+    "model_name": ("model", _text),
+    "model": ("model", _text),
+    "random_seed": ("seed", _count),
+    "seed": ("seed", _count),
+    "temperature": ("temperature", _number),
+    "top_p": ("top_p", _number),
+    "max_output_tokens": ("max_tokens", _count),
+    "max_completion_tokens": ("max_tokens", _count),
+    "max_tokens": ("max_tokens", _count),
+    "stop_sequences": ("stop", _stop),
+    "stop": ("stop", _stop),
+    "functions": ("tools", _tools),
+    "tools": ("tools", _tools),
+}
 
 
 # -- after the call --------------------------------------------------------------------------------------------
@@ -156,25 +180,32 @@ def answer_of(result: LLMResult) -> dict[str, Any]:
     generation = result.generations[0][0] if result.generations and result.generations[0] else None
     message = getattr(generation, "message", None)
     said = [message] if message else [generation.text] if generation else []
+    found: dict[str, Any] = {"answer_hash": hash_of(_contents(said))}
     # Streams have no `llm_output`; messages always say what they know.
-    parts = [
-        _mapping(result.llm_output),
-        _mapping(getattr(generation, "generation_info", None)),
-        _mapping(getattr(message, "response_metadata", None)),
-    ]
-    about = {name: value for part in parts for name, value in part.items() if value is not None}
+    parts = (
+        result.llm_output,
+        getattr(generation, "generation_info", None),
+        getattr(message, "response_metadata", None),
+    )
+    about = {name: value for part in parts if part for name, value in _mapping(part).items() if value is not None}
+    _take(about, _ANSWERED, found)
     usage = _mapping(getattr(message, "usage_metadata", None))
-    costs = {**_mapping(_first(about, "token_usage", "usage")), **usage}
-    return {
-        "served_model": _text(_first(about, "model_name", "model", "model_id")),
-        "system_fingerprint": _text(about.get("system_fingerprint")),
-        "finish_reason": _text(_first(about, "finish_reason", "stop_reason")),
-        "usage": _numbers(usage),
-        "cost": _number(_first(costs, "total_cost", "cost")),
+    if usage or "token_usage" in about or "usage" in about:
+        costs = {**_mapping(_first(about, "token_usage", "usage")), **usage}
+        found["usage"], found["cost"] = _numbers(usage), _number(_first(costs, "total_cost", "cost"))
         # What LangChain's cache answers, it says costs nothing (and providers do not say so).
-        "cached": usage.get("total_cost") == 0,
-        "answer_hash": hash_of(_contents(said)),
-    }
+        found["cached"] = usage.get("total_cost") == 0
+    return found
+
+
+_ANSWERED: _Names = {
+    "model_id": ("served_model", _text),
+    "model": ("served_model", _text),
+    "model_name": ("served_model", _text),
+    "system_fingerprint": ("system_fingerprint", _text),
+    "stop_reason": ("finish_reason", _text),
+    "finish_reason": ("finish_reason", _text),
+}
 
 
 def _numbers(usage: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from langgraph_keel.core.headers import unpack_header
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.recorded import entries_of
 from langgraph_keel.core.records import Address, Batch, Entry, Query
+from langgraph_keel.core.twins import came_from
 from langgraph_keel.core.writes import unpack_batches
 from langgraph_keel.errors import NotFound
 
@@ -87,6 +88,7 @@ class History:
         self.moments = moments
         self._paths = paths
         self._at = {moment.address: moment for moment in moments}
+        self._roots = {moment.id for moment in moments if not moment.address.checkpoint_ns}
         self._of: defaultdict[str, list[Moment]] = defaultdict(list)
         for moment in moments:
             self._of[moment.root].append(moment)
@@ -118,8 +120,11 @@ class History:
 
     def _up(self, checkpoint_id: str | None, start: str | None) -> Iterator[Moment]:
         while (moment := self.root(checkpoint_id)) is not None:
-            yield moment
-            checkpoint_id = None if moment.id == start else moment.parent
+            original = came_from(moment.parent, moment.metadata, self._roots)
+            if original == moment.parent or moment.id == start:
+                yield moment
+            # A twin is what it is a twin of, and that is what its way is told of.
+            checkpoint_id = None if moment.id == start else original
 
     def _last_after(self, start: str, head: str | None) -> str:
         after = {start: None}  # in order

@@ -1,7 +1,7 @@
 """Threads as training data: what was said, what it was said with, what it cost, and how it ended.
 
 A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
-beginning of the way was pruned, what it cost is not known any more.
+beginning of the way was pruned, its calls were carried (`core.carried`); where it was deleted, they are not known.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.carried import behind, is_first, root_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import Header
@@ -29,6 +30,7 @@ from langgraph_keel.core.queries import PAGE, checked_limit
 from langgraph_keel.core.recorded import Trace, traced
 from langgraph_keel.core.recorder import known_models
 from langgraph_keel.core.records import Entry
+from langgraph_keel.core.twins import came_from
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
 
 Reason: TypeAlias = Literal["no messages", "unknown cost", "filtered"]
@@ -53,21 +55,23 @@ class Way:
         trace: What the checkpoints on it say, and those inside of their steps.
         label: What the last one says that has a label.
         is_pruned: Whether its beginning is not there any more.
+        is_known: Whether all calls on it are known: the prunes have carried those of the beginning.
     """
 
     trace: Trace
     label: Any
     is_pruned: bool
+    is_known: bool
 
     @property
     def cost(self) -> float | None:
         """What the calls on it cost; `None` if that is not known."""
-        return None if self.is_pruned else _cost(self.trace.calls)
+        return _cost(self.trace.calls) if self.is_known else None
 
     @property
     def usage(self) -> dict[str, Any] | None:
         """What they used; `None` if that is not known."""
-        return None if self.is_pruned else _sum([call.usage for call in self.trace.calls])
+        return _sum([call.usage for call in self.trace.calls]) if self.is_known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,16 +243,15 @@ def _way(trace: Trace, head: CheckpointTuple) -> Way | None:
     if not line:
         return None
     kept = {entry.address.checkpoint_id for entry, _ in line}
-    entries = [
-        (entry, header)
-        for entry, header in trace.entries
-        if (_began(header.metadata) if entry.address.checkpoint_ns else entry.address.checkpoint_id) in kept
-    ]
+    entries = [(entry, header) for entry, header in trace.entries if root_of(entry.address, header.metadata) in kept]
     places = {(entry.address.checkpoint_ns, entry.address.checkpoint_id) for entry, _ in entries}
-    calls = [call for call in trace.calls if (call.checkpoint_ns, call.checkpoint_id) in places]
+    carried, goes_back = behind(trace.carried, [entry.address.checkpoint_id for entry, _ in line])
+    before = {item[3]["id"] for each in carried for item in each.items}
+    calls = [c for c in trace.calls if (c.checkpoint_ns, c.checkpoint_id) in places or c.id in before]
     labels = (header.metadata.get(key) for _, header in line for key in LABELS)
     label = next((label for label in labels if label is not None), None)
-    return Way(trace=Trace(entries, calls), label=label, is_pruned=not _is_first(*line[-1], calls))
+    is_whole = _is_first(*line[-1], calls)
+    return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
 
 
 def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
@@ -258,27 +261,17 @@ def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
     at: str | None = head
     while at in root:
         line.append(root.pop(at))
-        at = line[-1][0].parent
+        entry, header = line[-1]
+        at = came_from(entry.parent, header.metadata, root)
     return line
 
 
 def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
-    """Tell whether no calls were made before those that led to this checkpoint.
-
-    A parent that was pruned is not shown. Steps count from -1, and no model is called before step 1; but the first
-    checkpoint of a run with `durability="exit"` is of any step, and the calls of all its steps led there.
-    """
-    step = header.metadata.get("step")
-    if header.about.get("first") or (isinstance(step, int) and step <= 1):
+    """Tell whether no calls were made before those that led to this checkpoint; a parent that is gone is not shown."""
+    if is_first(header):
         return True
     here = [call for call in calls if call.checkpoint_id == entry.address.checkpoint_id and call.path == call.node]
     return any(call.step is not None and call.step <= 1 for call in here)
-
-
-def _began(metadata: Mapping[str, Any]) -> Any:
-    """Return the root checkpoint that a subgraph's step began from."""
-    parents = metadata.get("parents")
-    return parents.get("") if isinstance(parents, Mapping) else None
 
 
 # -- one line --------------------------------------------------------------------------------------------------

@@ -20,11 +20,14 @@ from langgraph_keel.core.records import (
     Address,
     BaseGone,
     Batch,
+    Copied,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
     Moved,
     NewEntry,
+    Occupied,
     Outcome,
     Query,
     Row,
@@ -225,15 +228,24 @@ class RedisStore(Store[Request, Replies]):
         shared = Call("delete_shared", self._cell_keys(SHARED), (name(thread_id),))
         yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
 
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Replies, bool]:
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Replies, CopyOutcome]:
         """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
-        flat = yield from self._read(source, "read_thread")
+        if upto is None:
+            flat = yield from self._read(source, "read_thread")
+        else:
+            mark, body = mark_of(upto), shrunk(header or b"")
+            flat = yield from self._read(
+                source, "read_upto", mark.epoch, mark.place, body, "" if header is None else "1"
+            )
         if not flat:
-            return not (yield from self._read(target, "has_thread"))
+            is_there = yield from self._read(target, "has_thread")
+            return Occupied() if is_there else Copied() if upto is None else BaseGone()
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         member = moved_member(fields[b"thread"], target)
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
-        return bool(reply)
+        return Copied() if reply else Occupied()
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
         """See `Store.find_runs`. Every thread is asked, in two trips."""

@@ -1,9 +1,8 @@
-"""What the removing and copying verbs do inside one transaction."""
+"""What the removing verbs do inside one transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from langgraph_keel.core.frames import frame, unframe
 from langgraph_keel.core.records import Graph, Node, Run, Stamp
@@ -11,12 +10,10 @@ from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.sqlite.cells import delete_cells
 from langgraph_keel.sqlite.reading import COLUMNS, entry_of
 from langgraph_keel.sqlite.rows import (
-    LAST,
     Execute,
     Place,
     Slots,
     head_of,
-    insert_namespace,
     known_slots,
     last_seq,
     span,
@@ -25,7 +22,8 @@ from langgraph_keel.sqlite.rows import (
 _PLAIN = KeelSerializer(types=())
 
 
-def _namespaces(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
+def namespaces_of(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
+    """Return the namespaces of a thread, and where each stands."""
     rows = execute(
         "SELECT t.id, n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
         (thread_id,),
@@ -37,7 +35,7 @@ def read_graph(thread_id: str, execute: Execute) -> Graph:
     """See `Store.read_graph`."""
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
-    for place, name in _namespaces(execute, thread_id):
+    for place, name in namespaces_of(execute, thread_id):
         names = known_slots(execute, place.namespace)
         slots = known_slots(execute, place.namespace, names)
         nodes += _nodes(execute, place, thread_id, name, slots)
@@ -95,7 +93,7 @@ def remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], g
     if _epoch(execute, thread_id) != graph.epoch:
         return 0
     removed = 0
-    for place, name in _namespaces(execute, thread_id):
+    for place, name in namespaces_of(execute, thread_id):
         for channel, slot in known_slots(execute, place.namespace).items():
             end = graph.ends.get((name, channel), 0)
             # Before rows go: the numbers they used must never be given out again.
@@ -115,7 +113,7 @@ def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) 
 
 def delete_thread(thread_id: str, execute: Execute) -> None:
     """See `Store.delete_thread`."""
-    for place, _ in _namespaces(execute, thread_id):
+    for place, _ in namespaces_of(execute, thread_id):
         for channel in known_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
         execute("DELETE FROM channels WHERE namespace = ?", (place.namespace,))
@@ -124,42 +122,3 @@ def delete_thread(thread_id: str, execute: Execute) -> None:
         execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
     delete_cells(thread_id, execute)
-
-
-def copy_thread(source: str, target: str, execute: Execute) -> bool:
-    """See `Store.copy_thread`. Rows are copied as they are: refs name channels by slots, which are kept."""
-    if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
-        return False
-    execute("INSERT INTO threads (name, floor) SELECT ?, floor FROM threads WHERE name = ?", (target, source))
-    row = execute("SELECT id FROM threads WHERE name = ?", (target,)).fetchone()
-    for place, name in _namespaces(execute, source):
-        _copy_namespace(execute, place, row[0], insert_namespace(execute, row[0], name))
-    return True
-
-
-def _copy_namespace(execute: Execute, old: Place, thread: int, new: int) -> None:
-    execute(
-        f"INSERT INTO entries SELECT ? | (key & {LAST}), ?, nested, state, id, mark, parent, run, put_at, refs, header "
-        "FROM entries WHERE namespace = ? AND key BETWEEN ? AND ?",
-        (span(thread)[0], new, old.namespace, *span(old.thread)),
-    )
-    execute(
-        "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
-        "SELECT ?, checkpoint, mark, task, path, body FROM batches WHERE namespace = ? ORDER BY key",
-        (new, old.namespace),
-    )
-    for channel, *rest in execute(
-        "SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (old.namespace,)
-    ).fetchall():
-        _copy_channel(execute, channel, new, rest)
-
-
-def _copy_channel(execute: Execute, old: int, namespace: int, rest: list[Any]) -> None:
-    ((new,),) = execute(
-        "INSERT INTO channels (namespace, slot, name, floor) VALUES (?, ?, ?, ?) RETURNING id",
-        (namespace, *rest),
-    ).fetchall()
-    execute(
-        f"INSERT INTO items SELECT ? | (key & {LAST}), count, body FROM items WHERE key BETWEEN ? AND ?",
-        (span(new)[0], *span(old)),
-    )

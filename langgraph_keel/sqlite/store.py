@@ -17,6 +17,7 @@ from langgraph_keel.core.records import (
     Address,
     BaseGone,
     Batch,
+    CopyOutcome,
     Entry,
     Found,
     Graph,
@@ -30,7 +31,7 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
-from langgraph_keel.sqlite import cells, reading, removal
+from langgraph_keel.sqlite import cells, copying, reading, removal
 from langgraph_keel.sqlite.rows import (
     LAST,
     Execute,
@@ -104,10 +105,12 @@ class SqliteStore(Store[Work, Any]):
         """See `Store.delete_thread`."""
         yield Work(partial(removal.delete_thread, thread_id), writes=True)
 
-    def copy_thread(self, source: str, target: str) -> Plan[Work, Any, bool]:
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
-        copied: bool = yield Work(partial(removal.copy_thread, source, target), writes=True)
-        return copied
+        outcome: CopyOutcome = yield Work(partial(copying.copy_thread, source, target, upto, header), writes=True)
+        return outcome
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""

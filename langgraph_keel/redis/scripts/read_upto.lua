@@ -1,0 +1,95 @@
+-- Store.copy_thread up to an entry, the first of two: the fields of the copy. With: fields, order
+-- Grows with: what is copied, which is all of the reply; not with what was put later, unless much of it was removed.
+-- ARGV: epoch, place of the entry, its new header, '1' if that is given
+-- Answers nothing if there is no such entry. The sequence number of the thread stays, so that none is used again: the
+-- parent of an entry may have been put again, and have a higher number than the copy.
+local thread = life(KEYS[1], get('thread'))
+local seq, _, last = named(ARGV[2])
+if not thread or thread.epoch ~= ARGV[1] or not last or last.state == 'ghost' then
+  return {}
+end
+local reply, heads, runs, logs = {}, {}, {}, {}
+local function put(name, value)
+  table.insert(reply, name)
+  table.insert(reply, value)
+end
+
+local function put_writes(e)
+  local n = 0
+  local value = get(field('write', e.ns, e.id, n))
+  while value do
+    put(field('write', e.ns, e.id, n), value)
+    n = n + 1
+    value = get(field('write', e.ns, e.id, n))
+  end
+end
+
+-- Of each log, the items between the first and the last that an entry shows.
+local function note(e)
+  for channel, shown in e.refs:gmatch('([^ :]+):%d+:([^ ]+)') do
+    local log = field(e.ns, channel)
+    local range = logs[log] or { math.huge, 0 }
+    logs[log] = range
+    for lo, hi in shown:gmatch('(%d+)-(%d+)') do
+      range[1], range[2] = math.min(range[1], tonumber(lo)), math.max(range[2], tonumber(hi))
+    end
+  end
+end
+
+thread.visible = 0
+each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
+  local e = parse(entry)
+  local name = string.format('%d', number)
+  if name == seq then
+    entry = entry:gsub('^%l+', 'trunk', 1)
+    if ARGV[4] == '1' then
+      entry = entry:match('^[^\n]*\n') .. ARGV[3]
+    end
+    e.state = 'trunk'
+  else
+    put_writes(e)
+  end
+  put('entry:' .. name, entry)
+  put(field('id', e.ns, e.id), e.state == 'ghost' and name .. ' ghost' or name)
+  note(e)
+  if e.run ~= '' then
+    runs[e.run] = (runs[e.run] or 0) + 1
+  end
+  if e.state ~= 'ghost' then
+    thread.visible = thread.visible + 1
+    local head = heads[e.ns]
+    if not head or (head.state ~= 'trunk' and e.state == 'trunk') then
+      heads[e.ns] = { state = e.state, line = table.concat({ name, e.state, e.id }, ' ') }
+    end
+  end
+end)
+
+local MOST_ITEMS = 1024 -- core.rows.MOST_ITEMS: no row holds more
+for log, range in pairs(logs) do
+  put('end:' .. log, get('end:' .. log))
+  local number = math.max(0, range[1] - MOST_ITEMS + 1)
+  while number < range[2] do
+    local name = string.format('item:%s:%d', log, number)
+    local value = get(name)
+    if value then
+      put(name, value)
+    end
+    number = number + (value and tonumber(value:match('^%d+')) or 1)
+  end
+end
+for ns, head in pairs(heads) do
+  put(field('head', ns), head.line)
+end
+for run, entries in pairs(runs) do
+  put('run:' .. run, string.format('%d', entries))
+end
+local ttl = get('ttl')
+if ttl then
+  put('ttl', ttl)
+end
+-- The index orders by time as it was before percent-encoding; NUL separates, and \1 escapes both.
+local at = last.at:gsub('%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end)
+at = at:gsub('[%z\1]', function(byte) return byte == '\1' and '\1\2' or '\1\1' end)
+thread.member = at .. (thread.member:match('%z.*$') or '\0')
+put('thread', life_line(thread))
+return reply

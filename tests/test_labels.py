@@ -1,0 +1,70 @@
+"""Names that people give to moments, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_timeline import CONFIG, saver, talk
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
+
+__all__ = ["saver"]
+
+
+def test_labels(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    for place, name in ((3, "b"), (1, "a"), (3, "ß \u202e <script>")):
+        tl.label(place, name)
+    assert [(label.name, label.address) for label in saver.labels("t")] == [
+        ("a", tl[1].address),
+        ("b", tl[3].address),
+        ("ß \u202e <script>", tl[3].address),
+    ]
+    saver.label(CONFIG, "latest")
+    assert tl.refresh()["latest"] == tl[-1]
+    with pytest.raises(InvalidInput, match="already"):
+        tl.label(2, "b")
+    tl.unlabel("b")
+    tl.label(2, "b")
+    assert tl["b"].position == 2
+    with pytest.raises(NotFound, match="no label"):
+        tl.unlabel("gone")
+    with pytest.raises(NotFound):
+        saver.label({"configurable": {"thread_id": "other"}}, "x")
+    with pytest.raises(NotFound):
+        saver.label({"configurable": {"thread_id": "t", "checkpoint_id": "other"}}, "x")
+
+
+@pytest.mark.parametrize("name", ["", "  ", "x" * 201, "14", "-1", "\ud800", None, 3])
+def test_what_cannot_be_a_label(name: Any) -> None:
+    with MemorySaver() as saver:
+        talk(saver, 1)
+        with pytest.raises(InvalidInput, match="label"):
+            saver.label(CONFIG, name)
+        assert saver.labels("t") == []
+
+
+def test_a_prune_keeps_what_has_a_label(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    kept, state = tl[3], tl[3].values
+    kept.label("keep me")
+    saver.prune(["t"])
+    tl.refresh()
+    assert [moment.id for moment in tl] == [kept.id, tl[-1].id]
+    assert tl["keep me"].values == state
+    assert tl[0].parent is None
+    tl.unlabel("keep me")
+    saver.prune(["t"])
+    assert len(tl.refresh()) == 1
+
+
+def test_labels_go_with_their_thread(saver: KeelSaver) -> None:
+    talk(saver)
+    saver.label(CONFIG, "mine")
+    saver.copy_thread("t", "copy")
+    assert saver.labels("copy") == []
+    saver.delete_thread("t")
+    assert saver.labels("t") == []

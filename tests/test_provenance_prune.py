@@ -1,0 +1,240 @@
+"""What a prune carries: the record of each call that led to the checkpoint that stays, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from provenance_models import Failed, Fake
+from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
+from savers import needing
+from stores import each_store
+
+from langgraph_keel import KeelSaver, ModelCall, StoreError
+from langgraph_keel.core.carried import CARRIED
+from langgraph_keel.core.cells import Shelf
+from langgraph_keel.testing.faults import Counter, with_tap
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+@pytest.fixture(scope="module")
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    for name in BACKENDS:
+        needing(name, request)
+    with each_store(tmp_path_factory.mktemp("prune")) as stores:
+        yield stores
+
+
+@pytest.fixture
+def saver(stores: Any, backend: str) -> Iterator[KeelSaver]:
+    with stores[backend].open() as saver:
+        yield saver
+    stores[backend].wipe()
+
+
+def run_id(scene: Scene, name: str) -> Any:
+    return {**scene.config, "metadata": {"run_id": name}}
+
+
+async def runs(scene: Scene, *names: str, served: str = "fake-1.0") -> Scene:
+    """Runs of a node that calls, and of a subgraph that does."""
+    sub = graph_of(("x", calling(scene.model(served=served)))).compile()
+    graph = scene.compiled(("a", calling(scene.model(served=served))), ("sub", sub))
+    for name in names:
+        await scene.run(graph, config=run_id(scene, name))
+    return scene
+
+
+async def prune(scene: Scene) -> None:
+    if scene.face == "sync":
+        scene.saver.prune([scene.thread])
+    else:
+        await scene.saver.aprune([scene.thread])
+
+
+def told(records: Sequence[ModelCall]) -> list[Any]:
+    # Where a subgraph's last checkpoint and that of its node are put at once, either may be the first.
+    ordered = sorted(records, key=lambda call: call.id)
+    return [(call.id, call.step, call.path, call.usage, call.checkpoint_ns, call.checkpoint_id) for call in ordered]
+
+
+def cells(saver: KeelSaver, thread: str) -> list[Any]:
+    return list(saver._run(saver._core.store.list_cells(Shelf(thread, CARRIED), "", None, 100)))
+
+
+@each_face
+@each_backend
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_pruned_thread_has_its_records(saver: KeelSaver, face: str, durability: str) -> None:
+    scene = await runs(Scene(saver, face, durability, "t"), "one", "two")
+    before = await scene.check()
+    assert len(before) == 4
+    await prune(scene)
+    assert len(await scene.listed()) == 1
+    assert told(await scene.records()) == told(before)
+    await runs(scene, "three")
+    for _ in range(2):
+        await prune(scene)
+        after = await scene.records()
+        assert told(after)[:4] == told(before)
+        assert [each[0] for each in told(after)] == sorted(scene.told.ids)
+    assert len(cells(saver, "t")) == 2
+
+
+@each_face
+@each_backend
+async def test_only_what_led_to_what_stays(saver: KeelSaver, face: str) -> None:
+    scene = await runs(Scene(saver, face, "sync", "t"), "one")
+    head = (await scene.listed(thread_config("t", "")))[0].config
+    kept = [call.id for call in await scene.records()]
+    await runs(scene, "left")
+    graph = scene.compiled(("a", calling(Fake())), ("b", lambda state: {}))
+    await scene.run(graph, None, config=graph.update_state(head, {"said": ["again"]}, as_node="b"))
+    assert len(await scene.records()) == 4
+    await prune(scene)
+    assert [call.id for call in await scene.records()] == kept
+
+
+@each_face
+@each_backend
+async def test_calls_of_steps_that_nothing_went_on_from(saver: KeelSaver, face: str) -> None:
+    """Of a task that has failed, and was put right by hand, the record stands with its writes alone."""
+    scene = Scene(saver, face, "sync", "t")
+
+    def fail(state: Any) -> Any:
+        scene.model().invoke("what?")
+        raise Failed
+
+    graph = scene.compiled(("a", fail), ("b", calling(scene.model())))
+    await scene.fails(graph)
+    graph.update_state(scene.config, {"said": ["so"]}, as_node="a")
+    await scene.run(graph, None)
+    before = await scene.records()
+    assert len(before) == 2
+    await prune(scene)
+    assert told(await scene.records()) == told(before)
+
+
+@each_face
+@each_backend
+async def test_what_waits_in_a_subgraph_stays_and_what_led_to_it(saver: KeelSaver, face: str) -> None:
+    scene = Scene(saver, face, "sync", "t")
+    inner = graph_of(("x", calling(scene.model())), ("y", calling(scene.model()))).compile(interrupt_before=["y"])
+    await scene.run(scene.compiled(("sub", inner)))
+    before = await scene.records()
+    assert [call.path for call in before] == ["sub|x"]
+    await prune(scene)
+    assert told(await scene.records()) == told(before)
+    assert len([each for each in await scene.listed() if ns_of(each)]) == 1
+
+
+@each_face
+@each_backend
+async def test_a_copy_of_a_pruned_thread_has_them_too(saver: KeelSaver, face: str) -> None:
+    scene = await runs(Scene(saver, face, "sync", "t"), "one", "two")
+    before = told(await scene.check())
+    await prune(scene)
+    if face == "sync":
+        saver.copy_thread("t", "copy")
+    else:
+        await saver.acopy_thread("t", "copy")
+    saver.delete_thread("t")
+    copied = await scene.records(thread_config("copy"))
+    assert (told(copied), {call.thread_id for call in copied}) == (before, {"copy"})
+    assert await scene.records() == []
+    assert cells(saver, "t") == []
+
+
+@each_backend
+@pytest.mark.filterwarnings("ignore::langgraph_keel.errors.DriftWarning")
+async def test_deleted_runs_leave_none(stores: Any, saver: KeelSaver, backend: str) -> None:
+    scene = await runs(Scene(saver, "sync", "sync", "t"), "one", served="served-by-one")
+    await prune(scene)
+    await runs(scene, "two", served="served-by-two")
+    saver.delete_for_runs(["one"])
+    assert [call.served_model for call in await scene.records()] == ["served-by-two"] * 2
+    assert cells(saver, "t") == []
+    await prune(scene)
+    assert [call.served_model for call in await scene.records()] == ["served-by-two"] * 2
+    saver.delete_for_runs(["two"])
+    assert (await scene.records(), cells(saver, "t"), await scene.listed()) == ([], [], [])
+    if backend != "files":  # a log's bytes are the file system's by now
+        assert b"served-by" not in stores[backend].raw()
+
+
+@each_backend
+async def test_of_several_runs_the_others_stay(saver: KeelSaver) -> None:
+    scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
+    await prune(scene)
+    await runs(scene, "three")
+    saver.delete_for_runs(["two"])
+    assert [each[0] for each in told(await scene.records())] == sorted([*scene.told.ids[:2], *scene.told.ids[4:]])
+
+
+@each_backend
+@pytest.mark.parametrize("verb", ["swap_cell", "remove_entries", "remove_rows"])
+async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
+    before = told(await scene.check())
+
+    def cut_off(*_: Any) -> Any:
+        raise StoreError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(saver._core.store), verb, cut_off)
+        with pytest.raises(StoreError, match="cut off"):
+            saver.prune(["t"])
+    assert told(await scene.records()) == before
+    await prune(scene)
+    assert told(await scene.records()) == before
+    assert len(cells(saver, "t")) == 1
+
+
+@each_backend
+async def test_two_prunes_at_once(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another prunes while the first is about to remove, and the thread has gone on."""
+    scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
+    store = type(saver._core.store)
+    remove = store.remove_entries
+    others = ["other"]
+
+    def removing(*given: Any) -> Any:
+        if others:
+            others.clear()
+            graph = scene.compiled(("b", calling(scene.model())))
+            graph.invoke({"said": ["hello"]}, scene.config)
+            saver.prune(["t"])
+        return (yield from remove(*given))
+
+    monkeypatch.setattr(store, "remove_entries", removing)
+    saver.prune(["t"])
+    assert [each[0] for each in told(await scene.records())] == sorted(scene.told.ids)
+    assert len(await scene.listed()) == 1
+
+
+@each_backend
+async def test_it_takes_two_trips_at_most(stores: Any, backend: str) -> None:
+    taken = []
+    for provenance in (False, True):
+        counter = Counter()
+        with stores[backend].open(provenance=provenance) as saver:
+            scene = await runs(Scene(with_tap(saver, counter), "sync", "sync", f"trips {provenance}"), "one", "two")
+            counter.taken()
+            scene.saver.prune([scene.thread])
+            taken.append(counter.taken())
+    assert taken[1] - taken[0] == 2
+
+
+@each_backend
+async def test_it_takes_little_room(saver: KeelSaver) -> None:
+    scene = Scene(saver, "sync", "async", "t")
+    model = scene.model(served="gpt-4o-2024-08-06", fingerprint="fp_50cad350e4")
+    await scene.run(scene.compiled(*((f"n{number}", calling(model)) for number in range(24))))
+    await prune(scene)
+    [(_, cell)] = cells(saver, "t")
+    assert len(await scene.records()) == 24
+    assert len(cell.header) < 24 * 300
