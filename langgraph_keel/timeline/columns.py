@@ -1,0 +1,287 @@
+"""What each column of a timeline says about a moment, in words: the same for a terminal and for a notebook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any, Literal, TypeAlias
+
+from langgraph_keel.core.records import Address
+from langgraph_keel.core.twins import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
+from langgraph_keel.timeline.moment import SHORTEST_ID, Moment
+from langgraph_keel.timeline.safe import one_line, plain
+from langgraph_keel.timeline.tree import Row, callers_of, rows_of
+
+Tone: TypeAlias = Literal[
+    "label", "origin", "summary", "tool", "replayed", "pending", "waits", "asked", "failed", "drift", "next", "not read"
+]
+MOST = 8
+"""Tools, questions, errors and names that one row lists."""
+_NAME, _TEXT = 60, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something worth saying about a moment.
+
+    Attributes:
+        tone: What it is about.
+        text: What it says, on one line, safe to print.
+    """
+
+    tone: Tone
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One row of a timeline in words; every text is on one line and safe to print.
+
+    Attributes:
+        row: Its moment, and where that stands in the tree.
+        place: Its position.
+        step: Its step.
+        id: The shortest end of its id that tells it from the others.
+        time: When it was made.
+        where: The path of its namespace; empty for the root graph.
+        nodes: What ran, or what else put it there.
+        notes: The rest, in the order in which it matters.
+        model: The models that led here.
+        size: What was stored for it.
+    """
+
+    row: Row
+    place: str
+    step: str
+    id: str
+    time: str
+    where: str
+    nodes: str
+    notes: tuple[Note, ...]
+    model: str
+    size: str
+
+    @property
+    def is_head(self) -> bool:
+        """Whether a run without an id goes on from here."""
+        return self.moment.is_head and not self.where
+
+    @property
+    def moment(self) -> Moment:
+        """The moment."""
+        return self.row.moment
+
+
+def told(moments: Sequence[Moment], others: Sequence[Moment] = ()) -> list[Told]:
+    """Return the rows of a timeline, newest first, however `moments` are ordered.
+
+    Args:
+        moments: What to show.
+        others: Moments that are shown elsewhere, and so are known by their positions, too.
+    """
+    oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
+    short = short_ids(id_ for moment in moments for id_ in mentioned(moment))
+    names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)
+    days = {_local(moment.time).date() for moment in moments if moment.time}
+    before: dict[tuple[str, str], Moment] = {}
+    rows = []
+    for row in rows_of(oldest_first):
+        place = row.moment.thread_id, row.moment.namespace
+        rows.append(_told(row, before.get(place), names, is_one_day=len(days) < 2))
+        before[place] = row.moment
+    return rows[::-1]
+
+
+def heading(moments: Sequence[Moment]) -> tuple[str, str]:
+    """Return the name of the thread, and how much of it is shown."""
+    threads = dict.fromkeys(moment.thread_id for moment in moments)
+    name = one_line(next(iter(threads), ""), _NAME) if len(threads) < 2 else f"{len(threads)} threads"
+    days = {f"{_local(moment.time):%Y-%m-%d}" for moment in moments if moment.time}
+    return name, " · ".join([counted(len(moments), "moment"), *(days if len(days) == 1 else ())])
+
+
+def footing(moments: Sequence[Moment], older: int | None) -> str:
+    """Return what to say below the oldest moment that is shown; empty if there is nothing older."""
+    if older is None:
+        oldest = min(moments, key=lambda moment: moment.position, default=None)
+        return "… older moments: tl[:], or --all" if oldest and (oldest.parent or oldest.namespace) else ""
+    return f"… {older:,} older {'moment' if older == 1 else 'moments'}: tl[:], or --all" if older else ""
+
+
+def counted(count: int, noun: str) -> str:
+    """Return how many there are of something."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    amount, units = float(count), iter(("kB", "MB", "GB", "TB"))
+    unit = "B"
+    while amount >= 999.5 and unit != "TB":
+        amount, unit = amount / 1000, next(units)
+    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
+
+
+def money(amount: float) -> str:
+    """Return an amount as people read it; of which currency, who set the prices knows."""
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
+
+
+def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
+    """Return each id's end, of one length that tells all of them apart; LangGraph's ids differ at the end."""
+    wanted = list(dict.fromkeys(ids))
+    for length in range(SHORTEST_ID, max(map(len, wanted), default=0)):
+        short = {id_: id_[-length:] for id_ in wanted}
+        if len(set(short.values())) == len(wanted):
+            return short
+    return {id_: id_ for id_ in wanted}
+
+
+def mentioned(moment: Moment) -> Iterator[str]:
+    """Yield the ids that a moment's row may name."""
+    yield moment.id
+    yield from (id_ for id_ in (moment.parent, (twin_of(moment) or ("", None))[1]) if id_)
+    yield from callers_of(moment).values()
+
+
+def twin_of(moment: Moment) -> tuple[str, str | None] | None:
+    """Return why a moment was made a twin of another one, and that one's id; `None` if it is none.
+
+    A subgraph that had not run yet is a twin of nothing.
+    """
+    for name, why in ((REWOUND_TO, "rewound to"), (BRANCHED_FROM, "branched from")):
+        if name in moment.metadata:
+            id_ = moment.metadata[name]
+            return why, id_ if isinstance(id_, str) and id_ else None
+    return None
+
+
+def source_of(moment: Moment) -> str:
+    """Return the thread of which a moment's thread is a fork, where it says so; else an empty text."""
+    source = moment.metadata.get(FORKED_FROM)
+    return str(source.get("thread_id", "")) if isinstance(source, Mapping) else ""
+
+
+def path(namespace: str) -> str:
+    """Return a namespace as people read it: the nodes that lead to it, without the ids of their tasks."""
+    return " › ".join(one_line(part.partition(":")[0], _NAME) for part in namespace.split("|")) if namespace else ""
+
+
+def when(moment: Moment, *, is_one_day: bool = False) -> str:
+    """Return the local time of a moment."""
+    if moment.time is None:
+        return ""
+    return f"{_local(moment.time):%H:%M:%S}" if is_one_day else f"{_local(moment.time):%Y-%m-%d %H:%M}"
+
+
+def _local(time: datetime) -> datetime:
+    return time.astimezone()
+
+
+# -- a row -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What other moments are called: by their position if they are shown, else by the end of their id."""
+
+    places: Mapping[Address, str]
+    ids: Mapping[str, str]
+
+    def of(self, moment: Moment, checkpoint_id: str, namespace: str) -> str:
+        address = Address(moment.thread_id, namespace, checkpoint_id)
+        return self.places.get(address) or one_line(self.ids.get(checkpoint_id, checkpoint_id), _NAME)
+
+
+def _told(row: Row, before: Moment | None, names: _Names, *, is_one_day: bool) -> Told:
+    moment = row.moment
+    return Told(
+        row=row,
+        place=str(moment.position),
+        step="" if moment.step is None else one_line(str(moment.step), 12),
+        id=one_line(names.ids[moment.id], _NAME),
+        time=when(moment, is_one_day=is_one_day),
+        where=path(moment.namespace),
+        nodes=listed(moment.nodes) or one_line(moment.source, _NAME),
+        notes=tuple(_notes(row, before, names)),
+        model=listed(moment.models),
+        size=size(moment.bytes),
+    )
+
+
+def _notes(row: Row, before: Moment | None, names: _Names) -> Iterator[Note]:
+    moment = row.moment
+    yield from (Note("label", one_line(label, _NAME)) for label in moment.labels)
+    if origin := _origin(row, before, names):
+        yield Note("origin", origin)
+    if moment.summary:
+        yield Note("summary", one_line(moment.summary, _TEXT))
+    yield from _tools(moment)
+    yield from trouble(moment)
+    if moment.is_leaf and moment.next:
+        yield Note("next", f"next: {listed(moment.next)}")
+    elif moment.is_head and not moment.namespace and not moment.next:
+        yield Note("next", "done")
+
+
+def _origin(row: Row, before: Moment | None, names: _Names) -> str:
+    """Return where a moment comes from, if that is not the one before it."""
+    moment = row.moment
+    if twin := twin_of(moment):
+        why, id_ = twin
+        return f"{why} {names.of(moment, id_, moment.namespace) if id_ else 'the start'}"
+    if source := source_of(moment):
+        return f"forked from thread {one_line(source, _NAME)}"
+    callers = callers_of(moment)
+    if callers and (before is None or callers_of(before) != callers):
+        namespace, caller = list(callers.items())[-1]
+        return f"called at {names.of(moment, caller, namespace)}"
+    if before is None or moment.parent == before.id:
+        return ""
+    if moment.parent is None:
+        return "begins anew"
+    parent = names.of(moment, moment.parent, moment.namespace)
+    return f"branch from {parent}" if row.begins else f"continues {parent}"
+
+
+def _tools(moment: Moment) -> Iterator[Note]:
+    counts = Counter(moment.tools)
+    for tool, count in islice(counts.items(), MOST):
+        name = one_line(tool.name, _NAME) + (f" ×{count:,}" if count > 1 else "")
+        yield Note("replayed", f"{name} (replayed)") if tool.is_replayed else Note("tool", name)
+    if len(counts) > MOST:
+        yield Note("tool", f"… {counted(len(counts) - MOST, 'more tool')}")
+
+
+def trouble(moment: Moment) -> Iterator[Note]:
+    """Yield what keeps a moment from going on, and what is not as it was."""
+    if moment.pending and moment.is_leaf:
+        yield Note("pending", f"{len(moment.pending)} written: {listed(moment.pending)}")
+    waits = moment.interrupts if moment.is_leaf else ()
+    yield from _some("waits", [_as_text(question.value) for question in waits])
+    yield from _some(
+        "asked", [_as_text(asked.value) for asked in moment.asked or moment.interrupts if asked not in waits]
+    )
+    yield from _some("failed", moment.errors)
+    yield from _some("drift", moment.drift)
+    yield from _some("not read", moment.unread)
+
+
+def _some(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
+    """Yield a note for each text; of very many, how many more there are."""
+    yield from (Note(tone, f"{tone}: {one_line(text, _TEXT)}") for text in texts[:MOST])
+    if len(texts) > MOST:
+        yield Note(tone, f"{tone}: … {len(texts) - MOST:,} more")
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names on one line; of very many, how many more there are."""
+    more = [f"… {len(names) - MOST:,} more"] if len(names) > MOST else []
+    return ", ".join([*(one_line(name, _NAME) or plain(repr(name)) for name in names[:MOST]), *more])

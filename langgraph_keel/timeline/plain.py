@@ -1,0 +1,59 @@
+"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
+
+DEEPEST = 50
+"""Levels of a value that are laid out; what is deeper stands as its `repr`."""
+
+
+def as_json(value: Any, depth: int = 0) -> Any:
+    """Return `value` as something `json.dumps` carries without loss of what a reader looks for."""
+    if depth > DEEPEST:
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {_key(key): as_json(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(item, depth + 1) for item in value]
+    if isinstance(value, set | frozenset):
+        return [as_json(item, depth + 1) for item in sorted(value, key=repr)]  # the same in every process
+    fields = fields_of(value)
+    return _scalar(value) if fields is None else as_json(fields, depth)
+
+
+def _key(key: Any) -> str:
+    return key if type(key) is str else repr(key)
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, str):
+        return value
+    return value if type(value) is float and math.isfinite(value) else repr(value)
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a data object, or `None` if it is something else."""
+    if isinstance(value, BaseMessage):
+        return message_fields(value)
+    if isinstance(value, BaseModel):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if hasattr(value, each.name)}
+    return None
+
+
+def message_fields(message: BaseMessage) -> dict[str, Any]:
+    """Return a message's fields, type and content first, empty ones left out."""
+    fields = {"type": message.type, "content": message.content}
+    return fields | {key: item for key, item in message if key not in fields and not _is_empty(item)}
+
+
+def _is_empty(item: Any) -> bool:
+    return item is None or (type(item) in (dict, list, str) and not item)  # an array cannot be compared with nothing

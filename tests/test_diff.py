@@ -1,0 +1,266 @@
+"""What changed between two checkpoints: the same as between their values, with less of them decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from savers import SAVERS, needing
+from test_encoding import checkpoint_of, config_for
+from typing_extensions import TypedDict
+
+from langgraph_keel import KeelSaver, MemorySaver, NotFound
+from langgraph_keel.core.address import address_of
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import Entry, Found
+from langgraph_keel.core.serde import encode
+from langgraph_keel.memory.store import MemoryStore
+from langgraph_keel.timeline.diff import StateDiff, diffed
+from langgraph_keel.timeline.edits import edits
+
+
+def stored(saver: KeelSaver, versions: Sequence[dict[str, Any]], thread: str = "t") -> list[Any]:
+    """Put versions of a state one after the other; return their configs."""
+    configs = []
+    config: Any = config_for(thread)
+    for number, values in enumerate(versions):
+        checkpoint = checkpoint_of(f"{number:04}", values)
+        config = saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, {})
+        configs.append(config)
+    return configs
+
+
+NUMBERS = count()
+
+
+def changed(messages: list[BaseMessage], moves: Sequence[tuple[str, int]], is_named: bool) -> list[BaseMessage]:
+    """Add, edit, remove or move messages."""
+    result = list(messages)
+    for kind, place in moves:
+        at = place % (len(result) + 1)
+        if kind == "add":
+            result.insert(at, AIMessage(f"new {place}", id=f"new {next(NUMBERS)}" if is_named else None))
+        elif at < len(result) and kind == "edit":
+            result[at] = result[at].model_copy(update={"content": f"edited {place}"})
+        elif at < len(result):
+            taken = result.pop(at)
+            result += [taken] if kind == "move" else []
+    return result
+
+
+MOVES = st.lists(st.tuples(st.sampled_from(["add", "edit", "remove", "move"]), st.integers(0, 40)), max_size=6)
+
+
+@given(MOVES, MOVES, st.booleans())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_it_tells_what_a_comparison_of_the_values_tells(
+    first: Sequence[tuple[str, int]], second: Sequence[tuple[str, int]], is_named: bool
+) -> None:
+    begun: list[BaseMessage] = [HumanMessage(str(n), id=str(n) if is_named else None) for n in range(40)]
+    versions = [{"messages": begun}]
+    for moves in (first, second):
+        versions.append({"messages": changed(versions[-1]["messages"], moves, is_named)})
+    with MemorySaver() as saver:
+        configs = stored(saver, versions)
+        for a, b in ((0, 1), (1, 2), (0, 2), (2, 0)):
+            expected = list(edits(versions[a], versions[b], encode))
+            found = saver.diff(configs[a], configs[b])
+            assert [(e.kind, e.path, repr(e.before), repr(e.after)) for e in found.edits] == [
+                (e.kind, e.path, repr(e.before), repr(e.after)) for e in expected
+            ]
+
+
+def test_what_has_not_changed_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[BaseMessage] = [HumanMessage(f"message {n} " * 20, id=str(n)) for n in range(1000)]
+    after = [
+        *begun[:500],
+        begun[500].model_copy(update={"content": "edited"}),
+        *begun[501:],
+        AIMessage("new", id="new"),
+    ]
+    decoded: list[int] = []
+    unpack: Callable[..., list[Any]] = Codec.unpack_items
+
+    def counted(self: Codec, data: bytes) -> list[Any]:
+        items = unpack(self, data)
+        decoded.append(len(items))
+        return items
+
+    with MemorySaver() as saver:
+        a, b = stored(
+            saver, [{"messages": begun, "n": 1, "big": "x" * 9999}, {"messages": after, "n": 2, "big": "x" * 9999}]
+        )
+        monkeypatch.setattr(Codec, "unpack_items", counted)
+        found = saver.diff(a, b)
+    assert [(edit.kind, edit.path) for edit in found.edits] == [
+        ("changed", ("messages", 500, "content")),
+        ("added", ("messages", 1000)),
+        ("changed", ("n",)),
+    ]
+    assert found.channels == ["messages", "n"]
+    assert sum(decoded) < 120
+
+
+def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel of which both have the same version is not among those that are asked for."""
+    asked: list[list[list[str]]] = []
+    read = MemoryStore.read_values
+
+    def watched(self: MemoryStore, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Found]]:
+        asked.append([list(entry.refs) for entry in entries])
+        return read(self, entries)
+
+    monkeypatch.setattr(MemoryStore, "read_values", watched)
+    with MemorySaver() as saver:
+        a, b = stored(saver, [{"n": "x" * 99, "big": "y" * 9999}, {"n": "z" * 99, "big": "y" * 9999}])
+        assert saver.diff(a, b).channels == ["n"]
+    assert asked == [[["n"], ["n"]]]
+
+
+def counted(plan: Plan[Any, Any, StateDiff], seen: list[Any]) -> Plan[Any, Any, StateDiff]:
+    """Carry out a plan, and count its trips."""
+    request = next(plan)
+    while True:
+        seen.append(request)
+        try:
+            request = plan.send((yield request))
+        except StopIteration as end:
+            found: StateDiff = end.value
+            return found
+
+
+@pytest.mark.parametrize(("changed", "trips"), [({"n": 2}, 2), ({"big": "y" * 99}, 3)], ids=["small", "large"])
+def test_trips(changed: dict[str, Any], trips: int) -> None:
+    begun = {"n": 1, "big": "x" * 99}
+    with MemorySaver() as saver:
+        places = map(address_of, stored(saver, [begun, begun | changed]))
+        seen: list[Any] = []
+        assert saver._run(counted(diffed(saver._core.store, saver._codec, *places), seen)).channels == list(changed)
+    assert len(seen) == trips
+
+
+def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[], object]) -> Any:
+    """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
+    plan = diffed(saver._core.store, saver._codec, *map(address_of, places))
+
+    def late() -> Plan[Any, Any, StateDiff]:
+        reply = yield next(plan)
+        reply = yield plan.send(reply)
+        last = plan.send(reply)
+        meanwhile()
+        while True:
+            try:
+                last = plan.send((yield last))
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    return saver._run(late())
+
+
+def test_a_thread_that_is_deleted_meanwhile() -> None:
+    with MemorySaver() as saver:
+        places = stored(saver, [{"n": "x" * 99}, {"n": "y" * 99}])
+        with pytest.raises(NotFound, match="there is no such checkpoint"):
+            interrupted(saver, places, lambda: saver.delete_thread("t"))
+
+
+def test_a_checkpoint_that_is_put_again_meanwhile() -> None:
+    versions = [{"n": "x" * 99}, {"n": "y" * 99}]
+    with MemorySaver() as saver:
+        places = stored(saver, versions)
+        found = interrupted(saver, places, lambda: stored(saver, [versions[0], {"n": "z" * 99}]))
+        assert [edit.after for edit in found] == ["z" * 99]
+
+
+@pytest.mark.parametrize("name", SAVERS)
+def test_on_every_backend_and_both_faces(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    needing(name, request)
+    begun: list[BaseMessage] = [HumanMessage(f"message {n}", id=str(n)) for n in range(300)]
+    edited = begun[200].model_copy(update={"content": "edited"})
+    after = [*begun[:100], *begun[101:200], edited, *begun[201:], AIMessage("new", id="new")]
+    with SAVERS[name](tmp_path) as opened:
+        saver: Any = opened
+        a, b = stored(saver, [{"messages": begun, "n": 1}, {"messages": after, "n": 1}])
+        found = saver.diff(a, b)
+        assert [(edit.kind, edit.path) for edit in found] == [
+            ("removed", ("messages", 100)),
+            ("changed", ("messages", 199, "content")),
+            ("added", ("messages", 299)),
+        ]
+        assert saver.diff(a, config_for("t")).plain() == found.plain()  # the latest
+        assert asyncio.run(saver.adiff(a, b)).plain() == found.plain()
+        assert not saver.diff(b, b)
+
+
+def test_between_threads_the_values_are_compared() -> None:
+    """The same numbers are other messages there."""
+    with MemorySaver() as saver:
+        (a,) = stored(saver, [{"messages": [HumanMessage("a", id="1")]}])
+        (b,) = stored(saver, [{"messages": [HumanMessage("b", id="1")]}], "u")
+        assert [edit.path for edit in saver.diff(a, b).edits] == [("messages", 0, "content")]
+        saver.copy_thread("t", "v")
+        assert saver.diff(a, config_for("v")).edits == []
+
+
+def test_between_branches() -> None:
+    with MemorySaver(on_conflict="fork") as saver:
+        trunk = stored(saver, [{"said": ["a"]}, {"said": ["a", "b"]}])
+        checkpoint = checkpoint_of("0001b", {"said": ["a", "c"]})
+        branch = saver.put(trunk[0], checkpoint, {"source": "update", "step": 1, "parents": {}}, {})
+        assert [(edit.path, edit.before, edit.after) for edit in saver.diff(trunk[1], branch)] == [
+            (("said", 1), "b", "c")
+        ]
+
+
+class DeltaState(TypedDict):
+    log: Annotated[list[str], DeltaChannel(lambda state, writes: state + [each for one in writes for each in one])]
+    turn: int
+
+
+def test_delta_channels_are_named_when_they_were_written() -> None:
+    """Their values are not in checkpoints, or only in some: that is no edit."""
+    graph = StateGraph(DeltaState)
+    graph.add_node("say", lambda state: {"log": ["x"], "turn": 1})
+    graph.add_edge(START, "say")
+    config: Any = {"configurable": {"thread_id": "t"}}
+    with MemorySaver() as saver:
+        compiled: Any = graph.compile(checkpointer=saver)
+        for _ in range(2):
+            compiled.invoke({"log": ["hi"]}, config, durability="sync")
+        first, *_, last = [found.config for found in saver.list(config)][::-1]
+        found = saver.diff(first, last)
+        assert (found.deltas, "log" in {edit.path[0] for edit in found}) == (["log"], False)
+        assert "log: written between the two" in str(found)
+        assert saver.diff(last, last).deltas == []
+
+
+def test_a_delta_channel_of_which_one_side_has_a_snapshot() -> None:
+    with MemorySaver() as saver:
+        whole, delta = checkpoint_of("0", {"log": _DeltaSnapshot(["a"])}), checkpoint_of("1", {})
+        whole["channel_versions"], delta["channel_versions"] = {"log": 1}, {"log": 2}
+        a = saver.put(config_for("t"), whole, {"source": "loop", "step": 0, "parents": {}}, {})
+        metadata: Any = {"source": "loop", "step": 1, "counters_since_delta_snapshot": {"log": (1, 1)}}
+        b = saver.put(a, delta, metadata, {})
+        for first, last in ((a, b), (b, a)):
+            found = saver.diff(first, last)
+            assert (found.edits, found.deltas, bool(found)) == ([], ["log"], True)
+
+
+def test_a_checkpoint_that_is_not_there() -> None:
+    with MemorySaver() as saver:
+        (a,) = stored(saver, [{"n": 1}])
+        with pytest.raises(NotFound, match="there is no such checkpoint"):
+            saver.diff(a, config_for("u"))
+        with pytest.raises(NotFound, match="checkpoint 0007"):
+            saver.diff(config_for("t", "0007"), a)

@@ -1,0 +1,133 @@
+"""What changed between two values: each edit names what stands there, and nothing that changed is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from pydantic import BaseModel
+
+from langgraph_keel.core.serde import encode
+from langgraph_keel.timeline.edits import NOTHING, Edit, edits, parts_of
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.text("ab", max_size=2),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+class Order(BaseModel):
+    item: str
+    count: int = 1
+
+
+@dataclass
+class Place:
+    city: str
+    zip: str = ""
+
+
+def told(before: Any, after: Any) -> list[tuple[str, tuple[Any, ...], Any, Any]]:
+    return [(edit.kind, edit.path, edit.before, edit.after) for edit in edits(before, after, encode)]
+
+
+def at(value: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        parts = parts_of(value)
+        value = value[step] if parts is None else parts[step]
+    return value
+
+
+@given(PLAIN, PLAIN)
+def test_there_is_an_edit_exactly_where_something_changed(before: Any, after: Any) -> None:
+    found = list(edits(before, after, encode))
+    assert bool(found) == (encode(before) != encode(after))
+    for edit in found:
+        if edit.kind != "removed":
+            assert encode(at(after, edit.path)) == encode(edit.after)
+
+
+def replayed(before: Any, found: list[Edit]) -> Any:
+    """Carry out edits of lists of numbers: removals from the end on, then what came from the beginning on."""
+    value = list(before)
+    for edit in sorted((each for each in found if each.kind == "removed"), key=lambda each: -int(each.path[0])):
+        assert value.pop(int(edit.path[0])) == edit.before
+    for edit in (each for each in found if each.kind != "removed"):
+        (place,) = map(int, edit.path)
+        if edit.kind == "added":
+            value.insert(place, edit.after)
+        else:
+            assert value[place] == edit.before
+            value[place] = edit.after
+    return value
+
+
+@given(st.lists(st.integers(0, 4), max_size=8), st.lists(st.integers(0, 4), max_size=8))
+def test_edits_of_a_list_carried_out_give_the_newer_one(before: list[int], after: list[int]) -> None:
+    assert replayed(before, list(edits(before, after, encode))) == after
+
+
+def test_one_element_in_front_is_one_edit() -> None:
+    assert told([1, 2, 3], [0, 1, 2, 3]) == [("added", (0,), NOTHING, 0)]
+
+
+def test_what_stays_between_two_changes_is_no_edit() -> None:
+    assert told([1, 5, 2, 3], [0, 5, 2, 2, 4]) == [
+        ("changed", (0,), 1, 0),
+        ("changed", (3,), 3, 2),
+        ("added", (4,), NOTHING, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (1, 1.0, ("changed", (), 1, 1.0)),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, ("changed", ("a", "b"), 1, 2)),
+        ({"a": 1}, {}, ("removed", ("a",), 1, NOTHING)),
+        ({(1, 2): 1}, {(1, 2): 2}, ("changed", ("(1, 2)",), 1, 2)),
+        ({1, 2}, {1}, ("changed", (), {1, 2}, {1})),
+        (Order(item="tea"), Order(item="tea", count=2), ("changed", ("count",), 1, 2)),
+        (Place("Oslo"), Place("Rome"), ("changed", ("city",), "Oslo", "Rome")),
+    ],
+    ids=repr,
+)
+def test_values_of_every_kind(before: Any, after: Any, expected: Any) -> None:
+    assert told(before, after) == [expected]
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+def messages(*said: str) -> list[BaseMessage]:
+    """Messages such as "1 hello": an id and a text."""
+    return [HumanMessage(text, id=name) for name, _, text in (each.partition(" ") for each in said)]
+
+
+def test_messages_are_known_by_their_ids() -> None:
+    before, after = messages("1 a", "2 b", "3 c"), messages("2 b", "3 C", "4 d")
+    assert told(before, after) == [
+        ("removed", (0,), before[0], NOTHING),
+        ("changed", (1, "content"), "c", "C"),
+        ("added", (2,), NOTHING, after[2]),
+    ]
+
+
+def test_a_message_that_has_moved_is_told_of_once() -> None:
+    before, after = messages("1 a", "2 b", "3 c"), messages("3 c", "1 a", "2 b")
+    assert told(before, after) == [("moved", (0,), 2, 0)]
+
+
+def test_another_message_under_the_same_id() -> None:
+    human, machine = HumanMessage("a", id="1"), AIMessage("a", id="1")
+    assert told([human], [machine]) == [("changed", (0,), human, machine)]
+
+
+def test_messages_without_ids_are_aligned_by_what_they_say() -> None:
+    before, after = [HumanMessage("a"), HumanMessage("b")], [HumanMessage("b")]
+    assert told(before, after) == [("removed", (0,), before[0], NOTHING)]

@@ -1,0 +1,70 @@
+"""A JSON Patch of edits, carried out by a library that knows nothing of Keel."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from test_edits import PLAIN, Order, Place
+
+from langgraph_keel.core.serde import encode
+from langgraph_keel.timeline.edits import edits
+from langgraph_keel.timeline.patch import operations
+from langgraph_keel.timeline.plain import as_json
+
+
+def patched(before: Any, after: Any) -> Any:
+    patch = jsonpatch.JsonPatch(operations(edits(before, after, encode)))
+    return patch.apply(as_json(before))
+
+
+@given(PLAIN, PLAIN)
+def test_it_makes_the_newer_value_of_the_older(before: Any, after: Any) -> None:
+    assert canonical(patched({"x": before}, {"x": after})) == canonical(as_json({"x": after}))
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)  # in which 1 is not 1.0
+
+
+NAMES = st.lists(st.integers(0, 9), unique=True, max_size=9)
+
+
+def said(names: list[int], words: dict[int, str]) -> dict[str, list[BaseMessage]]:
+    return {"messages": [HumanMessage(words.get(name, "so"), id=str(name)) for name in names]}
+
+
+@given(NAMES, NAMES, st.dictionaries(st.integers(0, 9), st.text("ab", max_size=2)))
+def test_messages_that_come_go_move_and_change(before: list[int], after: list[int], words: dict[int, str]) -> None:
+    older, newer = said(before, {}), said(after, words)
+    assert patched(older, newer) == as_json(newer)
+
+
+def test_a_message_that_moved_is_one_operation() -> None:
+    older, newer = said([1, 2, 3], {}), said([2, 3, 1], {})
+    assert operations(edits(older, newer, encode)) == [{"op": "move", "from": "/messages/0", "path": "/messages/2"}]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"a/b": {"~": 1}}, {"a/b": {"~": 2}}),
+        ({1: "x", (2, 3): "y"}, {1: "z"}),
+        ({"s": {1, 2}}, {"s": {2, 3}}),
+        ({"o": [Order(item="tea")]}, {"o": [Order(item="tea", count=2), Order(item="rum")]}),
+        ({"p": Place("Oslo")}, {"p": Place("Rome", "00100")}),
+        ({"m": [AIMessage("a", id="1")]}, {"m": [AIMessage("", id="1", name="x")]}),
+        ({"m": [AIMessage("a", id="1")]}, {"m": [HumanMessage("a", id="1")]}),
+        ({"t": (1, 2)}, {"t": [1, 2]}),
+        ({"l": [[1, 2], [3]]}, {"l": [[0], [1, 2, 4], [3]]}),
+        ({"gone": 1}, {}),
+    ],
+    ids=repr,
+)
+def test_values_of_every_kind(before: Any, after: Any) -> None:
+    assert patched(before, after) == as_json(after)

@@ -1,0 +1,359 @@
+"""A thread as a list of moments, on every backend: what it says, how it is asked, and how little it reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
+from places import Place
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
+from langgraph_keel.core.records import Query
+from langgraph_keel.timeline.moment import Moment
+
+LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict, total=False):
+    messages: Annotated[list[Any], add_messages]
+    turns: int
+    plan: dict[str, Any]
+
+
+def model(state: State) -> dict[str, Any]:
+    turns = state.get("turns", 0)
+    call = {"name": "search", "args": {"q": turns}, "id": f"call-{turns}"}
+    return {"messages": [AIMessage("I look", id=f"ai-{turns}", tool_calls=[call])], "turns": turns + 1}
+
+
+def tools(state: State) -> dict[str, Any]:
+    about: dict[str, Any] = {"keel_replay": {}} if state["turns"] > 1 else {}
+    found = ToolMessage("found", tool_call_id="call", name="search", response_metadata=about)
+    return {"messages": [found], "plan": {"turn": state["turns"], "notes": "n" * 3000}}
+
+
+def ask(state: State) -> dict[str, Any]:
+    return {"messages": [HumanMessage(interrupt("may I?"))]}
+
+
+def builder() -> StateGraph[State]:
+    graph = StateGraph(State)
+    for node in (model, tools, ask):
+        graph.add_node(node)
+    graph.add_edge(START, "model")
+    graph.add_edge("model", "tools")
+    graph.add_edge("tools", "ask")
+    return graph
+
+
+def talk(saver: KeelSaver, turns: int = 2) -> Any:
+    """Fill the thread: the question of the last turn is not answered. Five moments a turn, but four in the last."""
+    graph = builder().compile(checkpointer=saver)
+    for turn in range(turns):
+        graph.invoke({"messages": [HumanMessage("hi", id=f"hi-{turn}")]}, CONFIG, durability="sync")
+        if turn < turns - 1:
+            graph.invoke(Command(resume="yes"), CONFIG, durability="sync")
+    return graph
+
+
+@pytest.fixture
+def saver(place: Place) -> Iterator[KeelSaver]:
+    with place.open() as saver:
+        yield saver
+
+
+def test_what_moments_say(saver: KeelSaver) -> None:
+    talk(saver)
+    moments = list(saver.timeline("t"))
+    assert [moment.position for moment in moments] == list(range(9))
+    assert [moment.step for moment in moments] == [-1, 0, 1, 2, 3, 4, 5, 6, 7]
+    assert [moment.source for moment in moments] == ["input", *["loop"] * 4, "input", *["loop"] * 3]
+    assert [moment.nodes for moment in moments[1:5]] == [("__start__",), ("model",), ("tools",), ("ask",)]
+    assert [moment.next for moment in moments[1:5]] == [("model",), ("tools",), ("ask",), ()]
+    found = list(saver.list({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}))[::-1]
+    assert [moment.id for moment in moments] == [each.checkpoint["id"] for each in found]
+    assert [moment.parent for moment in moments] == [None, *(moment.id for moment in moments[:-1])]
+    assert [moment.time for moment in moments] == [datetime.fromisoformat(each.checkpoint["ts"]) for each in found]
+    assert [moment.metadata for moment in moments] == [each.metadata for each in found]
+    assert [moment.is_head for moment in moments] == [moment.is_leaf for moment in moments] == [False] * 8 + [True]
+
+
+def test_what_changed(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    assert tl[2].summary == "messages +1: ai: I look → search(q=0); turns = 1"
+    assert tl[7].summary == "messages +1: ai: I look → search(q=1); turns 1 → 2"
+    assert tl[1].summary == "messages +1: human: hi"
+    assert [change.new[0].id for change in tl[2].changes if change.new] == ["ai-0"]
+    assert tl[3].changes[-1].channel == "plan"
+    assert tl[3].changes[-1].text.startswith("changed (")
+    assert [tl[place].tools for place in (2, 3, 8)] == [(), (tl[3].tools[0],), (tl[8].tools[0],)]
+    assert [(tool.name, tool.is_replayed) for place in (3, 8) for tool in tl[place].tools] == [
+        ("search", False),
+        ("search", True),
+    ]
+    assert [asked.value for asked in tl[8].interrupts] == ["may I?"]
+    assert tl[3].interrupts == ()  # it was answered
+
+
+def test_removals_and_other_forms_are_told() -> None:
+    with MemorySaver() as saver:
+        at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+        states: list[dict[str, Any]] = [
+            {"list": [1, 2, 3], "text": "x", "whole": {1, 2}},
+            {"list": [3, 4], "text": 1.0, "whole": {1}},
+            {"list": [4, 3], "text": True},
+            {"list": [4, 3], "text": "y" * 100, "whole": None, "small": {"a": 1, "b": 2, "c": [3]}, "large": LARGE},
+            {"small": {"a": 1, "b": 2.0, "d": "x"}, "large": {**LARGE, "key 7": {"deep": 2}, "new": 1}},
+            {"small": {"d": "x", "b": 2.0, "a": 1}, "large": {"key 7": {}}},
+        ]
+        for step, values in enumerate(states):
+            checkpoint: Any = {"id": f"{step}", "v": 4, "ts": "", "channel_values": values, "channel_versions": {}}
+            checkpoint["versions_seen"] = {}
+            at = saver.put(at, checkpoint, {"step": step, "source": "loop"}, {})
+        tl = saver.timeline("t")
+    assert [change.text for change in tl[0].changes] == ["+3: 1 · 2 · 3", "= 'x'", "→ {1, 2}"]
+    assert [change.text for change in tl[1].changes] == ["+1 -2: 4", "'x' → 1.0", "→ {1}"]
+    assert [change.text for change in tl[2].changes] == ["in another order", "1.0 → True", "gone"]
+    assert [change.text for change in tl[3].changes][:3] == [
+        "→ 'yyy" + "y" * 55 + "…",
+        "= None",
+        "→ {'a': 1, 'b': 2, 'c': [3]}",
+    ]
+    assert [change.text for change in tl[4].changes][-2:] == [
+        "c gone, b 2 → 2.0, d = 'x'",
+        "key 7 = {'deep': 2}, new = 1",
+    ]
+    assert tl[5].changes[0].text == "in another order"
+    assert tl[5].changes[1].text == "key 0 gone, key 1 gone, key 2 gone, …"
+    assert tl[0].time is None
+
+
+def test_bytes(saver: KeelSaver) -> None:
+    talk(saver, 4)
+    tl = saver.timeline("t")
+    sizes = [moment.bytes for moment in tl]
+    assert all(100 < size < 5000 for size in sizes)
+    state = [moment.state_bytes or 0 for moment in tl._measured(tl[:])]
+    assert all(state)
+    assert state[-1] > state[0]
+    # What a moment shows was stored for it or for one before it.
+    assert state[-1] <= sum(sizes)
+    assert tl[3].state_bytes is None  # nobody asked
+
+
+def test_every_way_to_name_a_moment(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    moment = tl[3]
+    moment.label("before migration")
+    names: list[Any] = [moment, 3, -6, moment.id, moment.id[-12:], moment.config, "before migration"]
+    assert [tl[name].address for name in names] == [moment.address] * len(names)
+    assert len({tl[name] for name in names}) == 1
+    assert tl["before migration"].labels == ("before migration",)
+    assert tl[CONFIG] == tl[-1]
+    assert tl.values("before migration")["turns"] == moment.values["turns"] == 1
+
+
+def test_names_that_name_nothing(saver: KeelSaver) -> None:
+    talk(saver)
+    tl = saver.timeline("t")
+    for place in (9, -10, 10**9):
+        with pytest.raises(IndexError, match="has 9 moments"):
+            tl[place]
+    gone: list[Any] = ["nothing", "", {"configurable": {"thread_id": "t", "checkpoint_id": "nothing"}}]
+    for name in gone:
+        with pytest.raises(NotFound):
+            tl[name]
+    with pytest.raises(InvalidInput, match="another thread"):
+        tl[{"configurable": {"thread_id": "other"}}]
+    assert not saver.timeline("other")
+    assert list(saver.timeline("other")) == list(saver.timeline("other")[:]) == []
+
+
+def test_the_end_of_several_ids_names_none_of_them() -> None:
+    with MemorySaver() as saver:
+        long_thread(saver, 12)
+        tl = saver.timeline("t")
+        assert [tl[end].position for end in ("0001", "0011", "000001")] == [1, 11, 1]
+        with pytest.raises(NotFound):
+            tl["01"]  # a slip, rather than a name
+        checkpoint: Any = {"id": "x 000001", "v": 4, "ts": "", "channel_values": {}, "channel_versions": {}}
+        saver.put(CONFIG, {**checkpoint, "versions_seen": {}}, {"step": 1}, {})  # type: ignore[typeddict-item]
+        with pytest.raises(InvalidInput, match="2 ids end in '0001': give more"):
+            tl.refresh()["0001"]
+
+
+def test_slices(saver: KeelSaver) -> None:
+    talk(saver, 3)
+    tl = saver.timeline("t")
+    every = list(range(14))
+    for which in (slice(None), slice(2, 5), slice(-3, None), slice(None, None, -2), slice(5, 2), slice(-100, None)):
+        assert [moment.position for moment in tl[which]] == every[which]
+    assert [moment.position for moment in tl[2:9][1:3]] == [3, 4]
+    assert tl[2:9][-1].position == 8
+    assert [tl.latest(3).older, tl[4:6].older] == [11, 4]
+
+
+def test_search(saver: KeelSaver) -> None:
+    talk(saver, 3)
+    tl = saver.timeline("t")
+
+    def found(**what: Any) -> list[int]:
+        return [moment.position for moment in tl.find(**what)]
+
+    tl[2].label("x")
+    assert found(node="tools") == [3, 8, 13]
+    assert found(node="tools", after=3) == [8, 13]
+    assert found(tool="search", before=tl[8]) == [3]
+    assert found(after="x", before=-1, source="input") == [5, 10]
+    assert found(label="x") == [2]
+    assert found(step=1) == [2]
+    assert found(channel="turns") == [2, 7, 12]
+    assert found(text="MAY i") == [3, 8, 13]
+    assert found(asked=True) == [3, 8, 13]
+    assert found(waits=True) == [13]
+    assert found(namespace="") == list(range(14))
+    assert found(where=lambda moment: moment.position % 5 == 0) == [0, 5, 10]
+    assert found(after=tl[11].time) == [12, 13]
+    assert found(before=tl[1].time.astimezone(UTC).isoformat()) == [0]  # type: ignore[union-attr]
+    assert found(node="nobody") == []
+
+
+def test_branches_and_subgraphs(saver: KeelSaver) -> None:
+    inner = StateGraph(State).add_node("deep", lambda state: {"turns": 1}).add_edge(START, "deep")
+    outer = (
+        StateGraph(State).add_node("sub", inner.compile(checkpointer=True)).add_node("end", lambda state: {"turns": 2})
+    )
+    graph = outer.add_edge(START, "sub").add_edge("sub", "end").compile(checkpointer=saver)
+    graph.invoke({"messages": []}, CONFIG, durability="sync")
+    tl = saver.timeline("t")
+    assert {moment.namespace for moment in tl} == {"", "sub"}
+    assert [moment.nodes for moment in tl.find(namespace="sub")][-1] == ("deep",)
+    heads = {moment.namespace: moment.nodes for moment in tl if moment.is_head}
+    assert heads == {"": ("end",), "sub": ("deep",)}
+    start = tl.find(namespace="")[1]
+    assert start.next == ("sub",)
+    graph.update_state(start.config, {"turns": 7}, as_node="sub")
+    tl.refresh()
+    assert tl[-1].parent == start.id
+    assert tl[-1].is_head
+    assert [moment.id for moment in tl if moment.is_leaf and not moment.namespace] == [tl[-1].id, tl[-2].id][::-1]
+
+
+def test_sends_are_next() -> None:
+    with MemorySaver() as saver:
+        graph = StateGraph(State).add_node("fan", lambda state: None).add_node("leaf", lambda state: None)
+        graph.add_edge(START, "fan")
+        graph.add_conditional_edges("fan", lambda state: [Send("leaf", state), Send("leaf", state)], ["leaf"])
+        graph.compile(checkpointer=saver).invoke({"messages": []}, CONFIG)
+        assert [(moment.nodes, moment.next) for moment in saver.timeline("t")][-2:] == [
+            (("fan",), ("leaf",)),
+            (("leaf",), ()),
+        ]
+
+
+def test_the_asynchronous_face(saver: KeelSaver) -> None:
+    talk(saver)
+
+    async def look() -> None:
+        tl = await saver.atimeline("t", limit=3)
+        await saver.alabel(tl[-2].config, "here")
+        await saver.alabel(tl[-2], "here")  # it is so already
+        assert [label.name for label in await saver.alabels("t")] == ["here"]
+        every = await saver.atimeline("t", limit=None)
+        assert [moment.position for moment in every if moment.labels] == [7]
+        await saver.aunlabel("t", "here")
+        assert await saver.alabels("t") == []
+
+    asyncio.run(look())
+
+
+def test_it_is_as_it_was_until_it_is_asked_again(saver: KeelSaver) -> None:
+    graph = talk(saver)
+    tl = saver.timeline("t")
+    assert len(tl) == 9
+    graph.invoke(Command(resume="no"), CONFIG, durability="sync")
+    assert len(tl) == 9
+    assert len(tl.refresh()) == 10
+
+
+# -- how little is read ----------------------------------------------------------------------------------------
+
+
+def long_thread(saver: KeelSaver, steps: int) -> None:
+    at: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+    said = []
+    for step in range(steps):
+        said.append(f"message {step}")
+        checkpoint: Any = {"id": f"{step:06}", "v": 4, "ts": "", "channel_versions": {}, "versions_seen": {}}
+        checkpoint["channel_values"] = {"said": list(said[-50:])}
+        at = saver.put(at, checkpoint, {"step": step, "source": "loop"}, {})
+
+
+class Counted:
+    """Counts the trips of a saver, and what they bring."""
+
+    def __init__(self, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.scanned = self.valued = 0
+        store = saver._core.store
+        scan, read_values = store.scan, store.read_values
+
+        def scanning(query: Query) -> Any:
+            page = yield from scan(query)
+            self.scanned += len(page)
+            return page
+
+        def valuing(entries: Any) -> Any:
+            found = yield from read_values(entries)
+            self.valued += len(found)
+            return found
+
+        monkeypatch.setattr(store, "scan", scanning)
+        monkeypatch.setattr(store, "read_values", valuing)
+
+
+def test_the_latest_of_a_long_thread_are_read_without_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    with MemorySaver() as saver:
+        long_thread(saver, 2200)
+        counted = Counted(saver, monkeypatch)
+        tl = saver.timeline("t")
+        assert (counted.scanned, counted.valued) == (0, 0)
+        assert [moment.position for moment in tl.latest()] == list(range(-20, 0))
+        assert tl[-1].summary == "said +1 -1: message 2199"
+        assert tl.latest().older is None
+        assert counted.scanned <= 501
+        assert counted.valued <= 51
+        assert tl[7].position == 7  # now all headers are read, and the neighbours of this one
+        assert counted.scanned <= 2205
+        assert counted.valued <= 103
+        assert tl[-1].position == 2199
+
+
+def test_a_page_shows_the_newest_of_very_many() -> None:
+    with MemorySaver() as saver:
+        long_thread(saver, 620)
+        every = saver.timeline("t")[:]
+        assert len(every) == 620
+        page = every._repr_html_()
+        assert [f"message {n}<" in page for n in (0, 119, 120, 619)] == [False, False, True, True]
+        assert "120 older moments" in str(every)
+
+
+def test_a_moment_shows_itself() -> None:
+    with MemorySaver() as saver:
+        talk(saver, 1)
+        moment = saver.timeline("t")[3]
+        assert repr(moment) == f"<Moment 3 of thread 't': step 2, tools, {moment.id}>"
+        assert "found" in str(moment)
+        assert "found" in moment._repr_mimebundle_()["text/html"]
+        with pytest.raises(InvalidInput, match="not taken from a timeline"):
+            Moment(address=moment.address, position=0).rewind()

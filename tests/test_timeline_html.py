@@ -1,0 +1,201 @@
+"""A timeline as HTML: everything is said in text, nothing that people wrote does anything, it reads in any theme."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.types import Interrupt
+from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
+from pages import Element, check_harmless, page
+
+from langgraph_keel.timeline.beside import side_by_side
+from langgraph_keel.timeline.details import moment_html
+from langgraph_keel.timeline.html import as_html
+from langgraph_keel.timeline.markup import LANES
+from langgraph_keel.timeline.moment import Change, Moment
+from langgraph_keel.timeline.plots import plot
+from langgraph_keel.timeline.safe import UNSAFE, plain
+
+
+def cells(moments: list[Moment], place: int) -> list[str]:
+    """The text of the cells of one moment's row."""
+    row = next(row for row in page(as_html(moments, 0)).all("tr") if row.all("td") and place_of(row) == place)
+    return [" ".join(cell.text().split()) for cell in row.all("td")]
+
+
+def place_of(row: Element) -> int:
+    return int(row.all("td")[1].text())
+
+
+def test_newest_first_and_every_column() -> None:
+    read = check_harmless(as_html(story(), 0))
+    assert [name.text() for name in read.all("th")] == ["", "#", "step", "checkpoint", "what happened", "model, stored"]
+    assert [place_of(row) for row in read.all("tbody")[0].all("tr")] == [*range(14, -1, -1)]
+    assert "thread support-42 · 15 moments · 2026-11-22" in read.text()
+    time = f"{story()[13].time.astimezone():%H:%M:%S}"  # type: ignore[union-attr]
+    assert cells(story(), 13) == [
+        *("", "13", "5", f"08d12dfd{time}", "repair continues #11bad 311 → 0", "gpt-5.11.5 MB"),
+    ]
+
+
+def test_without_pictures_and_styles_the_table_still_says_it() -> None:
+    assert "branch from #5" in cells(story(), 12)[4]
+    assert "rewound to #5" in cells(story(), 11)[4]
+    assert "waits: Send the report?" in cells(story(), 14)[4]
+    assert "failed: MigrationError" in cells(story(), 10)[4]
+    assert "drift: model gpt-5.1 → gpt-5.2" in cells(story(), 10)[4]
+    assert "migrate › input called at #5" in cells(story(), 6)[4]
+    assert "count_rows (replayed)" in cells(story(), 3)[4]
+    assert [mark.text() for mark in page(as_html(story())).all("mark")] == ["with repair", "before migration", "asked"]
+
+
+def test_the_full_id_is_there() -> None:
+    titles = [code.attributes.get("title") for code in page(as_html(chain(2))).all("code")]
+    assert titles == [moment.id for moment in chain(2)][::-1]
+
+
+def test_messages_open_by_a_click() -> None:
+    details = page(as_html(story())).all("details")
+    said = next(each for each in details if "read_schema(" in each.text())
+    assert said.all("summary")[0].text() == 'messages +1 ai: "I read the schema first."'
+    assert "→ read_schema(table='customers')" in said.text()
+    assert not [each for each in details if "open" in each.attributes]
+
+
+def test_a_question_that_is_more_than_text_opens_by_a_click() -> None:
+    details = page(as_html(story())).all("details")
+    assert "asked: {'question': 'Migrate 12,482 rows?', 'rows': 12482}" in [each.inside[0].text() for each in details]  # type: ignore[union-attr]
+    assert [pre.text() for each in details for pre in each.all("pre")] == [
+        '{\n  "question": "Migrate 12,482 rows?",\n  "rows": 12482\n}'
+    ]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda: as_html(hostile()),
+        lambda: "".join(map(moment_html, hostile())),
+        lambda: plot(hostile())._repr_html_(),
+        lambda: side_by_side(hostile()[:2], hostile()[::3])._repr_html_(),
+    ],
+    ids=["table", "moment", "plot", "beside"],
+)
+def test_what_people_wrote_does_nothing(shown: Callable[[], str]) -> None:
+    html = shown()
+    read = check_harmless(html)
+    assert not read.all("script")
+    assert not UNSAFE.search(html.replace("\n", ""))
+    assert plain(HOSTILE) in read.text() or "svg" in html[:60]
+
+
+def test_each_hostile_text_is_shown_as_it_is() -> None:
+    told = cells(hostile(), 1)[4]
+    assert told.count(plain(HOSTILE)) >= 12
+    read = check_harmless(as_html([replace(chain(1)[0], nodes=('"><img src=x onerror=1>',), models=("' onload='",))]))
+    assert "><img src=x onerror=1>" in read.text()
+    assert "' onload='" in read.text()
+
+
+def test_a_lone_surrogate_can_be_encoded() -> None:
+    check_harmless(as_html([replace(chain(1)[0], changes=messages(HumanMessage("\ud800")), summary="\ud800")]))
+
+
+def test_colours_read_in_both_themes() -> None:
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    assert LANES[0] == "currentColor"
+    for colour in LANES[1:]:
+        assert 1.05 / (luminance(colour) + 0.05) >= 3
+        assert (luminance(colour) + 0.05) / 0.05 >= 3
+
+
+def test_backgrounds_are_see_through_and_text_has_no_colour_of_its_own() -> None:
+    for html in (as_html(story()), moment_html(story()[5]), side_by_side(story(), story())._repr_html_()):
+        styles = re.findall(r'style="([^"]*)"', html)
+        assert all(found == "inherit" for style in styles for found in re.findall(r"(?<![-\w])color:([^;]*)", style))
+        grounds = [found for style in styles for found in re.findall(r"background:([^;]*)", style)]
+        assert all(re.fullmatch(r"none|rgba\(\d+,\d+,\d+,\.\d+\)", ground) for ground in grounds)
+
+
+def test_a_picture_in_each_row() -> None:
+    pictures = page(as_html(story())).all("svg")
+    assert len(pictures) == 15
+    assert all(each.attributes["width"] == "70" for each in pictures)
+    assert [len(each.all("path")) for each in pictures] == [*[0] * 9, 2, 1, 0, 0, 0, 0]
+    assert [len(each.all("circle")) for each in pictures] == [2, *[1] * 14]
+    dashed = [any("stroke-dasharray" in line.attributes for line in each.all("line")) for each in pictures]
+    assert dashed == [place in (6, 7, 8) for place in range(14, -1, -1)]
+
+
+def test_pictures_join_from_row_to_row() -> None:
+    pictures = page(as_html(story())).all("svg")
+    for above, below in pairwise(pictures):
+        down = {line.attributes["x1"] for line in above.all("line") if line.attributes["y2"] == "100%"}
+        up = {line.attributes["x1"] for line in below.all("line") if line.attributes["y1"] == "0"}
+        bends = {path.attributes["d"].split()[0].removeprefix("M") for path in below.all("path")}
+        assert down == up | bends
+
+
+@pytest.mark.parametrize(
+    ("older", "said"), [(9980, "… 9,980 older moments: tl[:], or --all"), (None, "… older moments: tl[:], or --all")]
+)
+def test_what_is_older_is_counted(older: int | None, said: str) -> None:
+    assert page(as_html(chain(30)[-20:], older)).text().endswith(said)
+    assert "older" not in as_html(chain(3), 0) + as_html(chain(3), None)
+
+
+def test_nothing_to_show() -> None:
+    assert page(as_html([])).text() == "no moments"
+
+
+def test_one_moment() -> None:
+    read = check_harmless(moment_html(story()[5]))
+    facts = {row.all("th")[0].text(): row.all("td")[0].text() for row in read.all("tr")}
+    assert facts["checkpoint"] == story()[5].id
+    assert facts["continues"] == story()[4].id
+    assert [each.text() for each in read.all("mark")] == ["before migration"]
+    assert [each.all("summary")[0].text() for each in read.all("details")] == ["asked i1", "metadata"]
+    assert "open" in read.all("details")[0].attributes
+    assert read.text().count("asked") == 1
+    assert "failed: MigrationError" in page(moment_html(story()[10])).text()
+
+
+def test_the_messages_of_one_moment() -> None:
+    new = messages(ToolMessage("gone", tool_call_id="c", name="drop", status="error"), AIMessage(""))
+    text = page(moment_html(replace(chain(1)[0], changes=(*new, Change("plan", "= 3"))))).text()
+    assert "tool drop failedgone" in text
+    assert "ai(empty)" in text
+    assert "plan = 3" in text
+
+
+def test_long_lists_are_cut() -> None:
+    new = messages(*(HumanMessage(str(number) * 10_000) for number in range(1000)))
+    html = as_html([replace(chain(1)[0], changes=new)])
+    assert "… 980 before these" in html
+    assert len(html) < 60_000
+
+
+def test_many_questions() -> None:
+    values = [{"n": 0}, "text", {"n": 2}, *({"n": number} for number in range(3, 20))]
+    asked = tuple(Interrupt(value=value, id=str(number)) for number, value in enumerate(values))
+    read = page(as_html([replace(chain(1)[0], interrupts=asked)]))
+    assert [each.all("summary")[0].text() for each in read.all("details")] == [
+        f"waits: {{'n': {number}}}" for number in (0, 2, 3, 4, 5, 6, 7)
+    ]
+    assert "waits: … 12 more" in read.text()
+    assert "waits: text" in read.text()
+
+
+@pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
+def test_size_and_work_grow_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
+    few, many = made(60), made(600)
+    assert len(as_html(many)) < 13 * len(as_html(few))
+    assert calls(lambda: as_html(many)) < 12 * calls(lambda: as_html(few))

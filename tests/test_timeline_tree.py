@@ -1,0 +1,181 @@
+"""The tree of a timeline: lines lead from each moment to what it continues, and there are never many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moments import CALL, Thread, bushy, calls, chain, hostile, shuffled, story, wide
+
+from langgraph_keel.timeline.boxes import drawn
+from langgraph_keel.timeline.moment import Moment
+from langgraph_keel.timeline.tree import MOST_LANES, Row, rows_of, width_of
+
+PARENTS = st.lists(st.integers(0, 40), max_size=40).map(lambda backs: [at - back for at, back in enumerate(backs)])
+
+
+def picture(moments: Sequence[Moment]) -> list[str]:
+    rows = rows_of(moments)[::-1]
+    lanes = width_of(rows)
+    return ["".join(text for text, _ in drawn(row, lanes)).rstrip() for row in rows]
+
+
+def above(row: Row) -> set[int]:
+    """The lanes whose lines leave a row towards newer ones."""
+    own = [row.line] if row.is_newer else []
+    return {line.lane for line in (*own, *row.through, *row.joins, *row.cuts)}
+
+
+def below(row: Row) -> set[int]:
+    own = [row.line] if row.is_older else []
+    return {line.lane for line in (*own, *row.through)}
+
+
+def followed(rows: Sequence[Row], place: int) -> int | None:
+    """The place to which the line below a moment leads; `None` if it is cut, or there is none."""
+    lane = rows[place].line.lane
+    for at in range(place - 1, -1, -1) if rows[place].is_older else ():
+        row = rows[at]
+        if row.line.lane == lane or lane in {line.lane for line in row.joins}:
+            return at
+        if lane in {line.lane for line in row.cuts}:
+            return None
+        assert lane in {line.lane for line in row.through}
+    return None
+
+
+def test_a_line() -> None:
+    assert picture(chain(3)) == ["◉", "●", "●"]
+
+
+def test_everything_that_happens() -> None:
+    assert picture(story()) == [
+        "◉",
+        "●",
+        "│     ●",
+        "●     │",
+        "│ ●   │",
+        "│ ●   │",
+        "│ │ ○ │",
+        "│ │ ○ │",
+        "│ │ ○ │",
+        "│ ●─┴─╯",
+        "●─╯",
+        "●",
+        "●",
+        "●",
+        "●",
+    ]
+
+
+def test_what_is_not_shown_is_cut_off_below() -> None:
+    rows = rows_of(story()[-6:])
+    assert picture(story()[-6:]) == ["◉", "●", "│ ●", "● ┊", "┊ ●", "  ●"]
+    assert [len(row.cuts) for row in rows] == [0, 1, 1, 0, 0, 0]
+    assert rows[0].is_older
+
+
+def test_the_first_moment_has_nothing_below() -> None:
+    assert not rows_of(chain(2))[0].is_older
+
+
+def test_the_way_to_the_head_is_the_first_lane_also_if_it_is_not_the_newest() -> None:
+    thread = Thread()
+    first = thread.add()
+    head = thread.add("agent")
+    thread.add("agent", after=first, is_branch=True)
+    lanes = {row.moment: row.line.lane for row in rows_of(thread.finished())}
+    assert [lanes[head], *(lane for moment, lane in lanes.items() if moment != head)] == [0, 0, 1]
+
+
+def test_a_crossing_is_drawn() -> None:
+    assert picture(hostile()) == ["  ●", "  │ ○", "◉─┼─╯", "●─╯"]
+
+
+def test_the_order_does_not_matter() -> None:
+    moments = story()
+    assert rows_of(moments[::-1]) == rows_of(moments)[::-1]
+
+
+def test_a_subgraph_with_a_memory_of_its_own_stands_below_each_call() -> None:
+    thread = Thread()
+    for _ in range(2):
+        caller = thread.add("agent")
+        for _ in range(2):
+            thread.add("inner", ns="sub", caller=caller)
+    moments = thread.finished()
+    assert moments[4].parent == moments[2].id
+    assert picture(moments) == ["  ○", "  ○", "◉─╯", "│ ○", "│ ○", "●─╯"]
+
+
+def test_subgraphs_of_subgraphs_stand_further_in() -> None:
+    thread = Thread()
+    outer = thread.add("agent")
+    middle = thread.add("copy", ns=CALL, caller=outer)
+    thread.add("row", ns=f"{CALL}|rows:1", caller=middle)
+    assert [row.line.lane for row in rows_of(thread.finished())] == [0, 1, 2]
+    assert [row.line.is_call for row in rows_of(thread.finished())] == [False, True, True]
+
+
+def test_only_subgraphs() -> None:
+    moments = [moment for moment in story() if moment.namespace]
+    assert picture(moments) == ["○", "○", "○"]
+
+
+def test_more_branches_than_lanes_stand_apart() -> None:
+    rows = rows_of(wide(30))
+    assert width_of(rows) == MOST_LANES + 1
+    assert sum(row.line.lane == MOST_LANES for row in rows) == 30 - MOST_LANES
+    apart = next(row for row in rows if row.line.lane == MOST_LANES)
+    assert not apart.is_newer
+    assert not apart.is_older
+
+
+def test_nothing() -> None:
+    assert rows_of([]) == []
+    assert width_of([]) == 0
+
+
+@given(PARENTS)
+def test_lines_meet_between_rows(parents: list[int]) -> None:
+    rows = rows_of(shuffled(parents))
+    assert all(above(older) == below(newer) for older, newer in pairwise(rows))
+    assert not rows or above(rows[-1]) == set()
+
+
+@given(PARENTS)
+def test_lines_lead_to_parents(parents: list[int]) -> None:
+    moments = shuffled(parents)
+    rows = rows_of(moments)
+    for place, row in enumerate(rows):
+        shown = parents[place] if 0 <= parents[place] < place else None
+        if row.line.lane < MOST_LANES:
+            assert followed(rows, place) == shown
+
+
+@given(PARENTS)
+def test_no_two_lines_share_a_lane(parents: list[int]) -> None:
+    for row in rows_of(shuffled(parents)):
+        lanes = [line.lane for line in (row.line, *row.through)]
+        ends = [line.lane for line in (*row.joins, *row.cuts)]
+        assert len(set(lanes)) == len(lanes)
+        assert len(set(ends)) == len(ends)
+        assert not set(ends) & set(lanes)
+
+
+@pytest.mark.parametrize("parents", ["text", ["x"], {"": 1}, {1: "x"}, None], ids=repr)
+def test_metadata_that_is_not_langgraphs_says_nothing(parents: Any) -> None:
+    moment = replace(chain(1)[0], metadata={"parents": parents})
+    assert rows_of([replace(moment, address=replace(moment.address, checkpoint_ns="a:1"))])[0].line.lane == 0
+
+
+@pytest.mark.parametrize("made", [chain, wide, bushy])
+def test_the_work_grows_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
+    few, many = made(300), made(3000)
+    assert calls(lambda: rows_of(many)) < 12 * calls(lambda: rows_of(few))
+    assert max(len(row.through) for row in rows_of(many)) <= MOST_LANES
