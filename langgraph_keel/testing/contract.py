@@ -17,11 +17,14 @@ from langgraph_keel.testing.contract_cells import CellContract
 from langgraph_keel.testing.contract_conflicts import ConflictContract
 from langgraph_keel.testing.contract_copying import CopyingContract
 from langgraph_keel.testing.contract_delta import DeltaContract
+from langgraph_keel.testing.contract_diff import DiffContract
 from langgraph_keel.testing.contract_faults import FaultContract
+from langgraph_keel.testing.contract_forks import ForksContract
 from langgraph_keel.testing.contract_input import InputContract
 from langgraph_keel.testing.contract_listing import ListingContract
 from langgraph_keel.testing.contract_reading import ReadingContract
 from langgraph_keel.testing.contract_removal import RemovalContract
+from langgraph_keel.testing.contract_travel import TravelContract
 from langgraph_keel.testing.contract_values import ValuesContract
 from langgraph_keel.testing.contract_writes import WritesContract
 
@@ -31,7 +34,10 @@ class SaverContract(
     ValuesContract,
     CellContract,
     FaultContract,
+    ForksContract,
+    TravelContract,
     DeltaContract,
+    DiffContract,
     CopyingContract,
     RemovalContract,
     ConflictContract,

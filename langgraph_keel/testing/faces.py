@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from langgraph_keel import StateDiff
 from langgraph_keel.core.plan import arun, run
 from langgraph_keel.saver import KeelSaver
 
@@ -93,6 +94,18 @@ class Face(ABC):
     def copy_thread(self, source: str, target: str) -> None:
         """As `KeelSaver.copy_thread`."""
         self._call("copy_thread", source, target)
+
+    def diff(self, before: RunnableConfig, after: RunnableConfig) -> StateDiff:
+        """As `KeelSaver.diff`."""
+        return cast(StateDiff, self._call("diff", before, after))
+
+    def rewind(self, config: RunnableConfig) -> RunnableConfig:
+        """As `KeelSaver.rewind`."""
+        return cast(RunnableConfig, self._call("rewind", config))
+
+    def fork(self, config: RunnableConfig, thread_id: str | None = None) -> RunnableConfig:
+        """As `KeelSaver.fork`."""
+        return cast(RunnableConfig, self._call("fork", config, thread_id))
 
     def prune(self, thread_ids: Sequence[str], strategy: str = "keep_latest") -> None:
         """As `KeelSaver.prune`."""

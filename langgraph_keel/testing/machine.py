@@ -225,6 +225,41 @@ class SaverMachine(RuleBasedStateMachine):
         self.faces[face].copy_thread(source, target)
         self.oracle.copy_thread(source, target)
 
+    # -- going back --------------------------------------------------------------------------------------------
+
+    @rule(face=FACES_OF_TWO, thread=THREADS, age=st.integers(0, 60))
+    def rewind(self, face: int, thread: str, age: int) -> None:
+        """A checkpoint is made the latest again; which one the subgraph goes back to, the saver says."""
+        ids = self.oracle.ids((thread, ""))
+        if ids:
+            self.faces[face].rewind(at(thread, "", ids[age % len(ids)]))
+            self._take_twin(face, (thread, "sub"))  # which is put first
+            self._take_twin(face, (thread, ""), ids[age % len(ids)])
+
+    def _take_twin(self, face: int, place: Place, of: str | None = None) -> None:
+        found = self.faces[face].get_tuple(at(*place))
+        if found is None or id_of(found) in self.oracle.ids(place):
+            assert of is None
+            return
+        checkpoint, metadata = dict(found.checkpoint), dict(found.metadata)
+        original = metadata["keel_rewound_to"]
+        assert of in (None, original)
+        if original is None:
+            assert (found.checkpoint["channel_values"], place[1]) == ({}, "sub")
+            self.oracle.put(place, Kept(None, checkpoint, metadata))
+        else:
+            self.oracle.rewind(place, str(original), found.checkpoint["id"], found.checkpoint["ts"])
+
+    @rule(face=FACES_OF_TWO, age=st.integers(0, 60))
+    def fork_thread(self, face: int, age: int) -> None:
+        """A thread is forked where it was some time ago, in the place of what was forked before."""
+        ids = self.oracle.ids(("t", ""))
+        if ids:
+            self.faces[face].delete_thread("u")
+            self.oracle.delete_thread("u")
+            self.faces[face].fork(at("t", "", ids[age % len(ids)]), "u")
+            self.oracle.fork("t", "u", ids[age % len(ids)])
+
     @rule(n=st.integers(0, 1))
     def reopen(self, n: int) -> None:
         """A process ends and another one begins."""

@@ -6,7 +6,7 @@ Written to be obviously right and nothing else, with nothing of `core` in it.
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
@@ -21,6 +21,8 @@ class Kept:
     parent: str | None
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
+    number: int = 0
+    """In the order of all puts."""
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Oracle:
 
     kept: dict[Place, dict[str, Kept]] = field(default_factory=dict)
     calls: dict[tuple[str, str, str], list[Call]] = field(default_factory=dict)
+    count: int = 0
 
     def ids(self, place: Place) -> list[str]:
         """Return the ids in a namespace, the latest first."""
@@ -47,7 +50,8 @@ class Oracle:
         """Store a checkpoint as the latest."""
         checkpoints = self.kept.setdefault(place, {})
         checkpoints.pop(kept.checkpoint["id"], None)
-        checkpoints[kept.checkpoint["id"]] = deepcopy(kept)
+        self.count += 1
+        checkpoints[kept.checkpoint["id"]] = replace(deepcopy(kept), number=self.count)
 
     def put_writes(self, place: Place, checkpoint_id: str, call: Call) -> None:
         """Store writes."""
@@ -92,6 +96,25 @@ class Oracle:
         self.calls |= {
             (target, ns, id): deepcopy(value) for (name, ns, id), value in self.calls.items() if name == source
         }
+
+    def rewind(self, place: Place, checkpoint_id: str, twin_id: str, ts: str) -> None:
+        """Put a twin of a checkpoint as the latest."""
+        kept = self.kept[place][checkpoint_id]
+        metadata = dict(kept.metadata)
+        metadata |= {"source": "fork", "keel_rewound_to": checkpoint_id}
+        self.put(place, Kept(kept.parent, {**kept.checkpoint, "id": twin_id, "ts": ts}, metadata))
+
+    def fork(self, source: str, target: str, checkpoint_id: str) -> None:
+        """Copy a thread as it was when a checkpoint of its root was put."""
+        last = self.kept[source, ""][checkpoint_id].number
+        places = [place for place in self.kept if place[0] == source]
+        for _, ns in places:
+            checkpoints = self.kept[source, ns].items()
+            self.kept[target, ns] = {id: deepcopy(kept) for id, kept in checkpoints if kept.number <= last}
+            for id in set(self.kept[target, ns]) - ({checkpoint_id} if ns == "" else set()):
+                self.calls[target, ns, id] = deepcopy(self.calls.get((source, ns, id), []))
+        origin = {"thread_id": source, "checkpoint_id": checkpoint_id}
+        self.kept[target, ""][checkpoint_id].metadata["keel_forked_from"] = origin
 
     def prune(self, thread: str) -> None:
         """Keep the latest checkpoint of each namespace."""

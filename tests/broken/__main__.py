@@ -17,12 +17,13 @@ from pathlib import Path
 import pytest
 
 from broken.cells import CELLS
+from broken.copying import COPYING
 from broken.reading import READING
 from broken.removing import REMOVING
 from broken.writing import WRITING
 from langgraph_keel.memory.store import MemoryStore
 
-BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **CELLS}
+BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **COPYING, **CELLS}
 STORES: Mapping[str, Callable[[], MemoryStore]] = {"control": MemoryStore, **BROKEN}
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
 # A store that is wrong may well make a listing that never ends.
@@ -46,7 +47,8 @@ class FirstFailure:
 def caught_by(store: str) -> tuple[str, int]:
     """Return the first test that fails on a store, or nothing, and how many passed before."""
     os.environ["KEEL_BROKEN_STORE"] = store
-    first, part = FirstFailure(), "TestCells" if store in CELLS else "TestContract"
+    part = "TestCells" if store in CELLS else "TestCopies" if store in COPYING else "TestContract"
+    first = FirstFailure()
     with contextlib.redirect_stdout(sys.stderr):
         pytest.main([f"{Path(__file__).with_name('on_memory.py')}::{part}", *OPTIONS], plugins=[first])
     return first.name, first.passed

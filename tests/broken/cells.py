@@ -8,6 +8,7 @@ from typing import Any
 
 from langgraph_keel.core.cells import Cell, Shelf, Swapped
 from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import CopyOutcome, Stamp
 from langgraph_keel.memory.store import MemoryStore, Request, State
 
 Page = Sequence[tuple[str, Cell]]
@@ -132,8 +133,10 @@ class ThreadsShareTheirCells(MemoryStore):
 class CopiesHaveDoneTheSame(MemoryStore):
     """Copies the cells of a thread with it."""
 
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
-        copied = yield from super().copy_thread(source, target)
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Any, CopyOutcome]:
+        copied = yield from super().copy_thread(source, target, upto, header)
 
         def copy(state: State) -> None:
             for shelf in [shelf for shelf in state.cells if shelf.thread_id == source]:

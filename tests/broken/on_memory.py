@@ -12,6 +12,8 @@ from stores import MemoryUnderTest
 from broken import __main__ as broken
 from langgraph_keel.testing import Rig, SaverContract, SyncFace
 from langgraph_keel.testing.contract_cells import CellContract
+from langgraph_keel.testing.contract_copying import CopyingContract
+from langgraph_keel.testing.contract_forks import ForksContract
 
 
 class OnBroken:
@@ -32,6 +34,10 @@ class OnBroken:
 
 class TestContract(OnBroken, SaverContract):
     """All of it."""
+
+
+class TestCopies(OnBroken, ForksContract, CopyingContract):
+    """What a store that only copies wrongly is run on."""
 
 
 class TestCells(OnBroken, CellContract):

@@ -62,6 +62,15 @@ class LosesTheLastRow(MemoryStore):
         return replace(found, rows=rows)
 
 
+class KnowsWholeEntriesOnly(MemoryStore):
+    """Reads no rows of an entry from which refs were taken out."""
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+        found = yield from super().read_values(entries)
+        whole = {entry.address: len(entry.refs) for entry in entries}
+        return [each if len(each.entry.refs) == whole[each.entry.address] else replace(each, rows={}) for each in found]
+
+
 class ScanStopsAfterAPage(MemoryStore):
     """Drops the last entry of a full page, which then looks like the last page."""
 
@@ -159,6 +168,7 @@ READING: Mapping[str, Callable[[], MemoryStore]] = {
         HeadByGreatestId,
         UnknownIdsMeanTheLatest,
         LosesTheLastRow,
+        KnowsWholeEntriesOnly,
         ScanStopsAfterAPage,
         PagesOverlap,
         BeforeIncludesTheBound,

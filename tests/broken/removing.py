@@ -1,4 +1,4 @@
-"""Stores that remove or copy wrongly."""
+"""Stores that remove wrongly."""
 
 from __future__ import annotations
 
@@ -163,61 +163,6 @@ class ReusesStamps(MemoryStore):
         self._stamps = count(1)
 
 
-class CopySharesTheLog(MemoryStore):
-    """Lets source and copy append to the same logs."""
-
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
-        thread.logs = source.logs
-        return thread
-
-
-class CopyForgetsWrites(MemoryStore):
-    """Copies entries and items only."""
-
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
-        thread.batches = {}
-        return thread
-
-
-class CopyForgetsBranches(MemoryStore):
-    """Puts every copied entry on the trunk."""
-
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
-        for record in thread.records.values():
-            record.trunk = True
-        return thread
-
-
-class CopyWritesOver(MemoryStore):
-    """Copies onto a thread that is there."""
-
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
-        def copy(state: State) -> bool:
-            if source in state:
-                state[target] = self._copied(state[source], target)
-            return True
-
-        copied: bool = yield copy
-        return copied
-
-
-class CopyOfNothingIsNotRefused(MemoryStore):
-    """Looks at the target only if there is something to copy."""
-
-    def copy_thread(self, source: str, target: str) -> Plan[Request, Any, bool]:
-        def copy(state: State) -> bool:
-            if source in state and target not in state:
-                state[target] = self._copied(state[source], target)
-                return True
-            return source not in state
-
-        copied: bool = yield copy
-        return copied
-
-
 class FindsRunsOfHeadsOnly(MemoryStore):
     """Looks for a run in the newest entry of each thread only."""
 
@@ -245,11 +190,6 @@ REMOVING: Mapping[str, Callable[[], MemoryStore]] = {
         DeleteLeavesWrites,
         DeletedThreadsComeBack,
         ReusesStamps,
-        CopySharesTheLog,
-        CopyForgetsWrites,
-        CopyForgetsBranches,
-        CopyWritesOver,
-        CopyOfNothingIsNotRefused,
         FindsRunsOfHeadsOnly,
     )
 }
