@@ -35,7 +35,8 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 
 def test_the_commands_are_those_promised() -> None:
     looking = {"threads", "history", "show", "provenance", "export", "tools", "cache stats"}
-    assert set(COMMANDS) == {"demo", *looking, "settle", "cache clear", "schema", "check", "repair"}
+    travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
+    assert set(COMMANDS) == {"demo", *looking, *travelling, "settle", "cache clear", "schema", "check", "repair"}
 
 
 def test_version_and_bare_call() -> None:

@@ -18,9 +18,10 @@ from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
 from langgraph_keel.cli import app
-from langgraph_keel.cli.as_json import as_json
-from langgraph_keel.cli.checkpoints import short_ids
-from langgraph_keel.cli.terminal import one_line, plain, without_password
+from langgraph_keel.cli.terminal import without_password
+from langgraph_keel.timeline.columns import short_ids
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import one_line, plain
 
 # ---- nothing stored steers the terminal
 
@@ -86,7 +87,7 @@ def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
     [
         (("show", "nobody"), "not_found"),
         (("show", "trip", "00000000"), "not_found"),
-        (("show", "trip", "1"), "invalid_input"),
+        (("show", "trip", "1f1"), "invalid_input"),
         (("history", "trip", "--ns", "nowhere"), "not_found"),
         (("show", "trip", "--import", "no_such_module_at_all"), "invalid_input"),
     ],

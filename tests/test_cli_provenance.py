@@ -133,14 +133,19 @@ def test_threads_without_calls_and_without_name(url: str) -> None:
 
 
 @on_two
-def test_what_is_left_of_a_pruned_thread_is_not_all(place: Place, url: str) -> None:
-    told = "The first checkpoints were pruned, and their calls with them"
-    assert told not in keel("provenance", "trip", "--url", url, COLUMNS="120").stdout
+def test_what_is_left_when_runs_were_deleted_is_not_all(place: Place, url: str) -> None:
+    told = "The first checkpoints are gone, and calls with them"
     with place.open() as saver:
         saver.prune(["trip", "plain"], strategy="keep_latest")
-    assert told in keel("provenance", "trip", "--url", url, COLUMNS="120").stdout
-    assert told not in keel("provenance", EVIL, "--url", url, COLUMNS="120").stdout
-    assert len(keel_json("provenance", "trip", "--url", url)["calls"]) == 1
+        World().run(saver, "cut", run_id="first")
+        World().run(saver, "cut")
+    for thread in ("trip", "plain", "cut"):
+        assert told not in keel("provenance", thread, "--url", url, COLUMNS="120").stdout
+    assert len(keel_json("provenance", "trip", "--url", url)["calls"]) == 4
+    with place.open() as saver:
+        saver.delete_for_runs(["first"])
+    assert told in keel("provenance", "cut", "--url", url, COLUMNS="120").stdout
+    assert len(keel_json("provenance", "cut", "--url", url)["calls"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ from typer.core import TyperGroup
 from langgraph_keel.cli import app as commands
 from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
+from langgraph_keel.cli.diff import diff
 from langgraph_keel.cli.export import export
 from langgraph_keel.cli.options import wants_json
 from langgraph_keel.cli.provenance import provenance
 from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
 from langgraph_keel.cli.tools import cache, settle, tools
+from langgraph_keel.cli.travel import MOMENTS, fork, label, rewind, timeline, unlabel
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]
@@ -89,6 +91,12 @@ app.command()(demo)
 app.command()(commands.threads)
 app.command()(commands.history)
 app.command()(commands.show)
+app.command()(timeline)
+app.command(context_settings=MOMENTS)(diff)
+app.command(context_settings=MOMENTS)(rewind)
+app.command(context_settings=MOMENTS)(fork)
+app.command(context_settings=MOMENTS)(label)
+app.command()(unlabel)
 app.command()(provenance)
 app.command()(export)
 app.command()(schema)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
 from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
@@ -12,12 +10,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel.cli import checkpoints
 from langgraph_keel.cli import show as render
+from langgraph_keel.cli.naming import EVERY_NS, config_of, named, no_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Model, Thread, Url, reading
 from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.core.provenance import ModelCall
-from langgraph_keel.errors import CorruptStore, InvalidInput, NotFound, ValueRefused
+from langgraph_keel.errors import CorruptStore, ValueRefused
 
-EVERY_NS = "*"
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all of them.")]
 Checkpoint = Annotated[
@@ -89,12 +87,6 @@ def show(
         console().print(render.checkpoint_page(found, full=full))
 
 
-def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any:
-    """Return the config that names a thread, and what else is given."""
-    given = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
-    return {"configurable": {key: value for key, value in given.items() if value is not None}}
-
-
 def _calls(saver: Any, thread: str) -> Sequence[ModelCall]:
     """Return the calls of models; none if something of the thread is damaged, which need not be what is shown."""
     try:
@@ -107,39 +99,3 @@ def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
     for found in saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=1):
         return cast(CheckpointTuple, found)
     raise no_thread(saver, thread, ns)
-
-
-def named(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
-    """Return the checkpoint whose id is `wanted`, or starts or ends with it."""
-    if ns != EVERY_NS and (exact := saver.get_tuple(config_of(thread, ns, wanted))):
-        return cast(CheckpointTuple, exact)
-    every: list[CheckpointTuple] = list(saver.list(config_of(thread, None if ns == EVERY_NS else ns)))
-    if not every:
-        raise no_thread(saver, thread, ns)
-    found = [item for item in every if _matches(checkpoints.id_of(item), wanted)]
-    if len(found) == 1:
-        return found[0]
-    raise _no_checkpoint(thread, wanted) if not found else _ambiguous(wanted, found)
-
-
-def _matches(checkpoint: str, wanted: str) -> bool:
-    return bool(wanted) and (checkpoint.startswith(wanted) or checkpoint.endswith(wanted))
-
-
-def _ambiguous(wanted: str, found: list[CheckpointTuple]) -> InvalidInput:
-    ids = ", ".join(checkpoints.id_of(item) for item in found[:3])
-    return InvalidInput(f"{wanted!r} fits {len(found)} checkpoints ({ids}{', …' * (len(found) > 3)}): give more of it")
-
-
-def _no_checkpoint(thread: str, wanted: str) -> NotFound:
-    return NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
-
-
-def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
-    """Return the error for a thread, or a namespace in it, that is not there."""
-    if ns and next(iter(saver.list(config_of(thread, None), limit=1)), None):
-        return NotFound(f"thread {thread!r} has nothing in namespace {ns!r}: --ns '*' shows all of them")
-    known = [info.thread_id for info in itertools.islice(saver.threads(), 1000)]
-    close = difflib.get_close_matches(thread, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "`keel threads` lists those there are"
-    return NotFound(f"there is no thread {thread!r}: {hint}")

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from langgraph_keel import open_saver
 from langgraph_keel.cli.options import AsJson
-from langgraph_keel.cli.terminal import console, plain, print_json
+from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.timeline.safe import plain
 
 Url = Annotated[
     str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store, such as files:./threads.")

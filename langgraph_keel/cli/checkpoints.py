@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.types import Interrupt, Send
+from langgraph.types import Interrupt
 
 from langgraph_keel.core.provenance import ModelCall
-
-_TO, _JOIN, _SENDS = "branch:to:", "join:", "__pregel_tasks"
-_INTERNAL_NODES = ("__input__", "__interrupt__")
-_NOT_OUTPUT = ("__interrupt__", "__resume__", "__error__", "__error_source_node__")
-_SHORTEST_ID = 8
+from langgraph_keel.timeline import steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,54 +61,21 @@ def ns_of(found: CheckpointTuple) -> str:
 
 
 def next_nodes(found: CheckpointTuple) -> tuple[str, ...]:
-    """Return the nodes that run from here, as the channels of a `StateGraph` tell it."""
-    targets = (_target(found, channel) for channel in found.checkpoint["channel_values"])
-    return tuple(sorted({*_sent(found), *(node for node in targets if node)}))
-
-
-def _target(found: CheckpointTuple, channel: str) -> str | None:
-    """Return the node that a filled trigger channel starts, unless it has seen this version already."""
-    node = _addressee(channel, found.checkpoint["channel_values"][channel])
-    versions: dict[str, Any] = found.checkpoint["channel_versions"]
-    if node is None or channel not in versions:
-        return None
-    seen = found.checkpoint["versions_seen"].get(node, {}).get(channel)
-    return node if seen is None or versions[channel] > seen else None
-
-
-def _addressee(channel: str, value: Any) -> str | None:
-    if channel.startswith(_TO):
-        return channel.removeprefix(_TO)
-    if channel.startswith(_JOIN):
-        starts, _, node = channel.removeprefix(_JOIN).partition(":")
-        return node if isinstance(value, set) and value >= set(starts.split("+")) else None
-    return channel if channel == "__start__" else None
-
-
-def _sent(found: CheckpointTuple) -> Iterator[str]:
-    sends = found.checkpoint["channel_values"].get(_SENDS) or ()
-    return (send.node for send in sends if isinstance(send, Send))
+    """Return the nodes that run from here."""
+    return steps.next_nodes(cast(Any, found.checkpoint), found.checkpoint["channel_values"])
 
 
 def nodes_run(found: CheckpointTuple, parent: CheckpointTuple | None) -> tuple[str, ...]:
     """Return the nodes that ran between the parent and this checkpoint."""
     if parent is None or found.metadata.get("source") != "loop":
         return ()
-    before = parent.checkpoint["versions_seen"]
-    moved = {node for node, seen in found.checkpoint["versions_seen"].items() if seen != before.get(node)}
-    return tuple(sorted((moved | set(_sent(parent))) - set(_INTERNAL_NODES)))
+    before = cast(Any, parent.checkpoint)
+    return steps.nodes_run(cast(Any, found.checkpoint), before, before["channel_values"])
 
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
     """Return the questions of tasks that asked and have written nothing since."""
-    writes = found.pending_writes or []
-    answered = {task for task, channel, _ in writes if channel not in _NOT_OUTPUT}
-    asked = [value for task, channel, value in writes if channel == "__interrupt__" and task not in answered]
-    return tuple(item for value in asked for item in _each(value) if isinstance(item, Interrupt))
-
-
-def _each(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
+    return steps.interrupts(found.pending_writes or [])
 
 
 def rows(found: Sequence[CheckpointTuple], saver: Any, calls: Iterable[ModelCall] = ()) -> list[Row]:
@@ -163,7 +126,7 @@ def _follows(found: Sequence[CheckpointTuple], place: int) -> bool:
 def _row(
     item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, head: bool, models: tuple[str, ...]
 ) -> Row:
-    written = (channel for _, channel, _ in item.pending_writes or [] if channel not in (*_NOT_OUTPUT, "__start__"))
+    writes = item.pending_writes or []
     return Row(
         id=id_of(item),
         parent=parent_of(item),
@@ -175,24 +138,8 @@ def _row(
         next=next_nodes(item),
         follows=follows,
         head=head,
-        pending=tuple(dict.fromkeys(written)) if head else (),
-        interrupts=interrupts(item),
-        errors=_errors(item) if head else (),
+        pending=steps.written(writes) if head else (),
+        interrupts=steps.interrupts(writes),
+        errors=steps.errors(writes) if head else (),
         models=models,
     )
-
-
-def _errors(item: CheckpointTuple) -> tuple[str, ...]:
-    failed = (value for _, channel, value in item.pending_writes or [] if channel == "__error__")
-    return tuple(value if isinstance(value, str) else repr(value) for value in failed)
-
-
-def short_ids(ids: Iterable[str]) -> dict[str, str]:
-    """Return each id's shortest end that tells it from the others; LangGraph's ids differ at the end."""
-    wanted = list(dict.fromkeys(ids))
-    longest = max(map(len, wanted), default=0)
-    for length in range(_SHORTEST_ID, longest):
-        short = {item: item[-length:] for item in wanted}
-        if len(set(short.values())) == len(wanted):
-            return short
-    return {item: item for item in wanted}

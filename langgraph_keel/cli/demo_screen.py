@@ -18,7 +18,8 @@ from langgraph_keel.cli import show as render
 from langgraph_keel.cli.demo_model import TASK
 from langgraph_keel.cli.demo_proof import Claim, Evidence, closing, hits, listed
 from langgraph_keel.cli.demo_run import Event, Snapshot, Stage
-from langgraph_keel.cli.terminal import one_line, without_password
+from langgraph_keel.cli.terminal import without_password
+from langgraph_keel.timeline.safe import one_line
 
 
 class Screen:

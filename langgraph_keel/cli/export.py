@@ -19,10 +19,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from langgraph_keel.cli.as_json import as_json
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Imports, Model, Url, advised, reading
-from langgraph_keel.cli.terminal import console, error_line, plain, print_json
+from langgraph_keel.cli.terminal import console, error_line, print_json
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import plain
 
 Output = Annotated[
     Path | None,

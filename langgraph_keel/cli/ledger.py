@@ -11,10 +11,11 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from langgraph_keel.cli.as_json import as_json
 from langgraph_keel.cli.show import Fitting, table_of
-from langgraph_keel.cli.terminal import local_time, one_line, plain, shell_word
+from langgraph_keel.cli.terminal import local_time, shell_word
 from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import one_line, plain
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}

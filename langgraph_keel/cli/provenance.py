@@ -14,13 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.cli import checkpoints
-from langgraph_keel.cli.app import EVERY_NS, config_of, named, no_thread
-from langgraph_keel.cli.as_json import as_json
+from langgraph_keel.cli.naming import EVERY_NS, config_of, named, no_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, reading
 from langgraph_keel.cli.show import Fitting, table_of
-from langgraph_keel.cli.terminal import console, local_time, plain, print_json
+from langgraph_keel.cli.terminal import console, local_time, print_json
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.recorded import DriftMark
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import plain
 
 Checkpoint = Annotated[
     str | None,
@@ -30,7 +31,7 @@ Checkpoint = Annotated[
 ]
 _COLUMNS = ("step", "node", "model → served", "with", "tokens", "time")
 _GAP = 2
-_PRUNED = Text("The first checkpoints were pruned, and their calls with them: there were more.", "yellow")
+_GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
 
 def provenance(
@@ -47,13 +48,13 @@ def provenance(
     """
     with reading(url, imports) as saver:
         calls, marks = _found(saver, thread, checkpoint)
-        is_pruned = checkpoint is None and not json and _is_pruned(saver, thread)
+        is_cut = checkpoint is None and not json and _is_cut(saver, thread)
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
         console().print(calls_page(thread, calls, marks, console().width, full=full))
-    if is_pruned:
-        console().print(_PRUNED)
+    if is_cut:
+        console().print(_GONE)
 
 
 def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
@@ -69,9 +70,9 @@ def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelC
     return calls, marks
 
 
-def _is_pruned(saver: Any, thread: str) -> bool:
-    """Return whether the beginning of a thread is gone; `False` too if nobody knows: without messages, or damaged."""
-    return any(line["is_pruned"] for line in saver.trajectories([thread], on_skip=lambda *_: None))
+def _is_cut(saver: Any, thread: str) -> bool:
+    """Return whether calls of a thread are gone; `False` too if nobody knows: without messages, or damaged."""
+    return any(line["usage"] is None for line in saver.trajectories([thread], on_skip=lambda *_: None))
 
 
 # -- the page --------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel.cli import checkpoints
-from langgraph_keel.cli.as_json import as_json
 from langgraph_keel.cli.checkpoints import Row
-from langgraph_keel.cli.terminal import local_time, one_line, plain, without_password
-from langgraph_keel.cli.values import is_internal, value_lines
+from langgraph_keel.cli.terminal import local_time, without_password
+from langgraph_keel.cli.values import value_lines
+from langgraph_keel.timeline.columns import short_ids
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import is_internal, one_line, plain
 
 Cells = tuple[str, Text, str, Text, Text]
 _SOURCE_STYLE = {"input": "cyan", "update": "yellow", "fork": "magenta"}
@@ -89,7 +91,7 @@ def history_table(
     marks: Mapping[str, str] | None = None,
 ) -> RenderableType:
     """Return the table of `keel history`, newest first; `marks` puts a remark beside a checkpoint id."""
-    short = checkpoints.short_ids(row.id for row in rows)
+    short = short_ids(row.id for row in rows)
     if full:
         short = {row.id: row.id for row in rows}
     cells = [_history_cells(row, short, every_ns, (marks or {}).get(row.id, "")) for row in rows]
@@ -128,12 +130,12 @@ def _count(rows: Sequence[Row], more: bool) -> str:
     return f"the last {len(rows)} checkpoints" if more else f"{len(rows)} checkpoint{'s' * (len(rows) != 1)}"
 
 
-def _history_cells(row: Row, short: dict[str, str], every_ns: bool, mark: str) -> Cells:
+def _history_cells(row: Row, short: Mapping[str, str], every_ns: bool, mark: str) -> Cells:
     marker = Text(plain(short[row.id]), "bold green" if row.head else "green")
     return _step(row.step), marker, local_time(row.ts), _happened(row, short, every_ns), _next(row, mark)
 
 
-def _happened(row: Row, short: dict[str, str], every_ns: bool) -> Text:
+def _happened(row: Row, short: Mapping[str, str], every_ns: bool) -> Text:
     told = Text(plain(", ".join(row.ran)) or plain(row.source), _SOURCE_STYLE.get(row.source, ""))
     if every_ns and row.ns:
         told.append(f" in {plain(row.ns)}", "dim")
@@ -142,7 +144,7 @@ def _happened(row: Row, short: dict[str, str], every_ns: bool) -> Text:
     return told
 
 
-def _parent(row: Row, short: dict[str, str]) -> str:
+def _parent(row: Row, short: Mapping[str, str]) -> str:
     return "nothing" if row.parent is None else plain(short.get(row.parent, row.parent))
 
 

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from langgraph_keel.errors import KeelError
+from langgraph_keel.timeline.safe import UNSAFE, plain
 
-# Control characters, the marks that reorder or hide text, and surrogates no encoding can carry.
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
 
 
@@ -24,21 +23,12 @@ def console(*, stderr: bool = False, quiet: bool = False) -> Console:
     return Console(markup=False, emoji=False, highlight=False, stderr=stderr, quiet=quiet)
 
 
-def plain(text: str, keep: str = "") -> str:
-    """Return `text` with all that could steer a terminal spelled out, but for the characters in `keep`."""
-    return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else _spelled(match[0]), text)
-
-
-def _spelled(char: str) -> str:
-    return f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}"
-
-
 def shell_word(text: str) -> str:
     """Return `text` as one word for a shell to read; what could steer a terminal is spelled out as bash and zsh do."""
     if plain(text) == text:
         return shlex.quote(text)
     inner = text.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + "'"
+    return "$'" + UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + "'"
 
 
 def block(text: str, style: str = "", limit: int | None = None) -> Text:
@@ -47,12 +37,6 @@ def block(text: str, style: str = "", limit: int | None = None) -> Text:
     if limit is not None and len(text) > limit:
         shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
     return shown
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """Return the start of `text` on one line."""
-    joined = " ".join(text[: limit * 4].split())
-    return plain(joined if len(joined) <= limit else joined[: limit - 1] + "…")
 
 
 def local_time(timestamp: str, now: datetime | None = None) -> str:

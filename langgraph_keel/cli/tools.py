@@ -14,11 +14,11 @@ from rich.progress import track
 from rich.text import Text
 
 from langgraph_keel.cli import ledger as render
-from langgraph_keel.cli.as_json import as_json
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Url, changing, reading, url_to_name
 from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.timeline.plain import as_json
 from langgraph_keel.tools import KeelCache, ToolCache
 
 Thread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; left out with --shared.")]

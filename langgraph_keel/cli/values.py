@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.pretty import pretty_repr
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli.as_json import as_json
-from langgraph_keel.cli.terminal import block, one_line, plain
+from langgraph_keel.cli.terminal import block
+from langgraph_keel.timeline.safe import one_line, plain
+from langgraph_keel.timeline.said import call_text, content_text
 
 _LONGEST_TEXT = 2_000
 _MOST_MESSAGES = 40
 _ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
-
-
-def is_internal(channel: str) -> bool:
-    """Tell whether a channel is LangGraph's own bookkeeping, not the user's state."""
-    return channel.startswith(("branch:", "join:", "__pregel")) or channel in ("__start__", "__no_writes__")
 
 
 def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> RenderableType:
@@ -59,28 +54,9 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
         label = Text(plain(message.name or message.tool_call_id), "dim")
         parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
     if isinstance(message, AIMessage):
-        parts += [Text.assemble(("→ ", "dim"), call_text(call["name"], call["args"])) for call in message.tool_calls]
+        parts += [Text.assemble(("→ ", "dim"), _called(call)) for call in message.tool_calls]
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def content_text(content: str | list[Any]) -> str:
-    """Return a message's content as text: its text blocks, and the others as JSON."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(_block_text(item) for item in content)
-
-
-def _block_text(item: Any) -> str:
-    if isinstance(item, str):
-        return item
-    if isinstance(item, dict) and item.get("type") == "text":
-        return str(item.get("text", ""))
-    return json.dumps(as_json(item), ensure_ascii=False)
-
-
-def call_text(name: str, args: Any, limit: int = 300) -> str:
-    """Return a tool call as it would be written in Python, on one line."""
-    if not isinstance(args, dict):
-        return one_line(f"{name}({args!r})", limit)
-    given = ", ".join(f"{key}={value!r}" for key, value in args.items())
-    return one_line(f"{name}({given})", limit)
+def _called(call: ToolCall) -> str:
+    return one_line(call_text(call["name"], call["args"]), 300)

@@ -1,0 +1,105 @@
+"""`keel timeline`, `rewind`, `fork`, `label` and `unlabel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_threads import EVIL, RAW, keel, keel_json
+from langgraph.graph import START, MessagesState, StateGraph
+
+from langgraph_keel import SqliteSaver
+
+
+def said(state: MessagesState) -> dict[str, Any]:
+    return {"messages": [("ai", f"{EVIL} {len(state['messages'])}")]}
+
+
+def graph(saver: SqliteSaver) -> Any:
+    return (
+        StateGraph(MessagesState)
+        .add_sequence([("say", said), ("say again", said)])
+        .add_edge(START, "say")
+        .compile(saver)
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "keel.db")
+
+
+@pytest.fixture
+def url(path: str) -> str:
+    """A store with a thread of four moments."""
+    with SqliteSaver(path) as saver:
+        graph(saver).invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": "t"}}, durability="sync")
+    return f"sqlite:///{path}"
+
+
+def test_a_timeline(url: str) -> None:
+    shown = keel("timeline", "t", "--url", url).stdout
+    assert shown.startswith("thread t · 4 moments")
+    assert [line for line in shown.splitlines() if "say again" in line]
+    assert "\\x1b[31m[red]" in shown
+    assert not RAW.search(shown)
+    assert "2 older moments" in keel("timeline", "t", "--limit", "2", "--url", url).stdout
+    assert "older" not in keel("timeline", "t", "--limit", "2", "--all", "--url", url).stdout
+
+
+def test_a_timeline_for_programs(url: str) -> None:
+    told = keel_json("timeline", "t", "--limit", "3", "--url", url)
+    assert [moment["position"] for moment in told["moments"]] == [1, 2, 3]
+    assert [moment["ran"] for moment in told["moments"]] == [["__start__"], ["say"], ["say again"]]
+    assert [moment["head"] for moment in told["moments"]] == [False, False, True]
+    assert told["older"] == 1
+
+
+def test_rewind(url: str, path: str) -> None:
+    shown = keel("rewind", "t", "-2", "--url", url).stdout
+    assert shown.startswith("rewound t to moment 2, step 1\n")
+    with SqliteSaver(path) as saver:
+        tl = saver.timeline("t")
+        assert [moment.position for moment in tl if moment.is_head] == [4]
+        assert tl[4].values == tl[2].values
+        state = graph(saver).invoke(None, {"configurable": {"thread_id": "t"}})
+        assert len(state["messages"]) == 3
+    told = keel_json("rewind", "t", "2", "--url", url)
+    assert told["rewound_to"] == keel_json("timeline", "t", "--url", url)["moments"][2]["checkpoint_id"]
+
+
+def test_fork(url: str) -> None:
+    assert keel("fork", "t", "2", "other", "--url", url).stdout.startswith("forked t at moment 2 to thread other\n")
+    assert len(keel_json("timeline", "other", "--url", url)["moments"]) == 3
+    branch = keel_json("fork", "t", "2", "--url", url)
+    assert branch["thread_id"] == "t"
+    moments = keel_json("timeline", "t", "--url", url)["moments"]
+    assert [moment["position"] for moment in moments if moment["head"]] == [3]
+    assert moments[-1]["checkpoint_id"] == branch["checkpoint_id"]
+
+
+def test_labels(url: str) -> None:
+    assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: moment 1 is now 'pay \\x1b")
+    assert keel_json("timeline", "t", "--url", url)["moments"][1]["labels"] == [EVIL]
+    assert keel_json("rewind", "t", EVIL, "--url", url)["thread_id"] == "t"
+    keel("unlabel", "t", EVIL, "--url", url)
+    assert [moment["labels"] for moment in keel_json("timeline", "t", "--url", url)["moments"]] == [[]] * 5
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["timeline", "nobody"], "no thread 'nobody'"),
+        (["rewind", "t", "17"], "has 4 moments"),
+        (["rewind", "t", "nothing"], "has no moment 'nothing'"),
+        (["rewind", "t", "--jsn"], "no such option: --jsn"),
+        (["fork", "t", "1", "t"], "already holds"),
+        (["label", "t", "1", "12"], "cannot be a label"),
+        (["unlabel", "t", "gone"], "no label 'gone'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_done(words: list[str], told: str, url: str) -> None:
+    result = keel(*words, "--url", url, status=1)
+    assert told in result.stderr
