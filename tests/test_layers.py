@@ -20,9 +20,11 @@ MAY_IMPORT = {
     "provenance": {"provenance", "core", "errors"},
     "running": {"core", "errors", "provenance"},
     "inspection": {"core", "errors", "holder", "provenance", "running"},
-    "saver": {"core", "errors", "inspection"},
+    "timeline": {"timeline", "core", "errors"},
+    "travel": {"core", "errors", "inspection", "timeline"},
+    "saver": {"core", "errors", "travel"},
     "tools": {"tools", "core", "errors", "holder", "provenance", "saver"},
-    "cli": {"cli", "core", "errors", "saver", "tools", ""},
+    "cli": {"cli", "core", "errors", "saver", "timeline", "tools", ""},
     "testing": {"testing", "core", "errors", "saver", "memory", ""},
     **{backend: {backend, "core", "errors", "saver"} for backend in BACKENDS},
 }

@@ -11,6 +11,7 @@ from time import perf_counter
 from . import (
     append,
     chat,
+    diff,
     floors,
     footprint,
     fork,
@@ -23,6 +24,7 @@ from . import (
     requests,
     roots,
     threads,
+    travel,
     values,
 )
 from .plan import Plan, work_directory
@@ -47,6 +49,8 @@ MEASURES = {
     "roots": roots.measure,
     "ledger": ledger.measure,
     "provenance": provenance.measure,
+    "diff": diff.measure,
+    "travel": travel.measure,
 }
 
 

@@ -15,7 +15,7 @@ def opened(root: Path) -> Any:
 
 PAIR = Pair(
     ours=Backend("keel-files", opened, opened),
-    theirs=sqlite.PAIR.theirs,
+    theirs=sqlite.THEIRS,
     targets=FILES,
     measures=(
         "chat",
@@ -29,5 +29,7 @@ PAIR = Pair(
         "roots",
         "ledger",
         "provenance",
+        "diff",
+        "travel",
     ),
 )

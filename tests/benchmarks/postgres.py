@@ -143,6 +143,8 @@ PAIR = Pair(
         "memory",
         "ledger",
         "provenance",
+        "diff",
+        "travel",
     ),
     serve=serve,
 )

@@ -28,9 +28,22 @@ def _keel(directory: Path) -> Any:
     return import_module("langgraph_keel").SqliteSaver.from_conn_string(_database(directory))
 
 
+THEIRS = Backend("langgraph-sqlite", _langgraph, _langgraph_async)
 PAIR = Pair(
     ours=Backend("keel-sqlite", _keel, _keel),
-    theirs=Backend("langgraph-sqlite", _langgraph, _langgraph_async),
+    theirs=THEIRS,
     targets=SQLITE,
-    measures=("chat", "latency", "dict", "channels", "fork", "threads", "memory", "ledger", "provenance"),
+    measures=(
+        "chat",
+        "latency",
+        "dict",
+        "channels",
+        "fork",
+        "threads",
+        "memory",
+        "ledger",
+        "provenance",
+        "diff",
+        "travel",
+    ),
 )

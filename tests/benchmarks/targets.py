@@ -3,6 +3,7 @@
 from .report import Target
 
 PROVENANCE = Target(1.05, "≤ 1.05")
+DIFF = Target(1 / 5, "≤ 1/5")
 SMALL, NO_SLOWER, LESS = Target(2000, "≤ 2 KB", "figure"), Target(1, "no slower"), Target(1, "less")
 
 SQLITE = {
@@ -23,6 +24,7 @@ SQLITE = {
     "memory": Target(64_000, "no more", "figure"),
     "ledger: hit": Target(1, "< 1 ms", "figure"),
     "provenance": PROVENANCE,
+    "diff": DIFF,
 }
 
 POSTGRES = {
@@ -36,6 +38,7 @@ POSTGRES = {
     "threads": Target(2, "≥ 2", at_least=True),
     "prune": Target(1 / 5, "≤ 1/5"),
     "provenance": PROVENANCE,
+    "diff": DIFF,
 }
 
 REDIS = {
@@ -43,6 +46,7 @@ REDIS = {
     "request": Target(2, "≤ 2"),
     "footprint": Target(2, "≤ 2"),
     "provenance": PROVENANCE,
+    "diff": DIFF,
 }
 
 FILES = {
@@ -51,4 +55,5 @@ FILES = {
     "roots: one": Target(1.5, "≤ 1.5"),
     "roots: all": Target(12, "≤ 12"),
     "provenance": PROVENANCE,
+    "diff": DIFF,
 }

@@ -1,0 +1,64 @@
+"""Measure 17, `diff`: what changed between two moments of N messages that differ in three places.
+
+One message was edited, one removed and one added, by one step. Beside it stands what it takes to have both states at
+all with LangGraph's saver: `get_tuple` twice. Where LangGraph has no saver that could stand beside, its SqliteSaver
+does. The savers are warm, as in a running server, and take turns; medians.
+"""
+
+from contextlib import ExitStack
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from . import sqlite
+from .backend import Backend, Saver
+from .graphs import history, message
+from .plan import Plan
+from .report import Row
+from .steps import Sequence
+from .timing import interleaved, timed
+
+Moments = tuple[RunnableConfig, RunnableConfig]
+
+
+def edited(messages: list[BaseMessage]) -> list[BaseMessage]:
+    """One removed, one edited, one added."""
+    third = len(messages) // 3
+    other = messages[2 * third].model_copy(update={"content": "No. " + str(messages[2 * third].content)})
+    return [*messages[:third], *messages[third + 1 : 2 * third], other, *messages[2 * third + 1 :], message(10_000)]
+
+
+def moments(saver: Saver, count: int, turns: int = 20) -> Moments:
+    """Put a thread there that has grown by a message a step in the end; its two moments."""
+    sequence = Sequence(saver, "diff")
+    messages = history(count)
+    for number in range(count - turns, count + 1):
+        sequence.put({"messages": messages[:number], "summary": "a text that stays " * 20, "turns": number // 2})
+    before = sequence.config
+    sequence.put({"messages": edited(messages)})
+    return before, sequence.config
+
+
+def opened(stack: ExitStack, backend: Backend, plan: Plan) -> tuple[Any, Moments]:
+    saver = stack.enter_context(backend.open(plan.directory(f"diff-{backend.name}")))
+    return saver, moments(saver, plan.messages)
+
+
+def measure(plan: Plan) -> list[Row]:
+    with ExitStack() as stack:
+        ours, (before, after) = opened(stack, plan.pair.ours, plan)
+        theirs, others = opened(stack, plan.pair.theirs or sqlite.THEIRS, plan)
+        assert [edit.kind for edit in ours.diff(before, after).edits] == ["removed", "changed", "added"]
+        subjects = {
+            "ours": lambda: timed(ours.diff, before, after)[0],
+            "theirs": lambda: timed(lambda: [theirs.get_tuple(config) for config in others])[0],
+            "our states": lambda: timed(lambda: [ours.get_tuple(config) for config in (before, after)])[0],
+        }
+        took = interleaved(plan.rounds(51), subjects)
+    label = f"diff of two moments of {plan.messages} messages; beside loading both"
+    beside = "" if plan.pair.theirs else " from SQLite"
+    return [
+        Row("diff", label + beside, took["theirs"], took["ours"], "ms", plan.target("diff")),
+        Row("diff", "  loading both", took["theirs"], took["our states"], "ms"),
+    ]
