@@ -8,6 +8,9 @@
     ├── CheckpointConflict (RuntimeError)  another run moved the thread on: read the head and run again
     ├── ToolOutcomeUnknown (RuntimeError)  a tool was cut off: say what became of it, or that it may run again
     ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
+    ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
+    ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
+    ├── ThreadTaken (RuntimeError)         another run is going on from the thread's question: let it, or try again
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
@@ -166,6 +169,62 @@ class ToolNotReplayed(KeelError, RuntimeError):
     def __reduce__(self) -> tuple[Any, ...]:
         # The default would call the class with the message only; process pools pickle errors. Arguments may not pickle.
         return partial(type(self), is_new=self.is_new), (self.tool, self.thread_id, self.reason)
+
+
+class AlreadyDecided(KeelError, RuntimeError):
+    """A request for approval cannot be decided any more; the decision was not taken.
+
+    Attributes:
+        request_id: The request.
+        status: What it is: `approved`, `rejected`, `edited`, `answered`, `expired`, `superseded` or `consumed`.
+        by: Who has decided it; empty if nobody has.
+    """
+
+    code = "already_decided"
+
+    def __init__(self, request_id: str, status: str, by: str = "") -> None:
+        self.request_id = request_id
+        self.status = status
+        self.by = by
+        whose = f" by {by!r}" if by else ""
+        super().__init__(f"approval {request_id} is {status}{whose} already: this decision was not taken")
+
+    def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str]]:
+        # The default would call the class with the message only; process pools pickle errors.
+        return type(self), (self.request_id, self.status, self.by)
+
+
+class NotAllowed(KeelError, PermissionError):
+    """Somebody else has to decide this request, or it allows no such decision; nothing was decided."""
+
+    code = "not_allowed"
+
+
+class ThreadTaken(KeelError, RuntimeError):
+    """Another run goes on from where this thread waits; this one was refused before any node of it ran.
+
+    Attributes:
+        thread_id: The thread.
+        holder: Who goes on: host, machine, process, and when that began.
+        since: When that run began, ISO time.
+    """
+
+    code = "thread_taken"
+
+    def __init__(self, thread_id: str, holder: str, since: str) -> None:
+        self.thread_id = thread_id
+        self.holder = holder
+        self.since = since
+        host, _, process = holder.partition("/")
+        super().__init__(
+            f"thread {thread_id!r}: a run of process {process.split('/')[1] if '/' in process else '?'} on {host} "
+            f"goes on from here since {since}. This run was refused before anything of it ran: look at the thread when "
+            "that one has ended (a stream that was left half read ends when it is closed)"
+        )
+
+    def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str]]:
+        # The default would call the class with the message only; process pools pickle errors.
+        return type(self), (self.thread_id, self.holder, self.since)
 
 
 class DriftDetected(KeelError, RuntimeError):

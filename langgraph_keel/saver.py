@@ -20,8 +20,9 @@ from langgraph.checkpoint.base import (
 )
 
 from langgraph_keel.core import carried, retention
-from langgraph_keel.core.address import texts_of, thread_id_of
+from langgraph_keel.core.address import address_of, texts_of, thread_id_of
 from langgraph_keel.core.allowlist import allowing
+from langgraph_keel.core.deltas import delta_history
 from langgraph_keel.core.encoding import Unpacker
 from langgraph_keel.core.headers import next_version_of
 from langgraph_keel.core.queries import query_of
@@ -48,6 +49,9 @@ class KeelSaver(Travel):
         on_drift: What happens when a thread goes on with another model, fingerprint, tool or version than it was
             written with: nothing ("ignore"), a `DriftWarning` ("warn"), or `DriftDetected` before the step is stored
             ("raise"). With the last two, the first checkpoint after it says so in its metadata (`keel_drift`).
+        plain_resume: Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes
+            ("allow", as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then
+            never answers the next question.
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
     """
@@ -57,7 +61,8 @@ class KeelSaver(Travel):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return the checkpoint that `config` names, or the latest of its thread and namespace. One round trip.
 
-        The latest is the one that was put last, whatever the clocks say. All objects in the tuple are fresh.
+        The latest is the one that was put last, whatever the clocks say. All objects in the tuple are fresh. A run that
+        goes on from where the thread waits (`Command(resume=...)`, or no input) claims it first: one trip more, or two.
 
         Args:
             config: `configurable.thread_id` (str or int), `checkpoint_ns` (default `""`), `checkpoint_id` (optional).
@@ -67,14 +72,15 @@ class KeelSaver(Travel):
 
         Raises:
             InvalidConfig: The config names no usable thread.
+            ThreadTaken: Another run goes on from where the thread waits.
             RefusedType: A stored value is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._run(self._core.get_tuple(self._codec, config))
+        return self._run(self._begin(config, is_async=False))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
-        return await self._arun(self._core.get_tuple(self._codec, config))
+        return await self._arun(self._begin(config, is_async=True))
 
     def list(
         self,
@@ -133,7 +139,7 @@ class KeelSaver(Travel):
         """
         if not channels:
             return {}
-        return self._run(self._core.delta_history(self._codec, config, channels))
+        return self._run(delta_history(self._core.store, self._codec, address_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -141,7 +147,7 @@ class KeelSaver(Travel):
         """As `get_delta_channel_history`, asynchronously."""
         if not channels:
             return {}
-        return await self._arun(self._core.delta_history(self._codec, config, channels))
+        return await self._arun(delta_history(self._core.store, self._codec, address_of(config), channels))
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -190,19 +196,20 @@ class KeelSaver(Travel):
     ) -> None:
         """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
 
-        The checkpoint may arrive later. Repeating a call is harmless: see `core.writes`.
+        A question to a person takes some more: it becomes a request (`approvals`), and the thread is claimed until the
+        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `core.writes`.
 
         Raises:
             UnstorableValue: A value has no stored form.
             InvalidConfig: The config names no thread or no checkpoint.
         """
-        self._run(self._core.put_writes(self._codec, config, writes, task_id, task_path))
+        self._run(self._write(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self._arun(self._core.put_writes(self._codec, config, writes, task_id, task_path))
+        await self._arun(self._write(config, writes, task_id, task_path))
 
     # -- removing and copying ----------------------------------------------------------------------------------
 

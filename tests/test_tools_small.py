@@ -25,9 +25,9 @@ from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.ledger import HITS, CallRecord, Claim
 from langgraph_keel.core.plan import run as carried_out
 from langgraph_keel.holder import is_dead, this_holder
+from langgraph_keel.runs.keeper import Keeper
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools import ToolCache, ToolPolicy
-from langgraph_keel.tools.keeper import Keeper
 
 pytestmark = pytest.mark.timeout(30)
 

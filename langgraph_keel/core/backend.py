@@ -18,10 +18,12 @@ class Backend:
         checkpoints: The plans of its verbs.
         driver: Carries them out, blocking.
         async_driver: Carries them out without blocking a loop.
+        runs: What claims a thread for the run that goes on from where it waits (`langgraph_keel.runs`).
         caches: What writes some things later than it is asked to: its `close()` does so before the store is closed.
     """
 
     checkpoints: Checkpoints[Any, Any]
     driver: Driver[Any, Any]
     async_driver: AsyncDriver[Any, Any]
+    runs: Any
     caches: WeakSet[Any] = field(default_factory=WeakSet)

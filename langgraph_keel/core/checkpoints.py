@@ -1,7 +1,7 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
-`put`, `put_writes` and `get_tuple` are one round trip each. The two exceptions are stated where they are made: a base
-that another process pruned, and a large state on a thread that this process has forgotten.
+`put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: a base that
+another process pruned, a large state on a thread that this process has forgotten, and questions to a person.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
-    PendingWrite,
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head, text_of
+from langgraph_keel.core.answers import without_stray
+from langgraph_keel.core.approvals import Noticing
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version, rebased
 from langgraph_keel.core.filters import matches
@@ -90,12 +90,18 @@ class Checkpoints(Generic[Q, R]):
     """The saver interface as plans over one store. Holds no state but the memo, and what the recorder has captured."""
 
     def __init__(
-        self, store: Store[Q, R], memo: Memo, on_conflict: str = "raise", recorder: Recorder | None = None
+        self,
+        store: Store[Q, R],
+        memo: Memo,
+        on_conflict: str = "raise",
+        recorder: Recorder | None = None,
+        questions: Noticing | None = None,
     ) -> None:
         self.store = store
         self.memo = memo
         self.on_conflict = on_conflict
         self.recorder = recorder
+        self.questions = questions
 
     # -- put ---------------------------------------------------------------------------------------------------
 
@@ -125,6 +131,8 @@ class Checkpoints(Generic[Q, R]):
         self.memo.set(key, draft.base(_accepted(outcome, entry)))
         if self.recorder:
             self.recorder.stored(address, account)
+        if self.questions:
+            yield from self.questions.stepped(codec, address, parent.checkpoint_id, metadata.get("source"))
         return config_of(address, "head")
 
     def _account(
@@ -179,6 +187,8 @@ class Checkpoints(Generic[Q, R]):
         origin: Origin = "named" if address.checkpoint_id else "head"
         result = yield from self.revive(codec, found, Unpacker(codec), origin, learn)
         self._learn(found, result.checkpoint["channel_values"], codec)
+        if self.questions:
+            self.questions.seen(result)
         return result
 
     def _learn(self, found: Found, values: Mapping[str, Any], codec: Codec) -> None:
@@ -262,25 +272,17 @@ class Checkpoints(Generic[Q, R]):
         if address.checkpoint_id is None:
             raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
         task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
-        captured = self.recorder.of_task(address.thread_id, task_id, run_of(config), writes) if self.recorder else ()
+        kept = yield from without_stray(self.store, codec, address, writes, task_id)
+        if kept is None:
+            return
+        captured = self.recorder.of_task(address.thread_id, task_id, run_of(config), kept) if self.recorder else ()
         calls = [each.record for each in captured]
-        batch = pack_batch(writes, *task, codec, where_is(address), calls)
+        batch = pack_batch(kept, *task, codec, where_is(address), calls)
+        if self.questions:
+            yield from self.questions.written(codec, address, config, writes, task_id)
         yield from self.store.write_batch(address, batch)
         if self.recorder:
             self.recorder.waits.written(captured)
-
-    def delta_history(
-        self, codec: Codec, config: RunnableConfig, channels: Sequence[str]
-    ) -> Plan[Q, R, Mapping[str, DeltaChannelHistory]]:
-        """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
-        ancestors = yield from self.store.read_history(address_of(config), set(channels))
-        histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-        for found in ancestors:
-            remaining = {channel for channel in channels if "seed" not in histories[channel]}
-            writes = pending_writes(found.batches, codec, where_is(found.entry.address))
-            for channel in remaining:
-                _step_back(histories[channel], channel, writes, found, codec)
-        return histories
 
     # -- threads -----------------------------------------------------------------------------------------------
 
@@ -358,25 +360,6 @@ def _accepted(outcome: Outcome, entry: NewEntry) -> Stored:
         )
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
     return outcome
-
-
-def _step_back(
-    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
-) -> None:
-    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
-
-    The seed is the value at the ancestor, before its own writes, which therefore count too.
-    """
-    history["writes"][:0] = [write for write in writes if write[1] == channel]
-    ref = found.entry.refs.get(channel)
-    if ref is None:
-        return
-    if ref.kind is Kind.INLINE:
-        header = unpack_header(found.entry.header, codec, where_is(found.entry.address))
-        history["seed"] = header.inline[channel]
-    else:
-        where = where_is(found.entry.address)
-        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]
 
 
 def _passes(entry: Entry, filter: Mapping[str, Any], codec: Codec) -> bool:

@@ -114,6 +114,11 @@ class Claim:
     record: CallRecord
     expected: str | None = None
 
+    @property
+    def work(self) -> str:
+        """What goes on under it, for the log."""
+        return f"tool {self.record.tool!r} runs"
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:

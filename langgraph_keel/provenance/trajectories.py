@@ -18,10 +18,11 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.address import address_of, thread_id_of
 from langgraph_keel.core.carried import behind, is_first, root_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.deltas import delta_history
 from langgraph_keel.core.headers import Header
 from langgraph_keel.core.memo import Memo
 from langgraph_keel.core.plan import Plan, Q, R
@@ -217,7 +218,8 @@ class Export(Generic[Q, R]):
         channel = self._wanted.channel
         value = head.checkpoint["channel_values"].get(channel)
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
-            return _replayed((yield from self._core.delta_history(codec, head.config, [channel]))[channel])
+            at = address_of(head.config)
+            return _replayed((yield from delta_history(self._core.store, codec, at, [channel]))[channel])
         return value.value if isinstance(value, _DeltaSnapshot) else value
 
 

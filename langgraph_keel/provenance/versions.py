@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.core.address import config_of
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.deltas import delta_history
 from langgraph_keel.core.encoding import Unpacker
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Address, Found, Kind, Ref, Run
@@ -78,8 +78,7 @@ class Versions:
         values: dict[str, Any] = dict(revived.checkpoint["channel_values"])
         counted = revived.metadata.get("counters_since_delta_snapshot") or {}
         if channels := [name for name in counted if values.get(name) is None]:
-            config = config_of(found.entry.address, "named")
-            histories = yield from self._core.delta_history(self._codec, config, channels)
+            histories = yield from delta_history(self._core.store, self._codec, found.entry.address, channels)
             for name, history in histories.items():
                 values[name] = {**history, "writes": [value for _, _, value in history["writes"]]}
         return values

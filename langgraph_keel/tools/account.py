@@ -15,11 +15,11 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.ledger import HITS, TOOLS
+from langgraph_keel.core.ledger import HITS, TOOLS, Claim
 from langgraph_keel.core.plan import Plan, run
+from langgraph_keel.runs.keeper import Keeper
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.tools.calls import Call
-from langgraph_keel.tools.keeper import Keeper
 
 _EVERY = 5.0
 """Seconds between two writings of what was counted."""
@@ -59,7 +59,7 @@ class Account:
         keeper: Writes them.
     """
 
-    def __init__(self, saver: KeelSaver, keeper: Keeper) -> None:
+    def __init__(self, saver: KeelSaver, keeper: Keeper[Claim]) -> None:
         self._saver = saver
         self._keeper = keeper
         self.forget()

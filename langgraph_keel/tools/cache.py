@@ -24,13 +24,13 @@ from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.holder import is_dead, this_holder
 from langgraph_keel.provenance.held import holding
+from langgraph_keel.runs.keeper import Keeper
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.tools import turns
 from langgraph_keel.tools.account import Account, CacheStats
 from langgraph_keel.tools.calls import Call, place_of, shelf_of
 from langgraph_keel.tools.checks import check_cache, check_names, warn_of_misspelt
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
-from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.kept import KeptTool, with_argument
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.policy import ToolPolicy

@@ -38,10 +38,10 @@ from langgraph_keel.core.ledger import (
 )
 from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, run
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
+from langgraph_keel.runs.keeper import Keeper
 from langgraph_keel.tools.account import Account
 from langgraph_keel.tools.calls import Answers, Call
 from langgraph_keel.tools.doubts import asked_person, outcome_unknown, said
-from langgraph_keel.tools.keeper import Keeper
 from langgraph_keel.tools.keys import own_key
 from langgraph_keel.tools.results import can_be_replayed, is_error, reference_of, replayed, shortened
 from langgraph_keel.tools.turns import Running
@@ -115,7 +115,7 @@ class Flow:
         self,
         ledger: Ledger[Any, Any],
         codec: Codec,
-        keeper: Keeper,
+        keeper: Keeper[Claim],
         account: Account,
         running: Running,
         clock: Callable[[], int],

@@ -1,4 +1,4 @@
-"""One thread per cache: it keeps claims alive while tools run, and does what a cancelled call could not wait for."""
+"""One thread per cache or saver: it keeps claims alive, and does what a cancelled call or a loop could not wait for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from threading import Condition, Thread
 from time import monotonic
+from typing import Generic, Protocol, TypeVar
 
-from langgraph_keel.core.ledger import Claim
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
@@ -17,35 +17,52 @@ _IDLE = 10.0
 """Seconds without anything to do after which a keeper's thread ends."""
 
 
-class Keeper:
+class Claimed(Protocol):
+    """What is ours for as long as it is renewed."""
+
+    @property
+    def token(self) -> str:
+        """Tells it from all others."""
+
+    @property
+    def work(self) -> str:
+        """What goes on under it, for the log."""
+
+
+C = TypeVar("C", bound=Claimed)
+
+
+class Keeper(Generic[C]):
     """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it was not for a while.
 
     Args:
         period: Seconds between two renewals of a claim.
         renew: Renews one; `False` if it is no longer ours.
+        what: Where claims and jobs are written, for the log.
     """
 
-    def __init__(self, period: float, renew: Callable[[Claim], bool]) -> None:
+    def __init__(self, period: float, renew: Callable[[C], bool], what: str = "the ledger of tool calls") -> None:
         self._period = period
         self._renew = renew
+        self._what = what
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, in a process that was forked: the thread and the claims are the other one's."""
         self._changed = Condition()
-        self._held: dict[str, tuple[float, Claim]] = {}
+        self._held: dict[str, tuple[float, C]] = {}
         self._jobs: list[Job] = []
         self._is_busy = False
         self._thread: Thread | None = None
 
-    def hold(self, claim: Claim) -> None:
+    def hold(self, claim: C) -> None:
         """Renew a claim from now on."""
         with self._changed:
             self._start()
             self._held[claim.token] = monotonic() + self._period, claim
             self._changed.notify_all()
 
-    def drop(self, claim: Claim) -> None:
+    def drop(self, claim: C) -> None:
         """Renew a claim no longer."""
         with self._changed:
             self._held.pop(claim.token, None)
@@ -75,7 +92,7 @@ class Keeper:
             for claim in claims:
                 self._attempt(partial(self._renewed, claim))
 
-    def _next(self) -> tuple[list[Job], list[Claim]] | None:
+    def _next(self) -> tuple[list[Job], list[C]] | None:
         """Wait for jobs and for claims that are due; return `None` when there was nothing for long."""
         with self._changed:
             self._is_busy = False
@@ -92,20 +109,20 @@ class Keeper:
                 self._held[claim.token] = monotonic() + self._period, claim
             return jobs, claims
 
-    def _due(self) -> list[Claim]:
+    def _due(self) -> list[C]:
         now = monotonic()
         return [claim for at, claim in self._held.values() if at <= now]
 
-    def _renewed(self, claim: Claim) -> None:
+    def _renewed(self, claim: C) -> None:
         if not self._renew(claim) and claim.token in self._held:
             self.drop(claim)
-            _log.warning("tool %r runs, but its claim was taken over by somebody else", claim.record.tool)
+            _log.warning("%s, but its claim was taken over by somebody else", claim.work)
 
     def _attempt(self, job: Job) -> None:
         try:
             job()
         except StoreClosed as error:
-            _log.debug("the ledger of tool calls was not written: %s", error)  # as the program wanted it
+            _log.debug("%s was not written: %s", self._what, error)  # as the program wanted it
         except Exception as error:
-            # The lease will run out, and the call's outcome be unknown: safe, and for others to see.
-            _log.warning("the ledger of tool calls could not be written: %s", error)
+            # The lease will run out, and the outcome of a call be unknown: safe, and for others to see.
+            _log.warning("%s could not be written: %s", self._what, error)

@@ -1,0 +1,263 @@
+"""The claim of a thread by the run that goes on from its question: who gets it, how long it stands, what it costs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langgraph.types import interrupt
+from places import Place
+from process_children import exit_code, forked
+from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, claim_of, graph_of
+from savers import SAVERS, needing
+from test_processes_race import context, received
+
+from langgraph_keel import KeelSaver
+from langgraph_keel.core.plan import run
+from langgraph_keel.errors import ThreadTaken
+from langgraph_keel.holder import this_holder
+from langgraph_keel.runs import claims
+from langgraph_keel.runs.begun import Runs
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+def plant(saver: KeelSaver, holder: str, until: int) -> None:
+    """Let another process have claimed the thread."""
+    claim = claims.Claim("t", "f" * 32, holder, "another run", "2026-01-01T00:00:00+00:00", until)
+    run(claims.take(saver._backend.checkpoints.store, saver._codec, claim, lambda _: False), saver._backend.driver)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# -- who has it --------------------------------------------------------------------------------------------------------
+
+
+def test_a_holder_on_another_machine_has_it_until_its_lease_ends(saver: KeelSaver) -> None:
+    graph = asked(saver, book)
+    plant(saver, "elsewhere/boot.1/17/4711", until=now() + 20_000)
+    with pytest.raises(ThreadTaken, match="process 17 on elsewhere") as caught:
+        graph.invoke(ANSWER, CONFIG)
+    assert (caught.value.thread_id, caught.value.since) == ("t", "2026-01-01T00:00:00+00:00")
+    saver._backend.runs.clock = lambda: now() + 20_001
+    assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
+
+
+def test_a_process_of_this_machine_has_it_while_it_lives(place: Place) -> None:
+    """Not by its number alone, which the next process may get."""
+    with place.open() as saver:
+        graph = asked(saver, book)
+        plant(saver, this_holder(), until=now() + 20_000)
+        with pytest.raises(ThreadTaken):
+            graph.invoke(ANSWER, CONFIG)
+    with place.open() as saver:
+        saver.delete_thread("t")
+        graph = asked(saver, book)
+        plant(saver, this_holder() + "1", until=now() + 20_000)
+        assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
+
+
+def pay(state: State) -> State:
+    return {"answer": interrupt("pay?")}
+
+
+def pay_for_ever(place: Place, pipe: int) -> None:
+    def pay(state: State) -> State:
+        interrupt("pay?")
+        os.write(pipe, b"in")
+        time.sleep(60)
+        return {}
+
+    graph_of(place.open(), pay).invoke(ANSWER, CONFIG)
+
+
+def test_a_killed_process_has_it_no_longer(place: Place) -> None:
+    with place.open() as saver:
+        held = Held()
+        graph = asked(saver, held.pay)
+    reading, writing = os.pipe()
+    child = forked(pay_for_ever, place, writing)
+    assert os.read(reading, 2) == b"in"
+    with place.open() as saver:
+        graph = graph_of(saver, held.pay)
+        with pytest.raises(ThreadTaken, match=f"process {child} on"):
+            graph.invoke(ANSWER, CONFIG)
+        os.kill(child, signal.SIGKILL)
+        assert exit_code(child) == -signal.SIGKILL
+        held.may_go_on.set()
+        since = time.monotonic()
+        assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
+        assert time.monotonic() - since < 10
+        assert claim_of(saver) is None
+    os.close(reading)
+    os.close(writing)
+
+
+def is_refused(place: Place) -> None:
+    with place.open() as saver, pytest.raises(ThreadTaken):
+        graph_of(saver, book).invoke(ANSWER, CONFIG)
+
+
+def test_a_forked_child_does_not_have_what_its_parent_has(place: Place) -> None:
+    with place.open() as saver:
+        held = Held()
+        graph = asked(saver, held.pay)
+        thread = held.resumed(graph)
+        assert exit_code(forked(is_refused, place)) == 0
+        held.may_go_on.set()
+        thread.join()
+        assert graph.get_state(CONFIG).values == {"answer": "yes"}
+
+
+def test_two_savers_on_one_store(place: Place) -> None:
+    with place.open() as one, place.open() as two:
+        held = Held()
+        thread = held.resumed(asked(one, held.pay))
+        other = graph_of(two, held.pay)
+        with pytest.raises(ThreadTaken):
+            other.invoke(ANSWER, CONFIG)
+        held.may_go_on.set()
+        thread.join()
+        assert other.invoke(None, CONFIG) == {"answer": "yes"}
+    assert held.ran == ["yes"]
+
+
+def test_other_threads_of_the_store_are_free(saver: KeelSaver) -> None:
+    held, other = Held(), {"configurable": {"thread_id": "other"}}
+    thread = held.resumed(asked(saver, held.pay))
+    assert asked(saver, book, config=other).invoke(ANSWER, other) == {"answer": "yes"}
+    held.may_go_on.set()
+    thread.join()
+
+
+def test_a_run_id_of_the_programs_own_may_come_twice(saver: KeelSaver) -> None:
+    """The end of a run is told by its id: that of the refused one must not give back what the other has."""
+    held, config = Held(), CONFIG | {"run_id": UUID(int=7)}
+    graph = asked(saver, held.pay)
+    thread = held.resumed(graph, config)
+    for _ in range(3):
+        with pytest.raises(ThreadTaken):
+            graph.invoke(ANSWER, config)
+    held.may_go_on.set()
+    thread.join()
+    assert held.ran == ["yes"]
+    assert graph.invoke(None, config) == {"answer": "yes"}
+
+
+# -- how long it stands ------------------------------------------------------------------------------------------------
+
+
+def with_lease(saver: KeelSaver, milliseconds: int) -> KeelSaver:
+    saver._backend = replace(saver._backend, runs=Runs(lease=milliseconds))
+    return saver
+
+
+def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
+    held = Held()
+    thread = held.resumed(asked(with_lease(saver, 600), held.pay))
+    first, began = claim_of(saver), time.monotonic()
+    while time.monotonic() - began < 1.5:
+        time.sleep(0.05)
+        claim = claim_of(saver)
+        assert claim
+        assert claim.until > now()
+    assert first
+    assert claim
+    assert claim.until > first.until + 600
+    assert claim.token == first.token
+    held.may_go_on.set()
+    thread.join()
+    assert claim_of(saver) is None
+
+
+def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: pytest.LogCaptureFixture) -> None:
+    held = Held()
+    thread = held.resumed(asked(with_lease(saver, 300), held.pay))
+    mine = claim_of(saver)
+    assert mine
+    store, codec = saver._backend.checkpoints.store, saver._codec
+    other = claims.Claim("t", "e" * 32, "elsewhere/boot.1/17/4711", "another", "", now() + 30_000)
+    run(claims.take(store, codec, other, lambda _: True), saver._backend.driver)
+    with caplog.at_level(logging.WARNING):
+        began = time.monotonic()
+        while "taken over by somebody else" not in caplog.text and time.monotonic() - began < 10:
+            time.sleep(0.02)
+    assert f"run {mine.run_id} goes on from where thread 't' waited, but its claim was taken over" in caplog.text
+    held.may_go_on.set()
+    thread.join()
+    left = claim_of(saver)
+    assert left
+    assert left.token == other.token
+
+
+# -- processes that race -----------------------------------------------------------------------------------------------
+
+ROUNDS = 20
+
+
+def thread_of(number: int) -> Any:
+    return {"configurable": {"thread_id": f"round {number}"}}
+
+
+def rival(place: Place, who: int, gate: Any, told: Any) -> None:
+    """Answer each thread's question at the same moment as the others; say whether the node ran here."""
+    ran: list[int] = []
+
+    def pay(state: State) -> State:
+        ran.append(interrupt("pay?"))
+        time.sleep(0.02)
+        return {"answer": f"{who}"}
+
+    with place.open() as saver:
+        graph = graph_of(saver, pay)
+        for number in range(ROUNDS):
+            ran.clear()
+            gate.wait(60)
+            try:
+                graph.invoke(ANSWER, thread_of(number))
+            except ThreadTaken:
+                told.put((number, who, len(ran), "refused"))
+            else:
+                told.put((number, who, len(ran), "done"))
+
+
+def raced(place: Place) -> list[tuple[int, int, int, str]]:
+    mp = context()
+    gate, told = mp.Barrier(2), mp.Queue()
+    rivals = [mp.Process(target=rival, args=(place, who, gate, told), daemon=True) for who in range(2)]
+    for each in rivals:
+        each.start()
+    answers: Any = list(received(told, 2 * ROUNDS))
+    for each in rivals:
+        each.join(60)
+    assert [each.exitcode for each in rivals] == [0, 0]
+    told.close()
+    return list(answers)
+
+
+def test_of_two_processes_one_goes_on(place: Place) -> None:
+    with place.open() as saver:
+        for number in range(ROUNDS):
+            asked(saver, pay, config=thread_of(number))
+        answers = raced(place)
+        for number in range(ROUNDS):
+            (who,) = [who for at, who, times, _ in answers if at == number and times]
+            state = graph_of(saver, pay).get_state(thread_of(number))
+            assert (state.values, state.next) == ({"answer": f"{who}"}, ())
+    assert {times for _, _, times, how in answers if how == "refused"} == {0}

@@ -1,0 +1,280 @@
+"""Which runs claim their thread: once each, whatever is nested in them; and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from places import Place
+from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of
+from savers import SAVERS, needing
+
+from langgraph_keel import FileSaver, KeelSaver, MemorySaver
+from langgraph_keel.core.cells import Shelf
+from langgraph_keel.core.plan import Plan, run
+from langgraph_keel.errors import ReadOnlyStore, StoreError, ThreadTaken
+from langgraph_keel.runs import begun, claims
+from langgraph_keel.testing.faults import Counter, with_tap
+
+each_face = pytest.mark.parametrize("face", FACES)
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+@pytest.fixture
+def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that were claimed, in order, but for those of which a run has asked something."""
+    hold = begun.Runs.hold
+
+    def not_noting(self: begun.Runs, config: Any, backend: Any, codec: Any) -> Plan[Any, Any, None]:
+        before = len(all_claimed)
+        yield from hold(self, config, backend, codec)
+        del all_claimed[before:]
+
+    monkeypatch.setattr(begun.Runs, "hold", not_noting)
+    return all_claimed
+
+
+@pytest.fixture
+def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads that were claimed, in order."""
+    threads: list[str] = []
+    take = claims.take
+
+    def noting(store: Any, codec: Any, claim: Any, is_over: Any) -> Plan[Any, Any, None]:
+        threads.append(claim.thread_id)
+        return take(store, codec, claim, is_over)
+
+    monkeypatch.setattr(begun, "take", noting)
+    return threads
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+class Trips:
+    """A graph of one node that notes the round trips until it runs: reads only, with `durability="exit"`."""
+
+    def __init__(self, saver: KeelSaver) -> None:
+        self.counter, self.before, self.runs = Counter(), list[int](), saver._backend.runs
+        graph = StateGraph(State)
+        graph.add_node("pay", self.pay)
+        graph.add_edge(START, "pay")
+        self.graph = graph.compile(checkpointer=with_tap(saver, self.counter))
+
+    def pay(self, state: State) -> State:
+        self.before.append(self.counter.taken())
+        return {"answer": interrupt("pay?")}
+
+    async def run(self, face: str, given: Any, config: Any = CONFIG) -> int:
+        await asyncio.to_thread(self.runs.close)  # what the run before has to give back
+        self.counter.taken()
+        self.before.clear()
+        if face == "ainvoke":
+            await self.graph.ainvoke(given, config, durability="exit")
+        else:
+            await asyncio.to_thread(self.graph.invoke, given, config, durability="exit")
+        return self.before[-1]
+
+
+@pytest.mark.parametrize("face", ["invoke", "ainvoke"])
+async def test_a_claim_is_one_trip_more(saver: KeelSaver, face: str) -> None:
+    trips = Trips(saver)
+    assert await trips.run(face, {}) == 1
+    assert await trips.run(face, {"second": "new input"}) == 1
+    assert await trips.run(face, None) == 2
+    by_id = await asyncio.to_thread(answer_to, trips.graph, "yes", True)
+    assert await trips.run(face, by_id) == 2
+
+
+@pytest.mark.parametrize("face", ["invoke", "ainvoke"])
+async def test_a_fork_does_not_claim(saver: KeelSaver, claimed: list[str], face: str) -> None:
+    trips = Trips(saver)
+    await trips.run(face, {})
+    old = (await asyncio.to_thread(trips.graph.get_state, CONFIG)).config
+    assert await trips.run(face, None, old) == 2  # LangGraph reads twice
+    assert claimed == []
+    await trips.run(face, ANSWER, (await asyncio.to_thread(trips.graph.get_state, CONFIG)).config)
+    assert claimed == ["t"]
+
+
+def test_a_run_with_new_input_claims_when_it_asks(saver: KeelSaver, all_claimed: list[str]) -> None:
+    seen: list[list[str]] = []
+
+    def wait(state: State) -> State:
+        seen.append(list(all_claimed))
+        return {}
+
+    graph = StateGraph(State)
+    graph.add_node("wait", wait)
+    graph.add_node("pay", book)
+    graph.add_edge(START, "wait")
+    graph.add_edge("wait", "pay")
+    graph.compile(checkpointer=saver).invoke({}, CONFIG)
+    assert (seen, all_claimed) == ([[]], ["t"])
+
+
+def test_a_saver_that_lets_runs_fork_claims_for_answers_only(claimed: list[str]) -> None:
+    graph = graph_of(MemorySaver(on_conflict="fork"), book)
+    graph.invoke({}, CONFIG)
+    graph.invoke(None, CONFIG)
+    graph.invoke(ANSWER, CONFIG)
+    assert claimed == ["t"]
+
+
+async def by_batch(graph: Any) -> None:
+    graph.batch([ANSWER], [CONFIG])
+
+
+async def by_abatch(graph: Any) -> None:
+    await graph.abatch([ANSWER], [CONFIG])
+
+
+async def by_events(graph: Any) -> None:
+    [_ async for _ in graph.astream_events(ANSWER, CONFIG, version="v2")]
+
+
+async def without_callbacks(graph: Any) -> None:
+    graph.invoke(ANSWER, {**CONFIG, "callbacks": []})
+
+
+@pytest.mark.parametrize("way", [by_batch, by_abatch, by_events, without_callbacks])
+async def test_other_ways_to_run_a_graph_claim_too(claimed: list[str], way: Callable[[Any], Awaitable[None]]) -> None:
+    graph = graph_of(MemorySaver(), book)
+    graph.invoke({}, CONFIG)
+    await way(graph)
+    assert claimed == ["t"]
+    assert graph.get_state(CONFIG).values == {"answer": "yes"}
+
+
+def test_reading_a_thread_claims_nothing(saver: KeelSaver, claimed: list[str]) -> None:
+    """Not even after a run in the same context that another saver was asked about, or none."""
+    graph, counter = graph_of(saver, book), Counter()
+    graph.invoke({}, CONFIG)
+    theirs = graph_of(InMemorySaver(), book)
+    theirs.invoke({}, CONFIG)
+    theirs.invoke(ANSWER, CONFIG)
+    RunnableLambda(lambda given: given).invoke(None)
+    tapped = with_tap(saver, counter)
+    reading = graph_of(tapped, book)
+    assert reading.get_state(CONFIG).interrupts
+    assert tapped.get_tuple(CONFIG)
+    assert counter.taken() == 2
+    reading.update_state(CONFIG, {"second": "x"})
+    assert claimed == []
+
+
+# -- what is nested in a run -------------------------------------------------------------------------------------------
+
+
+@each_face
+async def test_a_subgraph_claims_nothing(saver: KeelSaver, claimed: list[str], face: str) -> None:
+    inner = StateGraph(State)
+    inner.add_node("book", book)
+    inner.add_edge(START, "book")
+
+    def outer(state: State) -> State:
+        return {"answer": inner.compile().invoke(state)["answer"]}
+
+    def remembering(state: State) -> State:
+        return {"second": inner.compile(checkpointer=True).invoke(state)["answer"]}
+
+    graph = graph_of(saver, outer, remembering)
+    await asyncio.to_thread(graph.invoke, {}, CONFIG)
+    for _ in range(2):
+        await go_on(face, graph, ANSWER)
+    assert claimed == ["t", "t"]
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes", "second": "yes"}
+
+
+@each_face
+async def test_a_graph_in_a_sequence_claims_once(saver: KeelSaver, claimed: list[str], face: str) -> None:
+    graph = graph_of(saver, book)
+    await asyncio.to_thread(graph.invoke, {}, CONFIG)
+    await go_on(face, RunnableLambda(lambda given: given) | graph | RunnableLambda(lambda given: given), ANSWER)
+    assert claimed == ["t"]
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
+
+
+@pytest.mark.parametrize("face", ["invoke", "ainvoke"])
+async def test_the_functional_api(saver: KeelSaver, claimed: list[str], face: str) -> None:
+    @task
+    def ask(what: str) -> str:
+        answer: str = interrupt(what)
+        return answer
+
+    @entrypoint(checkpointer=saver)
+    def flow(given: str) -> list[str]:
+        return [ask("one?").result(), ask("two?").result()]
+
+    await asyncio.to_thread(flow.invoke, "go", CONFIG)
+    for _ in range(2):
+        await go_on(face, flow, ANSWER)
+    assert claimed == ["t", "t"]
+    assert flow.get_state(CONFIG).values == ["yes", "yes"]
+
+
+def test_a_node_may_answer_another_thread_but_not_its_own(saver: KeelSaver, claimed: list[str]) -> None:
+    """Which is refused, and waits for nothing."""
+    other: Any = {"configurable": {"thread_id": "other"}}
+    graph = graph_of(saver, book)
+    graph.invoke({}, other)
+
+    def answering(state: State) -> State:
+        answer: str = interrupt("answer the other?")
+        with pytest.raises(ThreadTaken):
+            outer.invoke(ANSWER, CONFIG)
+        return {"answer": graph.invoke(ANSWER, other)["answer"] + answer}
+
+    outer = graph_of(saver, answering)
+    outer.invoke({}, CONFIG)
+    assert outer.invoke(ANSWER, CONFIG) == {"answer": "yesyes"}
+    assert claimed == ["t", "t", "other"]
+
+
+# -- where nothing can be written --------------------------------------------------------------------------------------
+
+
+def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
+    with place.open() as saver:
+        graph_of(saver, book).invoke({}, CONFIG)
+    with place.open(read_only=True) as saver:
+        graph = graph_of(saver, book)
+        assert graph.get_state(CONFIG).interrupts
+        with pytest.raises(ReadOnlyStore):
+            graph.invoke(ANSWER, CONFIG)
+        assert begun._live == {}
+
+
+def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
+    with FileSaver(tmp_path) as saver:
+        graph = graph_of(saver, book)
+        graph.invoke({}, CONFIG)
+    with pytest.raises(StoreError, match="closed"):
+        graph.invoke(ANSWER, CONFIG)
+    assert begun._live == {}
+
+
+async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: list[str]) -> None:
+    async with place.open() as saver:
+        graph = graph_of(saver, book)
+        await graph.ainvoke({}, CONFIG)
+        await graph.ainvoke(ANSWER, CONFIG)
+    assert claimed == ["t"]
+    with place.open() as saver:
+        backend = saver._backend
+        assert run(backend.checkpoints.store.list_cells(Shelf("t", "resume"), "", None, 9), backend.driver) == []

@@ -1,0 +1,163 @@
+"""A run that is over is in nobody's way: it has given back the thread that it claimed, however it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from langgraph.types import interrupt
+from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, asked, book, claim_of, go_on, graph_of, wire
+from savers import SAVERS, needing
+
+from langgraph_keel import KeelSaver
+from langgraph_keel.core.plan import run
+from langgraph_keel.errors import ThreadTaken
+from langgraph_keel.holder import this_holder
+from langgraph_keel.runs import claims
+from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
+
+each_face = pytest.mark.parametrize("face", FACES)
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+class Unlucky(Exception):
+    pass
+
+
+def failing_at_first() -> Callable[[State], State]:
+    answers: list[str] = []
+
+    def pay(state: State) -> State:
+        answers.append(interrupt("pay?"))
+        if len(answers) == 1:
+            raise Unlucky
+        return {"answer": answers[-1]}
+
+    return pay
+
+
+@each_face
+async def test_after_its_end(saver: KeelSaver, face: str) -> None:
+    graph = await asyncio.to_thread(asked, saver, book, wire)
+    for _ in range(2):
+        await go_on(face, graph, ANSWER)
+        assert await asyncio.to_thread(claim_of, saver) is None
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes", "second": "yes"}
+
+
+@each_face
+async def test_after_a_failure(saver: KeelSaver, face: str) -> None:
+    """Also while somebody keeps the error, and with it the frames of the run."""
+    graph = await asyncio.to_thread(asked, saver, failing_at_first())
+    with pytest.raises(Unlucky) as caught:
+        await go_on(face, graph, ANSWER)
+    assert await asyncio.to_thread(claim_of, saver) is None
+    await go_on(face, graph, None)
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
+    assert caught.value.__traceback__
+
+
+async def test_after_a_cancellation(saver: KeelSaver) -> None:
+    entered, answers = asyncio.Event(), list[str]()
+
+    async def pay(state: State) -> State:
+        answers.append(interrupt("pay?"))
+        entered.set()
+        await asyncio.sleep(30 if len(answers) == 1 else 0)
+        return {"answer": answers[-1]}
+
+    graph = graph_of(saver, pay)
+    await graph.ainvoke({}, CONFIG)
+    task = asyncio.create_task(graph.ainvoke(ANSWER, CONFIG))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await graph.ainvoke(None, CONFIG)) == {"answer": "yes"}
+    assert await asyncio.to_thread(claim_of, saver) is None
+
+
+@pytest.mark.parametrize("is_collected", [False, True], ids=["closed", "collected"])
+def test_after_a_stream_that_was_given_up(saver: KeelSaver, is_collected: bool) -> None:
+    graph = asked(saver, book, wire)
+    stream = graph.stream(ANSWER, CONFIG)
+    next(stream)
+    with pytest.raises(ThreadTaken):
+        graph.invoke(None, CONFIG)
+    if not is_collected:
+        stream.close()
+    del stream
+    gc.collect()
+    assert graph.invoke(None, CONFIG)["__interrupt__"]
+    assert claim_of(saver) is None
+
+
+async def test_after_an_async_stream_that_was_given_up(saver: KeelSaver) -> None:
+    graph = await asyncio.to_thread(asked, saver, book, wire)
+    stream = graph.astream(ANSWER, CONFIG)
+    await anext(stream)
+    with pytest.raises(ThreadTaken):
+        await graph.ainvoke(None, CONFIG)
+    await stream.aclose()
+    assert (await graph.ainvoke(None, CONFIG))["__interrupt__"]
+    assert await asyncio.to_thread(claim_of, saver) is None
+
+
+def test_a_stream_that_is_never_read_claims_nothing(saver: KeelSaver) -> None:
+    graph = asked(saver, book)
+    stream = graph.stream(ANSWER, CONFIG)
+    assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
+    stream.close()
+
+
+@each_face
+@pytest.mark.parametrize("lost_reply", [False, True], ids=["not sent", "reply lost"])
+async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply: bool) -> None:
+    """It may stand, or still be on its way."""
+    await asyncio.to_thread(asked, saver, book)
+    with pytest.raises(Injected):
+        await go_on(face, graph_of(with_tap(saver, Fault(0, lost_reply=lost_reply)), book), ANSWER)
+    left = await asyncio.to_thread(claim_of, saver)
+    assert left is None or left.until == 0
+    graph = graph_of(saver, book)
+    await go_on(face, graph, ANSWER)
+    assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
+
+
+def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver) -> None:
+    store, codec, driver = saver._backend.checkpoints.store, saver._codec, saver._backend.driver
+    late = claims.Claim("t", "a" * 32, this_holder(), "late", "", 1)
+    request = next(claims.take(store, codec, late, lambda _: False))
+    run(claims.release(store, codec, late, "b" * 32), driver)
+    driver.send(request)
+    left = claim_of(saver)
+    assert left
+    assert (left.token, left.until) == ("b" * 32, 0)
+    assert asked(saver, book).invoke(ANSWER, CONFIG) == {"answer": "yes"}
+    assert claim_of(saver) is None
+
+
+def test_a_release_that_fails_is_logged(caplog: pytest.LogCaptureFixture, saver: KeelSaver) -> None:
+    """It is the last thing that a run does."""
+    counter, fault, other = Counter(), Fault(), {"configurable": {"thread_id": "other"}}
+    counted = asked(with_tap(saver, counter), book, config=other)
+    counter.taken()
+    counted.invoke(ANSWER, other, durability="exit")
+    graph = asked(with_tap(saver, fault), book)
+    fault.arm(counter.taken() - 1)
+    assert graph.invoke(ANSWER, CONFIG, durability="exit") == {"answer": "yes"}
+    assert fault.fired
+    assert "its claim stands until 30 s have passed" in caplog.text
+    assert claim_of(saver)
+    assert graph.invoke(None, CONFIG) == {"answer": "yes"}  # this process knows that the other run is over
+    assert claim_of(saver) is None

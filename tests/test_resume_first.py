@@ -1,0 +1,63 @@
+"""A question may be answered while the run that asked it is not over: nobody goes on before that, on every backend."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+from savers import SAVERS, needing
+
+from langgraph_keel import KeelSaver, ThreadTaken
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+def test_a_task_beside_the_question_runs_once(saver: KeelSaver) -> None:
+    goes_on = Event()
+    ran: list[str] = []
+
+    def slow(_: State) -> Any:
+        ran.append("slow")
+        assert goes_on.wait(60)
+        return {"said": ["slow"]}
+
+    def ask(_: State) -> Any:
+        return {"said": [interrupt("may I?")]}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("ask", ask).add_node("slow", slow)
+    graph = builder.add_edge(START, "ask").add_edge(START, "slow").compile(checkpointer=saver)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(graph.invoke, {"said": []}, CONFIG)
+        while not (found := saver.approvals.pending("t")):
+            time.sleep(0.01)
+        saver.approvals.answer(found[0].id, value="yes", by="bob")
+        resume = saver.approvals.resume("t")
+        try:
+            with pytest.raises(ThreadTaken):
+                graph.invoke(resume, CONFIG)
+        finally:
+            goes_on.set()
+        assert "__interrupt__" in first.result()
+    assert sorted(graph.invoke(resume, CONFIG)["said"]) == ["slow", "yes"]
+    assert ran == ["slow"]

@@ -1,0 +1,315 @@
+"""What goes wrong on LangGraph's own savers when a thread is resumed, and does not on Keel's.
+
+Each hazard is one function, run on both: on LangGraph's savers a test shows that it is there, on Keel's that it is not.
+The numbers are those of the study of the extension points, section C.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from langgraph.func import entrypoint
+from langgraph.types import Command, interrupt
+from resume_runs import BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire
+from savers import SAVERS, needing
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
+from langgraph_keel.errors import ThreadTaken
+from langgraph_keel.runs.begun import Runs
+from langgraph_keel.testing.faults import Counter, with_tap
+
+THEIRS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[Any]]]] = {
+    "langgraph-memory": lambda _: nullcontext(InMemorySaver()),
+    "langgraph-sqlite": lambda path: LangGraphSqliteSaver.from_conn_string(str(path / "theirs.db")),
+}
+NULL_TASK = "00000000-0000-0000-0000-000000000000"
+
+each_face = pytest.mark.parametrize("face", FACES)
+each_way = pytest.mark.parametrize("by_id", [False, True], ids=["plain", "by-id"])
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+@pytest.fixture(params=THEIRS)
+def theirs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BaseCheckpointSaver[Any]]:
+    with THEIRS[request.param](tmp_path) as saver:
+        yield saver
+
+
+# -- two clicks at the same time (C10) ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Payment:
+    """A node that asks, and pays; the first that pays waits until it is told to go on."""
+
+    paid: list[str] = field(default_factory=list)
+    is_paying: Event = field(default_factory=Event)
+    may_go_on: Event = field(default_factory=Event)
+
+    def pay(self, state: State) -> State:
+        answer = interrupt("pay?")
+        self.paid.append(answer)
+        if len(self.paid) == 1:
+            self.is_paying.set()
+            assert self.may_go_on.wait(30)
+        return {"answer": answer}
+
+
+async def two_clicks(saver: Any, face: str, by_id: bool) -> tuple[Payment, Any, BaseException | None]:
+    """Resume twice, the second time while the first one pays; return what became of the second."""
+    payment = Payment()
+    graph = graph_of(saver, payment.pay)
+    await asyncio.to_thread(graph.invoke, {}, CONFIG)
+    command = await asyncio.to_thread(answer_to, graph, "yes", by_id)
+    first = asyncio.create_task(go_on(face, graph, command))
+    assert await asyncio.to_thread(payment.is_paying.wait, 30)
+    (second,) = await asyncio.gather(go_on(face, graph, command), return_exceptions=True)
+    payment.may_go_on.set()
+    await first
+    return payment, graph, second
+
+
+@each_way
+@pytest.mark.parametrize("face", ["invoke", "stream"])
+async def test_two_clicks_pay_twice_on_theirs(theirs: Any, face: str, by_id: bool) -> None:
+    payment, _, second = await two_clicks(theirs, face, by_id)
+    assert (payment.paid, second) == (["yes", "yes"], None)
+
+
+@each_way
+@pytest.mark.parametrize("face", ["ainvoke", "astream"])
+async def test_two_clicks_pay_twice_on_theirs_async(face: str, by_id: bool) -> None:
+    payment, _, second = await two_clicks(InMemorySaver(), face, by_id)
+    assert (payment.paid, second) == (["yes", "yes"], None)
+
+
+@each_way
+@each_face
+async def test_two_clicks_pay_once(saver: KeelSaver, face: str, by_id: bool) -> None:
+    payment, graph, second = await two_clicks(saver, face, by_id)
+    assert isinstance(second, ThreadTaken)
+    assert payment.paid == ["yes"]
+    state = await asyncio.to_thread(graph.get_state, CONFIG)
+    assert (state.values["answer"], state.next) == ("yes", ())
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_going_on_without_an_answer_is_a_resume_too(saver: KeelSaver, is_first: bool) -> None:
+    """`invoke(None)` asks again where nothing was answered; beside a run that was answered it would run the step."""
+    payment = Payment()
+    graph = graph_of(saver, payment.pay)
+    await asyncio.to_thread(graph.invoke, {}, CONFIG)
+    if is_first:
+        await go_on("invoke", graph, None)
+        assert (await asyncio.to_thread(graph.get_state, CONFIG)).interrupts
+    first = asyncio.create_task(go_on("ainvoke", graph, Command(resume="yes")))
+    assert await asyncio.to_thread(payment.is_paying.wait, 30)
+    with pytest.raises(ThreadTaken, match="'t'"):
+        await go_on("invoke", graph, None)
+    payment.may_go_on.set()
+    await first
+    assert payment.paid == ["yes"]
+
+
+# -- two clicks, one after the other (C8) ------------------------------------------------------------------------------
+
+
+def refusing(saver: KeelSaver) -> KeelSaver:
+    """The same saver, opened with `plain_resume="refuse"`."""
+
+    saver._backend = replace(saver._backend, runs=Runs("refuse"))
+    return saver
+
+
+@each_face
+async def test_a_second_click_answers_the_next_question_on_theirs(face: str) -> None:
+    graph = graph_of(InMemorySaver(), book, wire)
+    graph.invoke({}, CONFIG)
+    await go_on(face, graph, Command(resume="yes"))
+    await go_on(face, graph, Command(resume="yes"))
+    assert graph.get_state(CONFIG).values == {"answer": "yes", "second": "yes"}
+
+
+def test_a_second_click_answers_the_next_question_on_their_sqlite(theirs: Any) -> None:
+    graph = graph_of(theirs, book, wire)
+    graph.invoke({}, CONFIG)
+    for _ in range(2):
+        graph.invoke(Command(resume="yes"), CONFIG)
+    assert graph.get_state(CONFIG).values["second"] == "yes"
+
+
+@each_face
+async def test_a_second_click_answers_nothing_by_id(saver: KeelSaver, face: str) -> None:
+    graph = graph_of(refusing(saver), book, wire)
+    await asyncio.to_thread(graph.invoke, {}, CONFIG)
+    click = await asyncio.to_thread(answer_to, graph, "yes", True)
+    await go_on(face, graph, click)
+    await go_on(face, graph, click)
+    state = await asyncio.to_thread(graph.get_state, CONFIG)
+    assert (state.values, [each.value for each in state.interrupts]) == ({"answer": "yes"}, ["wire a million?"])
+
+
+@each_face
+@pytest.mark.parametrize("value", ["yes", {"decision": "yes"}, {"0" * 31: "short"}, ["yes"], False])
+async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) -> None:
+    saver = MemorySaver(plain_resume="refuse")
+    graph = graph_of(saver, book, wire)
+    graph.invoke({}, CONFIG)
+    before = saver.get_tuple(CONFIG)
+    with pytest.raises(InvalidInput, match="name the interrupt"):
+        await go_on(face, graph, Command(resume=value))
+    assert saver.get_tuple(CONFIG) == before
+    await go_on(face, graph, None)
+    await go_on(face, graph, answer_to(graph, value, True))
+    assert graph.get_state(CONFIG).values == {"answer": value}
+
+
+def test_there_are_two_ways_to_take_a_plain_answer() -> None:
+    with pytest.raises(InvalidInput, match="plain_resume"):
+        MemorySaver(plain_resume="ask")
+
+
+# -- a click after the end (C9) ----------------------------------------------------------------------------------------
+
+
+def late_click(saver: Any) -> Any:
+    """Approve a payment of 100, click once more, and let the same thread make the next request."""
+
+    @entrypoint(checkpointer=saver)
+    def pay(amount: int) -> str:
+        return f"paid {amount}: {interrupt(f'pay {amount}?')}"
+
+    pay.invoke(100, CONFIG)
+    assert pay.invoke(Command(resume="yes"), CONFIG) == "paid 100: yes"
+    pay.invoke(Command(resume="yes"), CONFIG)
+    return pay.invoke(1_000_000, CONFIG)
+
+
+async def late_click_async(saver: Any) -> Any:
+    @entrypoint(checkpointer=saver)
+    async def pay(amount: int) -> str:
+        return f"paid {amount}: {interrupt(f'pay {amount}?')}"
+
+    await pay.ainvoke(100, CONFIG)
+    for _ in range(2):
+        await pay.ainvoke(Command(resume="yes"), CONFIG)
+    return await pay.ainvoke(1_000_000, CONFIG)
+
+
+def strays(saver: Any) -> list[Any]:
+    return [write for found in saver.list(CONFIG) for write in found.pending_writes if write[0] == NULL_TASK]
+
+
+def test_a_late_click_approves_the_next_request_on_theirs(theirs: Any) -> None:
+    assert late_click(theirs) == "paid 1000000: yes"
+
+
+def test_a_late_click_approves_nothing(saver: KeelSaver) -> None:
+    (asked,) = late_click(saver)["__interrupt__"]
+    assert asked.value == "pay 1000000?"
+
+
+async def test_a_late_click_approves_nothing_async(saver: KeelSaver) -> None:
+    assert await late_click_async(InMemorySaver()) == "paid 1000000: yes"
+    (asked,) = (await late_click_async(saver))["__interrupt__"]
+    assert asked.value == "pay 1000000?"
+
+
+def test_an_answer_to_nothing_is_not_kept(saver: KeelSaver) -> None:
+    """Of a command that brings something else, too, the rest is."""
+    for each in (saver, InMemorySaver()):
+        graph = graph_of(each, book)
+        graph.invoke({}, CONFIG)
+        graph.invoke(Command(resume="yes"), CONFIG)
+        graph.invoke(Command(resume="late"), CONFIG)
+        graph.invoke(Command(resume="late", update={"second": "x"}), CONFIG)
+        assert graph.get_state(CONFIG).values["answer"] == "yes"
+        assert ("late" in [value for _, _, value in strays(each)]) == (each is not saver)
+        assert "x" in [value for _, _, value in strays(each)]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+def test_an_answer_outlives_a_node_that_fails(saver: KeelSaver, durability: Any) -> None:
+    """What is asked may be answered once: the run that failed goes on with `None`."""
+    ran: list[str] = []
+
+    def book(state: State) -> State:
+        ran.append(interrupt("book?"))
+        if len(ran) == 1:
+            raise OSError("the line is busy")
+        return {"answer": ran[-1]}
+
+    graph = graph_of(saver, book)
+    graph.invoke({}, CONFIG, durability=durability)
+    with pytest.raises(OSError, match="busy"):
+        graph.invoke(Command(resume="yes"), CONFIG, durability=durability)
+    assert graph.invoke(None, CONFIG, durability=durability) == {"answer": "yes"}
+    assert ran == ["yes", "yes"]
+
+
+def test_an_answer_takes_one_trip_more(saver: KeelSaver) -> None:
+    counter = Counter()
+    graph = graph_of(saver, book)
+    graph.invoke({}, CONFIG)
+    head = saver.get_tuple(CONFIG)
+    assert head
+    assert head.pending_writes
+    asking = head.pending_writes[0][0]
+    tapped = with_tap(saver, counter)
+    tapped.put_writes(head.config, [("__resume__", "yes")], NULL_TASK)
+    assert (counter.taken(), len(strays(saver))) == (2, 1)
+    tapped.put_writes(head.config, [("answer", "yes")], NULL_TASK)
+    tapped.put_writes(head.config, [("__resume__", ["yes"])], asking)
+    assert counter.taken() == 2
+
+
+# -- an answer at an older checkpoint (E3) -----------------------------------------------------------------------------
+
+
+def answered_again(saver: Any) -> tuple[list[str], list[str], Any]:
+    """Answer a question that was answered before, by the config of the checkpoint where it was asked."""
+    ran: list[str] = []
+
+    def book(state: State) -> State:
+        ran.append(interrupt("book?"))
+        return {"answer": ran[-1]}
+
+    graph = graph_of(saver, book)
+    graph.invoke({}, CONFIG)
+    old = graph.get_state(CONFIG).config
+    graph.invoke(Command(resume="no"), CONFIG)
+    graph.invoke(Command(resume="yes"), old)
+    sources = [each.metadata["source"] for each in graph.get_state_history(CONFIG)]
+    return ran, sources, graph.get_state(CONFIG).values
+
+
+def test_an_answer_at_an_older_checkpoint_is_not_heard(saver: KeelSaver, theirs: Any) -> None:
+    """On either: the node runs again with the answer it got then, whatever is said now. To be asked, fork first."""
+    again = ["no", "no"], ["loop", "loop", "loop", "input"], {"answer": "no"}
+    assert answered_again(saver) == answered_again(theirs) == again
+
+
+def test_a_fork_of_an_older_checkpoint_asks_again(saver: KeelSaver) -> None:
+    graph = graph_of(saver, book)
+    graph.invoke({}, CONFIG)
+    old = graph.get_state(CONFIG).config
+    graph.invoke(Command(resume="no"), CONFIG)
+    assert graph.invoke(None, old)["__interrupt__"]
+    assert graph.invoke(answer_to(graph, "yes", True), CONFIG) == {"answer": "yes"}
