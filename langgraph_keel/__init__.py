@@ -16,7 +16,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from langgraph_keel.approvals.asking import arequest_approval, request_approval
+from langgraph_keel.approvals.worker import Resumed
+from langgraph_keel.core.audit import AuditEvent, AuditVerdict
 from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.core.decisions import ApprovalRequest, Decision
 from langgraph_keel.core.drift import Change, DriftReport
 from langgraph_keel.core.labels import Label
 from langgraph_keel.core.provenance import ModelCall
@@ -25,6 +29,7 @@ from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
+    AlreadyDecided,
     CheckpointConflict,
     CorruptStore,
     DriftDetected,
@@ -35,6 +40,7 @@ from langgraph_keel.errors import (
     KeelError,
     NewerFormat,
     NotAKeelStore,
+    NotAllowed,
     NotFound,
     NotSetUp,
     ReadOnlyStore,
@@ -45,6 +51,7 @@ from langgraph_keel.errors import (
     StoreFull,
     StoreUnavailable,
     ThreadExists,
+    ThreadTaken,
     ToolNotReplayed,
     ToolOutcomeUnknown,
     UnsafeStore,
@@ -93,8 +100,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(_LAZY[name]), name)
     except ModuleNotFoundError as error:
-        if extra := _CLIENTS.get(error.name or ""):
-            error.msg = f"{name} needs {error.name}: pip install 'langgraph-keel[{extra}]'"
+        client = (error.name or "").partition(".")[0]
+        if extra := _CLIENTS.get(client):
+            error.msg = f"{name} needs {client}: pip install 'langgraph-keel[{extra}]'"
         raise
 
 
@@ -168,10 +176,15 @@ def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
 
 __all__ = [
     "AccessDenied",
+    "AlreadyDecided",
+    "ApprovalRequest",
+    "AuditEvent",
+    "AuditVerdict",
     "CacheStats",
     "Change",
     "CheckpointConflict",
     "CorruptStore",
+    "Decision",
     "Difference",
     "DriftDetected",
     "DriftMark",
@@ -193,6 +206,7 @@ __all__ = [
     "Moment",
     "NewerFormat",
     "NotAKeelStore",
+    "NotAllowed",
     "NotFound",
     "NotSetUp",
     "PostgresSaver",
@@ -200,6 +214,7 @@ __all__ = [
     "RedisSaver",
     "RefusedType",
     "Replay",
+    "Resumed",
     "SqliteSaver",
     "StateDiff",
     "StoreBusy",
@@ -209,6 +224,7 @@ __all__ = [
     "StoreUnavailable",
     "ThreadExists",
     "ThreadInfo",
+    "ThreadTaken",
     "Timeline",
     "ToolCache",
     "ToolNotReplayed",
@@ -217,7 +233,9 @@ __all__ = [
     "UnsafeStore",
     "UnstorableValue",
     "ValueRefused",
+    "arequest_approval",
     "open_saver",
+    "request_approval",
 ]
 
 for _name, _client in {"PostgresSaver": "psycopg", "RedisSaver": "redis"}.items():

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import copy
+import logging
 from asyncio import to_thread
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
+from weakref import WeakSet
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import INTERRUPT
 
+from langgraph_keel.approvals.inbox import Inbox, new_token, now
+from langgraph_keel.approvals.notices import AsyncNotices, AsyncSource, Notices, Source, ring
+from langgraph_keel.approvals.noticing import Questions
+from langgraph_keel.core.answers import without_spent
 from langgraph_keel.core.backend import Backend
+from langgraph_keel.core.cells import Shelf
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
@@ -22,7 +31,10 @@ from langgraph_keel.core.serde import KeelSerializer
 from langgraph_keel.core.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.capture import package_versions, watch
+from langgraph_keel.runs import claims
+from langgraph_keel.runs.begun import PlainResume, Runs
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 OnConflict = Literal["raise", "fork"]
 
@@ -42,6 +54,7 @@ class Running(BaseCheckpointSaver[Any]):
         provenance: bool = True,
         graph_version: str | None = None,
         on_drift: OnDrift = "warn",
+        plain_resume: PlainResume = "allow",
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
     ) -> None:
@@ -52,7 +65,10 @@ class Running(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde or KeelSerializer(types=types))
         memo = Memo(memo_entries, memo_bytes)
         recorder = recording(graph_version, on_drift, provenance)
-        self._backend = Backend(Checkpoints(store, memo, on_conflict, recorder), driver, async_driver)
+        questions = Questions(store, now, new_token)
+        core = Checkpoints(store, memo, on_conflict, recorder, questions)
+        runs = Runs(plain_resume)
+        self._backend = Backend(core, driver, async_driver, runs, WeakSet([runs]))
 
     def setup(self) -> None:
         """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
@@ -95,6 +111,11 @@ class Running(BaseCheckpointSaver[Any]):
         await to_thread(self.close)
 
     @property
+    def approvals(self) -> Inbox:
+        """What waits for a person, in all threads, and what persons decide."""
+        return Inbox(self)
+
+    @property
     def recorder(self) -> Recorder | None:
         """What has been captured of model calls, and what threads were written with."""
         return self._core.recorder
@@ -115,6 +136,62 @@ class Running(BaseCheckpointSaver[Any]):
         clone = copy.copy(self)
         clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
         return clone
+
+    def _begin(self, config: RunnableConfig, *, is_async: bool) -> Plan[Any, Any, CheckpointTuple | None]:
+        # The claim comes first: a run that comes late must read the head that the other one has left.
+        is_by_id = yield from self._backend.runs.begin(config, self._backend, self._codec, is_async=is_async)
+        found = yield from self._core.get_tuple(self._codec, config)
+        return found if found is None or is_by_id is None else without_spent(found, is_by_id)
+
+    def _write(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Plan[Any, Any, None]:
+        # Before the question can be answered. The task has stopped: nobody changes meanwhile what it has written.
+        if any(channel == INTERRUPT for channel, _ in writes):
+            yield from self._backend.runs.hold(config, self._backend, self._codec)
+        yield from self._core.put_writes(self._codec, config, writes, task_id, task_path)
+
+    def _is_taken(self, thread_id: str) -> Plan[Any, Any, bool]:
+        """Return whether a run goes on from where a thread waits. One trip."""
+        found = yield from self._core.store.read_cells(Shelf(thread_id, claims.KIND), [claims.KEY])
+        read = [claims.read_claim(self._codec, thread_id, cell) for cell in found.values()]
+        return any(not self._backend.runs.is_over(claim) for claim in read)
+
+    def _announce(self) -> None:
+        """Tell workers that somebody has decided. That is stored, so nothing that goes wrong here is an error."""
+        ring()
+        try:
+            self._notify()
+        except Exception as error:
+            _log.info("workers of other processes see a decision at their next poll: %s", error)
+
+    async def _aannounce(self) -> None:
+        """As `_announce`, asynchronously."""
+        ring()
+        try:
+            await self._anotify()
+        except Exception as error:
+            _log.info("workers of other processes see a decision at their next poll: %s", error)
+
+    def _notify(self) -> None:
+        """Tell other processes that somebody has decided; backends with a server override it, and the next three."""
+
+    async def _anotify(self) -> None:
+        """As `_notify`, asynchronously."""
+
+    def _listen(self) -> Source | None:
+        """Begin to listen to what `_notify` tells; `None` where nothing is told."""
+        return None
+
+    async def _alisten(self) -> AsyncSource | None:
+        """As `_listen`, asynchronously."""
+        return None
+
+    def _notices(self) -> Notices:
+        return Notices(self._listen)
+
+    def _anotices(self) -> AsyncNotices:
+        return AsyncNotices(self._alisten)
 
     def _run(self, plan: Plan[Any, Any, T]) -> T:
         return run(plan, self._backend.driver)

@@ -36,7 +36,9 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 def test_the_commands_are_those_promised() -> None:
     looking = {"threads", "history", "show", "provenance", "export", "tools", "cache stats"}
     travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
-    assert set(COMMANDS) == {"demo", *looking, *travelling, "settle", "cache clear", "schema", "check", "repair"}
+    deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
+    others = {"demo", "settle", "cache clear", "schema", "check", "repair"}
+    assert set(COMMANDS) == {*looking, *travelling, *deciding, *others}
 
 
 def test_version_and_bare_call() -> None:

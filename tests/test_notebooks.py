@@ -24,6 +24,9 @@ CHANGING = [
     (r"(?<![\w-])20\d\d-\d\d-\d\d(?![\w-])", "YYYY-MM-DD"),
     (r"(?<!\d)\d\d:\d\d:\d\d\b", "hh:mm:ss"),
     (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"),
+    (r"(?<=\d:)[0-9a-f]{64}\b", "x" * 64),
+    (r"(?<=approval )[0-9a-f]{24}\b", "x" * 24),
+    (r"(?<=title=\")[0-9a-f]{24}\b", "x" * 24),
     (r"\b[0-9a-f]{16}\b", "x" * 16),
     (r"\b[0-9a-f]{12}\b", "x" * 12),
     (r"(?<![0-9a-f-])[0-9a-f]{8}(?![\w-])", "x" * 8),
@@ -135,7 +138,7 @@ def test_it_asserts_what_it_says(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
 
 
 def test_a_notebook_that_fails_is_found() -> None:

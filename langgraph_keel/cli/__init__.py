@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_keel.cli import app as commands
+from langgraph_keel.cli.approvals import answer, approval, approvals, approve, edit, reject, sweep
+from langgraph_keel.cli.audit import audit
 from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
 from langgraph_keel.cli.diff import diff
@@ -103,6 +105,14 @@ app.command()(schema)
 app.command()(tools)
 app.command()(settle)
 app.add_typer(cache, name="cache")
+app.command()(approvals)
+app.command()(approval)
+app.command()(approve)
+app.command()(reject)
+app.command()(edit)
+app.command()(answer)
+app.command()(sweep)
+app.add_typer(audit, name="audit")
 app.command()(check)
 app.command()(repair)
 

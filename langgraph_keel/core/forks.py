@@ -34,9 +34,9 @@ CARRIED = ("known", "first")
 def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
-    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Two trips, and one
-    more for each of those that moves. The first reads the headers of the whole thread, however long it is: nothing else
-    tells which namespaces there are.
+    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Three trips, and one
+    more for each of those that moves; more, if a question waited. The first reads the headers of the whole thread,
+    however long it is: nothing else tells which namespaces there are.
 
     The root goes last: a crash in between leaves a thread that goes on from where it was, with the memories of some
     subgraphs as they were at the moment. To rewind again completes it.
@@ -56,7 +56,10 @@ def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewI
     graph = yield from core.store.read_graph(address.thread_id)
     moment = _moment(graph, address)
     plan = _taken_back(core, codec, graph, moment, new_id, now)
-    return (yield from core.travel(address.thread_id, f"rewound to {moment.address.checkpoint_id}", plan))
+    twin = yield from core.travel(address.thread_id, f"rewound to {moment.address.checkpoint_id}", plan)
+    if core.questions:
+        yield from core.questions.rewound(codec, twin)
+    return twin
 
 
 def _taken_back(

@@ -6,8 +6,7 @@ a contract must refuse by a named error; there are no capability flags.
 
 Every verb is a plan (see `core.plan`). *One trip* means that it yields exactly once.
 
-Verbs that later capabilities add, foreseen here so that layouts leave room: `append_event(stream, expected
-revision, event)` and `read_events(stream)` for approvals and audit.
+Tool calls, approvals, the audit trail and claims of threads are cells: a capability of that sort needs no new verb.
 """
 
 from __future__ import annotations

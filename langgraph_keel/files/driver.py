@@ -41,7 +41,7 @@ ABANDONED = 3600.0
 EVERY = 64
 """Threads asked for between two looks at how much memory they take."""
 # In a directory that becomes a store: what repositories are begun with, and what another process has made by now.
-_MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|keel\.json)$|.*\.tmp$", re.IGNORECASE)
+_MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
 
 class FileDriver:

@@ -259,13 +259,15 @@ class Own:
         self._conninfo = conninfo
         self._options = options
         self._limits = size, timeout, where
-        self._pool = Pool(self._connect, *self._limits)
+        self._pool = Pool(self.connect, *self._limits)
         self._pools: dict[asyncio.AbstractEventLoop, AsyncPool] = {}
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
+        """Return a connection outside of the pools, which the caller closes."""
         return psycopg.connect(self._conninfo, **self._options)
 
-    async def _aconnect(self) -> AsyncConnection:
+    async def aconnect(self) -> AsyncConnection:
+        """As `connect`, for the running loop."""
         return await psycopg.AsyncConnection.connect(self._conninfo, **self._options)
 
     def connection(self) -> AbstractContextManager[Connection]:
@@ -278,7 +280,7 @@ class Own:
         if loop not in self._pools:
             for dead in [other for other in list(self._pools) if other.is_closed()]:
                 self._pools.pop(dead).close(is_dead=True)
-            self._pools[loop] = AsyncPool(self._aconnect, *self._limits)
+            self._pools[loop] = AsyncPool(self.aconnect, *self._limits)
         return self._pools[loop].connection()
 
     def close(self) -> None:

@@ -4,8 +4,9 @@ What it needs of a server is small, so that it also runs on what speaks PostgreS
 
 * A request of one statement is sent alone, on a connection in autocommit. Several are sent in one go (libpq's pipeline
   mode), which makes them one transaction up to its end, and one trip all the same.
-* No advisory locks, LISTEN/NOTIFY, sequences, stored functions, temporary tables, cursors or session state, so it works
-  behind PgBouncer in transaction pooling. Before PgBouncer 1.21 prepared statements do not: `prepare_threshold=None`.
+* No advisory locks, sequences, stored functions, temporary tables, cursors or session state, so it works behind
+  PgBouncer in transaction pooling; NOTIFY and LISTEN in `notices` only, which workers do without. Before PgBouncer 1.21
+  prepared statements do not: `prepare_threshold=None`.
 * Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is
   in every condition (hash partitions, distributed tables), and 40001 and 40P01 are tried again (CockroachDB and
   YugabyteDB ask for it). Neither has been run here; what they refuse is taken from their documentation and issues:
@@ -200,6 +201,16 @@ class PostgresDriver:
             await asyncio.to_thread(self.open, create)
         elif not self._ready:
             await self._aopen(create)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it was given a connection or pool that blocks, and waits in a thread for the async face."""
+        return self._source.blocks
+
+    @property
+    def own(self) -> Own | None:
+        """Where connections come from, if Keel makes them."""
+        return self._source if isinstance(self._source, Own) else None
 
     def close(self) -> None:
         """Close the pools of our own; connections and pools of the user's stay as they are."""

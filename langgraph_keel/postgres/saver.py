@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.postgres import notices
 from langgraph_keel.postgres.driver import AsyncPostgresDriver, PostgresDriver
 from langgraph_keel.postgres.store import PostgresStore
 from langgraph_keel.postgres.tables import Tables
@@ -88,6 +90,21 @@ class PostgresSaver(KeelSaver):
     async def asetup(self) -> None:
         """As `setup`, asynchronously."""
         await self._postgres.aopen(create=True)
+
+    def _notify(self) -> None:
+        notices.notify(self._postgres)
+
+    async def _anotify(self) -> None:
+        if self._postgres.blocks:
+            await to_thread(self._notify)
+        else:
+            await notices.anotify(self._postgres)
+
+    def _listen(self) -> notices.Listening | None:
+        return notices.listen(self._postgres)
+
+    async def _alisten(self) -> notices.AsyncListening | None:
+        return await notices.alisten(self._postgres)
 
     def _close(self) -> None:
         """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""

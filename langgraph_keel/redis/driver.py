@@ -193,6 +193,11 @@ class AsyncRedisDriver:
         self._make = make
         self._loops = Loops(make) if make and is_ours else None
 
+    @property
+    def blocks(self) -> bool:
+        """Whether there is only a blocking client, for which threads wait."""
+        return self._make is None
+
     async def send(self, request: Request) -> list[Any]:
         """As `RedisDriver.send`, without blocking the running loop."""
         task = asyncio.current_task()

@@ -108,6 +108,11 @@ class Keys:
         """The key that says which format of Keel this is."""
         return f"{self.prefix}:keel"
 
+    @property
+    def channel(self) -> str:
+        """The channel on which workers are told that somebody has decided; no key."""
+        return f"{self.prefix}:approvals"
+
     def index(self, bucket: str) -> str:
         """Return the key of a bucket's index of threads."""
         return f"{self.prefix}:{{{bucket}}}:threads"

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.redis import notices
 from langgraph_keel.redis.connection import Settings, checked, where_of
 from langgraph_keel.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.redis.opening import Durability, Look
@@ -117,6 +118,23 @@ class RedisSaver(KeelSaver):
         """As `set_ttl`, asynchronously."""
         found = await self._arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
+
+    def _notify(self) -> None:
+        notices.notify(self._redis, self._store.keys.channel)
+
+    async def _anotify(self) -> None:
+        if self._async_redis.blocks:
+            await to_thread(self._notify)
+        else:
+            await notices.anotify(self._async_redis, self._store.keys.channel)
+
+    def _listen(self) -> notices.Listening | None:
+        return notices.listen(self._redis, self._store.keys.channel)
+
+    async def _alisten(self) -> notices.AsyncListening | None:
+        if self._async_redis.blocks:
+            return None
+        return await notices.alisten(self._async_redis, self._store.keys.channel)
 
     def _close(self) -> None:
         """Close the clients that this saver made. Calls after this raise `StoreClosed`."""

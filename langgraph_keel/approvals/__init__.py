@@ -1,0 +1,1 @@
+"""Approvals: what people are asked and what they have decided, beside the threads that wait for it."""

@@ -1,0 +1,112 @@
+"""What programs give, checked before anything is written: questions, plain data, times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from langgraph_keel.core.address import text_of
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.timeline.plain import DEEPEST, as_json
+
+_CENTURY = 100 * 365 * 86_400
+"""Seconds, above which no time is meant."""
+
+
+def check_question(action: object, description: object, on_expiry: object, revalidate: object) -> None:
+    """See that a question can be asked.
+
+    Raises:
+        InvalidInput: It cannot.
+    """
+    if not isinstance(action, str) or not action.strip():
+        raise InvalidInput(f"action must name what the agent wants to do, not {action!r}")
+    text_of(action, "action")
+    if not isinstance(description, str):
+        raise InvalidInput(f"description must be a text, not {description!r:.80}")
+    if on_expiry not in ("reject", "wait"):
+        raise InvalidInput(f"on_expiry must be 'reject' or 'wait', not {on_expiry!r}")
+    if revalidate is not None and not callable(revalidate):
+        raise InvalidInput(
+            f"revalidate must be a function of the approved facts and the present ones, not {revalidate!r}"
+        )
+
+
+def mapping_of(what: str, given: object) -> Mapping[str, Any]:
+    """Return a mapping, empty for `None`.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidInput(f"{what} must be a dict of names and values, not {given!r:.80}")
+    return given or {}
+
+
+def names_of(what: str, names: object, known: Collection[str] | None = None) -> Sequence[str]:
+    """Return names, all of them known.
+
+    Raises:
+        InvalidInput: They are no collection of texts, or there is one that is not known; or none of them is.
+    """
+    listed = None if isinstance(names, str | Mapping) or not isinstance(names, Iterable) else list(names)
+    if listed is None or not all(isinstance(name, str) and name.strip() for name in listed):
+        raise InvalidInput(
+            f"{what} must be a list of texts, such as {what}={list(known or ['ann'])[:1]!r}, not {names!r:.80}"
+        )
+    if known is not None and (not listed or not set(listed) <= set(known)):
+        raise InvalidInput(f"{what} must be some of {', '.join(known)}, not {listed!r:.80}")
+    return listed
+
+
+def plain_data(what: str, value: Any) -> Any:
+    """Return plain data as JSON has it: what is approved must be told from everything else, in every process.
+
+    Raises:
+        InvalidInput: It is none.
+    """
+    if not _is_plain(value):
+        raise InvalidInput(
+            f"{what} must be plain data, as JSON carries it: dicts with names as keys, lists, texts, numbers, True, "
+            f"False, None; of {value!r:.80} nobody can say that it is the same as what was approved"
+        )
+    return as_json(value)
+
+
+def _is_plain(value: Any, depth: int = 0) -> bool:
+    if depth > DEEPEST:
+        return False
+    if isinstance(value, Mapping):
+        return all(_is_text(key) and _is_plain(item, depth + 1) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return all(_is_plain(item, depth + 1) for item in value)
+    is_number = type(value) is int or (type(value) is float and math.isfinite(value))
+    return value is None or type(value) is bool or is_number or _is_text(value)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def ago(what: str, seconds: object) -> str:
+    """Return the time that many seconds ago, as ISO text.
+
+    Raises:
+        InvalidInput: `what` is no number of seconds, or negative.
+    """
+    return _moved(what, seconds, -1)
+
+
+def ahead(what: str, seconds: object) -> str:
+    """Return the time in that many seconds, as ISO text; errors are those of `ago`."""
+    return _moved(what, seconds, 1)
+
+
+def _moved(what: str, seconds: object, sign: int) -> str:
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < _CENTURY:
+        raise InvalidInput(f"{what} must be a number of seconds, 0 or more, not {seconds!r}")
+    return (datetime.now(UTC) + sign * timedelta(seconds=seconds)).isoformat(timespec="milliseconds")

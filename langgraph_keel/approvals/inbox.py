@@ -1,0 +1,375 @@
+"""`saver.approvals`: what waits for a person, and what persons decide; both faces, on every backend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from secrets import token_hex
+from typing import Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+
+from langgraph_keel.approvals import deciding, worker
+from langgraph_keel.approvals.checks import ago, ahead
+from langgraph_keel.approvals.deciding import Desk
+from langgraph_keel.approvals.shown import Requests
+from langgraph_keel.approvals.worker import Patience, Resumed, Tried, Worker
+from langgraph_keel.core import audit
+from langgraph_keel.core.address import thread_id_of
+from langgraph_keel.core.approvals import CURRENT, OVER, Approvals, Held
+from langgraph_keel.core.audit import AuditEvent, AuditVerdict
+from langgraph_keel.core.calls import moment
+from langgraph_keel.core.checkpoints import Checkpoints
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.decisions import CLOSED, OPEN, STATUSES, ApprovalRequest, Decision, as_of
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.queries import checked_limit
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.timeline.plain import as_json
+
+Progress = Callable[[int, int], None]
+"""Told how many were read, and how many there are."""
+
+
+class Runner(worker.Runner, Protocol):
+    """What an inbox needs of a saver."""
+
+    @property
+    def _core(self) -> Checkpoints[Any, Any]: ...
+
+    @property
+    def _codec(self) -> Codec: ...
+
+    def _announce(self) -> None: ...
+
+    async def _aannounce(self) -> None: ...
+
+
+def now() -> str:
+    """Return the time, as ISO text."""
+    return moment(time.time_ns() // 1_000_000)
+
+
+def new_token() -> str:
+    """Return what no cell has held."""
+    return token_hex(16)
+
+
+class Inbox:
+    """The requests of all threads in a store.
+
+    Who decides is said by the program that calls, which has authenticated them: never by what a browser has sent. A
+    decision is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
+
+    Args:
+        saver: The saver it belongs to.
+    """
+
+    def __init__(self, saver: Runner) -> None:
+        self._saver = saver
+
+    @property
+    def _desk(self) -> Desk:
+        return Desk(self._saver._core.store, self._saver._codec, now, new_token)
+
+    @property
+    def plans(self) -> Approvals[Any, Any]:
+        """The plans of requests, for those who run plans."""
+        return self._desk.approvals
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def pending(
+        self,
+        thread_id: str | None = None,
+        *,
+        owner: str | None = None,
+        action: str | None = None,
+        status: str | Collection[str] = OPEN,
+        older_than: float | None = None,
+        after: str | None = None,
+        limit: int | None = 100,
+    ) -> Requests:
+        """Return what waits for a person, the oldest first. One round trip for each 1,000 requests that are not over.
+
+        Args:
+            thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.
+            owner: Only of threads of this owner (`configurable["user_id"]`).
+            action: Only of this name.
+            status: Only of this status, or of one of these: what is to be decided, if left out.
+            older_than: Only what was asked that many seconds ago, or more.
+            after: The id of the last request of the page before.
+            limit: Most to return; `None` for all of them.
+
+        Raises:
+            InvalidInput: There is no such status, `limit` is negative, or no request has the id `after`.
+        """
+        return self._saver._run(self._pending(thread_id, owner, action, status, older_than, after, limit))
+
+    async def apending(
+        self,
+        thread_id: str | None = None,
+        *,
+        owner: str | None = None,
+        action: str | None = None,
+        status: str | Collection[str] = OPEN,
+        older_than: float | None = None,
+        after: str | None = None,
+        limit: int | None = 100,
+    ) -> Requests:
+        """As `pending`, asynchronously."""
+        return await self._saver._arun(self._pending(thread_id, owner, action, status, older_than, after, limit))
+
+    def _pending(
+        self,
+        thread_id: str | None,
+        owner: str | None,
+        action: str | None,
+        status: str | Collection[str],
+        older_than: float | None,
+        after: str | None,
+        limit: int | None,
+    ) -> Plan[Any, Any, Requests]:
+        wanted, limit = _statuses(status), checked_limit(limit)
+        found = [as_of(held.request, now()) for held in (yield from self._found(thread_id, wanted))]
+        before = None if older_than is None else ago("older_than", older_than)
+        fitting = [
+            request
+            for request in sorted(found, key=lambda request: (request.asked_at, request.id))
+            if request.status in wanted
+            and owner in (None, request.owner)
+            and action in (None, request.action)
+            and (before is None or request.asked_at <= before)
+        ]
+        return _page(fitting, after, limit)
+
+    def _found(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Any, Any, Sequence[Held]]:
+        approvals = self.plans
+        if thread_id is None:
+            found = list((yield from approvals.all(CURRENT)))
+        else:
+            found = list((yield from deciding.looked(self._desk, thread_id_of(thread_id))))
+        if not CLOSED.isdisjoint(wanted):
+            over = yield from approvals.all(OVER)
+            found += [held for held in over if thread_id in (None, held.request.thread_id)]
+        return found
+
+    def get(self, request_id: str) -> ApprovalRequest:
+        """Return a request, also one that is over, by its id or the beginning of it. Two round trips.
+
+        Raises:
+            NotFound: No request, or more than one, has such an id.
+        """
+        return as_of(self._saver._run(self.plans.one(request_id)).request, now())
+
+    async def aget(self, request_id: str) -> ApprovalRequest:
+        """As `get`, asynchronously."""
+        return as_of((await self._saver._arun(self.plans.one(request_id))).request, now())
+
+    # -- deciding ----------------------------------------------------------------------------------------------
+
+    def approve(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """Let the agent act as it has asked.
+
+        Args:
+            request_id: The request, or the beginning of its id.
+            by: Who decides, as your program has authenticated them.
+            reason: Why, for the agent and for the audit trail.
+
+        Returns:
+            The request, decided. Of two decisions at the same moment one is taken; the other raises.
+
+        Raises:
+            NotFound: There is no such request.
+            AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
+            NotAllowed: This reviewer may not decide, or this request allows no such decision.
+            InvalidInput: `by` names nobody.
+        """
+        return self._decide(request_id, Decision("approve", by, reason=reason))
+
+    async def aapprove(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """As `approve`, asynchronously."""
+        return await self._adecide(request_id, Decision("approve", by, reason=reason))
+
+    def reject(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """Tell the agent not to act. Arguments and errors are those of `approve`."""
+        return self._decide(request_id, Decision("reject", by, reason=reason))
+
+    async def areject(self, request_id: str, *, by: str, reason: str = "") -> ApprovalRequest:
+        """As `reject`, asynchronously."""
+        return await self._adecide(request_id, Decision("reject", by, reason=reason))
+
+    def edit(self, request_id: str, *, args: Any, by: str, reason: str = "") -> ApprovalRequest:
+        """Let the agent act with other arguments: `args`, all of them, as JSON carries them. Else as `approve`."""
+        return self._decide(request_id, Decision("edit", by, reason=reason, args=as_json(args)))
+
+    async def aedit(self, request_id: str, *, args: Any, by: str, reason: str = "") -> ApprovalRequest:
+        """As `edit`, asynchronously."""
+        decision = Decision("edit", by, reason=reason, args=as_json(args))
+        return await self._adecide(request_id, decision)
+
+    def answer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> ApprovalRequest:
+        """Answer a question: `value`, as JSON carries it, is what the interrupt returns. Else as `approve`."""
+        return self._decide(request_id, Decision("answer", by, reason=reason, value=as_json(value)))
+
+    async def aanswer(self, request_id: str, *, value: Any, by: str, reason: str = "") -> ApprovalRequest:
+        """As `answer`, asynchronously."""
+        decision = Decision("answer", by, reason=reason, value=as_json(value))
+        return await self._adecide(request_id, decision)
+
+    def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
+        request = self._saver._run(deciding.decided(self._desk, request_id, decision))
+        self._saver._announce()
+        return request
+
+    async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
+        request = await self._saver._arun(deciding.decided(self._desk, request_id, decision))
+        await self._saver._aannounce()
+        return request
+
+    def claim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
+        """Hold a request for a reviewer, so that nobody else decides it meanwhile. Errors are those of `approve`.
+
+        Args:
+            request_id: The request, or the beginning of its id.
+            by: Who is about to decide.
+            seconds: For how long; 0 lets it go.
+        """
+        return self._saver._run(deciding.claimed(self._desk, request_id, by, ahead("seconds", seconds)))
+
+    async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
+        """As `claim`, asynchronously."""
+        return await self._saver._arun(deciding.claimed(self._desk, request_id, by, ahead("seconds", seconds)))
+
+    # -- going on ----------------------------------------------------------------------------------------------
+
+    def resume(self, thread_id: str) -> Command[Any]:
+        """Return what to invoke the graph with: `graph.invoke(saver.approvals.resume("t"), config)`.
+
+        It answers by the ids of interrupts, so a late or doubled one answers no other question; and it waits until all
+        questions of a task are decided, as LangGraph runs a task from its beginning at each answer.
+
+        Raises:
+            NotFound: Nothing was decided that the agent has not taken; it says what waits.
+        """
+        return self._saver._run(deciding.resume(self._desk, thread_id_of(thread_id)))
+
+    async def aresume(self, thread_id: str) -> Command[Any]:
+        """As `resume`, asynchronously."""
+        return await self._saver._arun(deciding.resume(self._desk, thread_id_of(thread_id)))
+
+    def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
+        """Wait until threads can go on, that is until all that some task of theirs has asked is decided, or expired.
+
+        Args:
+            timeout: Seconds to wait at most; `None` is for ever.
+            poll: Seconds between two looks. Decisions that are made in this process, or over PostgreSQL or Redis, are
+                noticed at once.
+
+        Returns:
+            Their ids, for `resume`, those first that have waited longest; none after the timeout. Threads that
+            somebody goes on with are not among them.
+
+        Raises:
+            InvalidInput: `timeout` or `poll` is no such number.
+        """
+        return worker.wait(self._saver, self._desk, Patience(poll, timeout))
+
+    async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
+        """As `wait`, asynchronously; `await` is Python's own word."""
+        return await worker.await_decided(self._saver, self._desk, Patience(poll, timeout))
+
+    def run_when_decided(
+        self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
+    ) -> Iterator[Resumed]:
+        """Have a graph go on in each thread that something is decided in: a worker.
+
+            for resumed in saver.approvals.run_when_decided(graph):
+                print(resumed.thread_id, resumed.error or resumed.result)
+
+        There may be any number of workers, in any processes: one of them goes on with a thread. If it dies, another one
+        takes the thread over: at its next look on the same machine, else when the claim has run out (half a minute).
+        Threads of other graphs in the same store are left alone.
+
+        Args:
+            graph: The graph, compiled with this saver.
+            poll: Seconds between two looks, as for `wait`.
+            timeout: Seconds without work after which to end; `None` is never.
+            config: What every run is given besides its thread, and `user_id` where the thread has an owner.
+
+        Returns:
+            The threads that went on, each when the graph has returned or raised. What it raised is not tried again by
+            this worker before something else is decided in the thread, unless the store was out of reach.
+
+        Raises:
+            InvalidInput: `timeout` or `poll` is no such number.
+            StoreError: The store cannot be asked; while iterating.
+        """
+        return self._worker(graph, poll, timeout, config).run()
+
+    def arun_when_decided(
+        self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
+    ) -> AsyncIterator[Resumed]:
+        """As `run_when_decided`, asynchronously: `async for resumed in saver.approvals.arun_when_decided(graph)`."""
+        return self._worker(graph, poll, timeout, config).arun()
+
+    def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
+        return Worker(self._saver, self._desk, graph, config or {}, Patience(poll, timeout), Tried(poll))
+
+    def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
+        """Look after all threads that wait: what has expired says so, what they went on without is closed.
+
+        Any process may do it, at any time; without it, the same happens to a thread when somebody looks at it.
+
+        Args:
+            remind_after: Seconds after which whoever decides shall be reminded.
+
+        Returns:
+            The requests that a reminder is due for; they are not returned again for as long.
+        """
+        before = "" if remind_after is None else ago("remind_after", remind_after)
+        return self._saver._run(deciding.swept(self._desk, before))
+
+    async def asweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
+        """As `sweep`, asynchronously."""
+        before = "" if remind_after is None else ago("remind_after", remind_after)
+        return await self._saver._arun(deciding.swept(self._desk, before))
+
+    # -- the audit trail ---------------------------------------------------------------------------------------
+
+    def audit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
+        """Return a page of what was asked, decided and taken, in order: the events after that number."""
+        return self._saver._run(audit.events(self._saver._core.store, self._saver._codec, after, limit))
+
+    async def aaudit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
+        """As `audit`, asynchronously."""
+        return await self._saver._arun(audit.events(self._saver._core.store, self._saver._codec, after, limit))
+
+    def verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
+        """Return whether the audit trail is as it was written; see `langgraph_keel.core.audit.verify`.
+
+        Args:
+            expected: A head that was noted earlier (`AuditVerdict.head`), which must still be there.
+            progress: Called with how many events were read, and how many there are.
+        """
+        return self._saver._run(audit.verify(self._saver._core.store, self._saver._codec, expected, progress))
+
+    async def averify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
+        """As `verify_audit`, asynchronously."""
+        return await self._saver._arun(audit.verify(self._saver._core.store, self._saver._codec, expected, progress))
+
+
+def _statuses(status: str | Collection[str]) -> Collection[str]:
+    wanted = {status} if isinstance(status, str) else set(status)
+    if unknown := wanted - set(STATUSES):
+        raise InvalidInput(f"no request is ever {', '.join(sorted(unknown))!r}: use some of {', '.join(STATUSES)}")
+    return wanted
+
+
+def _page(requests: Sequence[ApprovalRequest], after: str | None, limit: int | None) -> Requests:
+    ids = [request.id for request in requests]
+    if after is not None and after not in ids:
+        raise InvalidInput(f"no request that fits has the id {after!r}: begin with the first page")
+    start = 0 if after is None else ids.index(after) + 1
+    return Requests(requests[start:] if limit is None else requests[start : start + limit])

@@ -1,0 +1,345 @@
+"""Workers: threads go on as decisions about them arrive.
+
+A poll is one listing of the requests that are not over. What keeps two workers apart is the claim that every run makes
+which goes on from where a thread waits (`langgraph_keel.runs`): the second one is refused before anything of it runs,
+and passes on. And a run is told to refuse answers to what is not asked any more, so that one that comes after another
+has ended begins no node anew.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Protocol, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph import errors
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.types import Command
+
+from langgraph_keel.approvals.deciding import Desk, answers
+from langgraph_keel.approvals.notices import AsyncNotices, Notices
+from langgraph_keel.approvals.noticing import interrupts_in
+from langgraph_keel.core.approvals import CURRENT
+from langgraph_keel.core.decisions import SUPERSEDED, ApprovalRequest, as_of
+from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.records import Address, Found
+from langgraph_keel.core.writes import pending_writes, waiting_tasks
+from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
+
+T = TypeVar("T")
+_LONGEST = 30.0
+"""Most seconds until a thread that could not go on is looked at again."""
+# Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
+_STRICT = {"__pregel_strict_resume": True}
+_NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A thread that went on.
+
+    Attributes:
+        thread_id: The thread.
+        result: What the graph returned; it may wait again (`__interrupt__`).
+        error: What the graph raised instead. The worker does not try again before something else is decided there.
+    """
+
+    thread_id: str
+    result: Any = None
+    error: Exception | None = None
+
+
+class Runner(Protocol):
+    """What a worker needs of a saver."""
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
+
+    async def _arun(self, plan: Plan[Any, Any, T]) -> T: ...
+
+    def _is_taken(self, thread_id: str) -> Plan[Any, Any, bool]: ...
+
+    def _notices(self) -> Notices: ...
+
+    def _anotices(self) -> AsyncNotices: ...
+
+
+# -- which threads -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A thread of which some task has all its answers.
+
+    Attributes:
+        thread_id: The thread.
+        ids: The requests that are settled, of such tasks.
+        since: When the first of them was decided, ISO time.
+        owner: Whose thread it is.
+    """
+
+    thread_id: str
+    ids: frozenset[str]
+    since: str
+    owner: str
+
+
+def settled(desk: Desk) -> Plan[Any, Any, Sequence[Settled]]:
+    """Return the threads that may go on, those first that have waited longest. A trip for each 1,000 requests."""
+    by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
+    now = desk.now()
+    for held in (yield from desk.approvals.all(CURRENT)):
+        if held.request.status != SUPERSEDED:
+            by_thread[held.request.thread_id].append(as_of(held.request, now))
+    found = [each for thread_id, requests in by_thread.items() if (each := _settled(thread_id, requests))]
+    return sorted(found, key=lambda each: each.since)
+
+
+def _settled(thread_id: str, requests: Collection[ApprovalRequest]) -> Settled | None:
+    undecided = {request.task_id for request in requests if not request.is_settled}
+    done = [request for request in requests if request.task_id not in undecided]
+    if not any(request.interrupt_id for request in done):
+        return None
+    since = min(request.decision.at if request.decision else "" for request in done)
+    return Settled(thread_id, frozenset(request.id for request in done), since, done[0].owner)
+
+
+def turn(desk: Desk, saver: Runner, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
+    if (yield from saver._is_taken(thread_id)):
+        return {}
+    return (yield from answers(desk, thread_id))
+
+
+def _waits(desk: Desk, saver: Runner, thread_id: str) -> Plan[Any, Any, bool]:
+    """Return whether something that was decided is still asked, and nobody goes on with it."""
+    found = yield from turn(desk, saver, thread_id)
+    head = (yield from desk.store.read_entry(Address(thread_id, "", None))) if found else None
+    return head is not None and _asks(desk, head, found)
+
+
+def _asks(desk: Desk, head: Found, names: Collection[str]) -> bool:
+    try:
+        writes = pending_writes(head.batches, desk.codec, str(head.entry.address))
+    except ValueRefused:
+        return True  # of classes of the program, which this process does not know: whoever has the graph will see
+    waits = waiting_tasks(writes)
+    asked = [value for task, channel, value in writes if task in waits and channel == INTERRUPT]
+    return any(each.id in names for value in asked for each in interrupts_in(value))
+
+
+class Tried:
+    """What one worker need not look at again, or not yet: as much as the last listing has named.
+
+    A request that is settled stays so: what a thread was tried with is told by their ids.
+
+    Args:
+        poll: Seconds until a thread that cannot go on is looked at again; then longer and longer.
+    """
+
+    def __init__(self, poll: float) -> None:
+        self._poll = poll
+        self._known: dict[str, tuple[frozenset[str], float, float]] = {}
+
+    def due(self, found: Sequence[Settled]) -> Sequence[Settled]:
+        """Return what is to be tried, of a listing."""
+        now, known = time.monotonic(), self._known
+        self._known = {
+            each.thread_id: known[each.thread_id]
+            for each in found
+            if each.thread_id in known and known[each.thread_id][0] == each.ids
+        }
+        return [each for each in found if each.thread_id not in self._known or self._known[each.thread_id][2] <= now]
+
+    def done(self, each: Settled) -> None:
+        """Do not try it again before something else is decided there."""
+        self._known[each.thread_id] = each.ids, inf, inf
+
+    def later(self, each: Settled) -> None:
+        """Try it again, when it has waited as long again."""
+        now = time.monotonic()
+        _, since, _ = self._known.get(each.thread_id, (each.ids, now, now))
+        since = now if since == inf else since
+        self._known[each.thread_id] = each.ids, since, now + min(max(now - since, self._poll), _LONGEST)
+
+
+class Patience:
+    """How long a worker waits, for the next poll and at all.
+
+    Args:
+        poll: Seconds between two looks.
+        timeout: Seconds without work; `None` is for ever.
+
+    Raises:
+        InvalidInput: They are no such numbers.
+    """
+
+    def __init__(self, poll: float, timeout: float | None) -> None:
+        if not _is_seconds(poll) or poll <= 0:
+            raise InvalidInput(f"poll must be seconds, more than none, not {poll!r}")
+        if timeout is not None and not _is_seconds(timeout):
+            raise InvalidInput(f"timeout must be seconds or None, not {timeout!r}")
+        self.poll = float(poll)
+        self._timeout = inf if timeout is None else timeout
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin to be patient, anew."""
+        self._end = time.monotonic() + self._timeout
+
+    @property
+    def left(self) -> float:
+        """Seconds to wait now; 0 at the end."""
+        return max(0.0, min(self.poll, self._end - time.monotonic()))
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+def wait(saver: Runner, desk: Desk, patience: Patience) -> Sequence[str]:
+    """Wait until threads can go on; return their ids. Of `Inbox.wait`."""
+    tried = Tried(patience.poll)
+    with saver._notices() as notices:
+        while not (found := saver._run(_ready(desk, saver, tried))) and (seconds := patience.left):
+            notices.wait(seconds)
+        return found
+
+
+async def await_decided(saver: Runner, desk: Desk, patience: Patience) -> Sequence[str]:
+    """As `wait`, asynchronously."""
+    tried = Tried(patience.poll)
+    async with saver._anotices() as notices:
+        while not (found := await saver._arun(_ready(desk, saver, tried))) and (seconds := patience.left):
+            await notices.wait(seconds)
+        return found
+
+
+def _ready(desk: Desk, saver: Runner, tried: Tried) -> Plan[Any, Any, Sequence[str]]:
+    found: list[str] = []
+    for each in tried.due((yield from settled(desk))):
+        if (yield from _waits(desk, saver, each.thread_id)):
+            found.append(each.thread_id)
+        else:
+            tried.later(each)
+    return tuple(found)
+
+
+# -- going on ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """Has a graph go on in the threads of a saver. Of `Inbox.run_when_decided`.
+
+    Attributes:
+        saver: The saver.
+        desk: What plans work with.
+        graph: The graph, compiled with this saver.
+        config: What every run is given besides.
+        patience: How long to wait.
+        tried: What was tried.
+    """
+
+    saver: Runner
+    desk: Desk
+    graph: Any
+    config: RunnableConfig
+    patience: Patience
+    tried: Tried
+
+    def run(self) -> Iterator[Resumed]:
+        """Yield threads that went on, until there was nothing to do for long enough."""
+        with self.saver._notices() as notices:
+            while True:
+                did = False
+                for resumed in self._round():
+                    did = True
+                    yield resumed
+                if did:
+                    self.patience.begin()
+                elif seconds := self.patience.left:
+                    notices.wait(seconds)
+                else:
+                    return
+
+    def _round(self) -> Iterator[Resumed]:
+        for each in self.tried.due(self.saver._run(settled(self.desk))):
+            if resumed := self._resumed(each):
+                yield resumed
+
+    def _resumed(self, each: Settled) -> Resumed | None:
+        config = self._config(each)
+        try:
+            found = self.saver._run(turn(self.desk, self.saver, each.thread_id))
+            command = _asked(found, self.graph.get_state(config)) if found else None
+            result = self.graph.invoke(command, config) if command else None
+        except Exception as error:
+            return self._failed(each, error)
+        return self._ended(each, command, result)
+
+    async def arun(self) -> AsyncIterator[Resumed]:
+        """As `run`, asynchronously."""
+        async with self.saver._anotices() as notices:
+            while True:
+                did = False
+                async for resumed in self._around():
+                    did = True
+                    yield resumed
+                if did:
+                    self.patience.begin()
+                elif seconds := self.patience.left:
+                    await notices.wait(seconds)
+                else:
+                    return
+
+    async def _around(self) -> AsyncIterator[Resumed]:
+        for each in self.tried.due(await self.saver._arun(settled(self.desk))):
+            if resumed := await self._aresumed(each):
+                yield resumed
+
+    async def _aresumed(self, each: Settled) -> Resumed | None:
+        config = self._config(each)
+        try:
+            found = await self.saver._arun(turn(self.desk, self.saver, each.thread_id))
+            command = _asked(found, await self.graph.aget_state(config)) if found else None
+            result = await self.graph.ainvoke(command, config) if command else None
+        except Exception as error:
+            return self._failed(each, error)
+        return self._ended(each, command, result)
+
+    def _config(self, each: Settled) -> RunnableConfig:
+        # The owner, so that what the run asks next is the same person's.
+        owner = {"user_id": each.owner} if each.owner else {}
+        given = self.config.get("configurable") or {}
+        return {**self.config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
+
+    def _ended(self, each: Settled, command: Command[Any] | None, result: Any) -> Resumed | None:
+        if command is None:
+            self.tried.later(each)
+            return None
+        self.tried.done(each)
+        return Resumed(each.thread_id, result)
+
+    def _failed(self, each: Settled, error: Exception) -> Resumed | None:
+        is_late = isinstance(error, ThreadTaken) and error.thread_id == each.thread_id
+        if is_late or isinstance(error, _NOT_ASKED):
+            self.tried.later(each)
+            return None
+        # A store that was away for a moment is no reason to leave the thread for good.
+        again = self.tried.later if isinstance(error, StoreBusy | StoreUnavailable) else self.tried.done
+        again(each)
+        return Resumed(each.thread_id, error=error)
+
+
+def _asked(found: Mapping[str, Any], state: Any) -> Command[Any] | None:
+    """Return what to resume a thread with; `None` if this graph asks none of that: it may be another one's thread."""
+    asked = {interrupt.id for interrupt in state.interrupts}
+    resume = {name: answer for name, answer in found.items() if name in asked}
+    return Command(resume=resume) if resume else None

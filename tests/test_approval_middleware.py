@@ -1,0 +1,276 @@
+"""Real agents and nodes that ask: what their interrupts carry is read, and what is answered does what was decided."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.tools import BaseTool, tool
+from langgraph.graph import START, StateGraph
+from langgraph.types import Interrupt, interrupt
+from savers import SAVERS, needing
+from tool_graphs import ASKED, BACKENDS, FACES, Scripted, answers, calls, hello, resume, run, thread, tool_graph
+
+from langgraph_keel import InvalidInput, KeelSaver
+from langgraph_keel.approvals.formats import Ask, answer_of, as_hitl, asks_of, decision_from
+from langgraph_keel.core.decisions import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+ALL = ("approve", "reject", "edit", "answer")
+MODES = ("batched", "per_call")
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        yield saver  # type: ignore[misc]
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[KeelSaver]:
+    """A saver in memory, for what no backend has a part in."""
+    with SAVERS["memory"](tmp_path) as saver:
+        yield saver  # type: ignore[misc]
+
+
+def tools(ran: list[Any]) -> list[BaseTool]:
+    @tool
+    def pay(x: int) -> str:
+        """Pay."""
+        ran.append(("pay", x))
+        return f"paid {x}"
+
+    @tool
+    def mail(to: str) -> str:
+        """Mail."""
+        ran.append(("mail", to))
+        return f"mailed {to}"
+
+    return [pay, mail]
+
+
+def agent(saver: Any, ran: list[Any], mode: Any, **gates: Any) -> Any:
+    script = [calls(("pay", {"x": 100}, "a"), ("mail", {"to": "ada"}, "b"))]
+    gate = HumanInTheLoopMiddleware(gates or {"pay": True, "mail": True}, interrupt_mode=mode)
+    return create_agent(Scripted(script=script), tools(ran), middleware=[gate], checkpointer=saver)
+
+
+def waiting(saver: Any, config: Any) -> list[Interrupt]:
+    """What a thread asks, as a process sees it that has the saver and no graph."""
+    found = saver.get_tuple(config)
+    asked = [value for _, channel, value in found.pending_writes if channel == ASKED]
+    return [each for values in asked for each in values]
+
+
+def answered(saver: Any, config: Any, decisions: dict[str, Decision]) -> dict[str, Any]:
+    """The map to resume with, each action decided by its name; made from the values as they are kept with requests."""
+    resumed = {}
+    for each in waiting(saver, config):
+        asks = asks_of(each.value, each.response_schema)
+        assert asks_of(as_json(each.value), each.response_schema) == asks
+        resumed[each.id] = answer_of(as_json(each.value), [decisions[ask.action] for ask in asks], each.response_schema)
+    return resumed
+
+
+YES = Decision("approve", "ada")
+# What was decided about the payment, what ran then, and what the model is told about it.
+DECIDED: dict[str, tuple[Decision, list[Any], str, str]] = {
+    "approve": (YES, [("pay", 100)], "success", "paid 100"),
+    "edit": (Decision("edit", "ada", args={"x": 7}), [("pay", 7)], "success", "paid 7"),
+    "reject": (Decision("reject", "ada"), [], "error", "User rejected the tool call for `pay` with id a."),
+    "reject, why": (Decision("reject", "ada", reason="too dear"), [], "error", "with reason: too dear"),
+    "expired": (Decision("reject", BY_EXPIRY), [], "error", "with reason: nobody decided in time"),
+    "answer": (Decision("answer", "ada", value="paid by hand"), [], "success", "paid by hand"),
+    "answer with data": (Decision("answer", "ada", value={"paid": 5}), [], "success", '{"paid": 5}'),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", DECIDED)
+async def test_the_middleware_does_what_was_decided(memory: KeelSaver, face: str, mode: str, name: str) -> None:
+    decision, ran_then, status, told = DECIDED[name]
+    ran: list[Any] = []
+    graph = agent(memory, ran, mode)
+    await run(graph, face, hello(), thread("1"))
+    assert ran == []
+    result = await resume(graph, face, answered(memory, thread("1"), {"pay": decision, "mail": YES}), thread("1"))
+    assert ASKED not in result
+    assert sorted(ran) == [("mail", "ada"), *ran_then]
+    said = answers(result)
+    assert (said["a"].status, said["b"].content) == (status, "mailed ada")
+    assert told in str(said["a"].content)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("mode", MODES)
+async def test_questions_are_the_same_from_every_store(saver: KeelSaver, face: str, mode: str) -> None:
+    ran: list[Any] = []
+    graph = agent(saver, ran, mode, pay={"allowed_decisions": ["edit", "reject"]}, mail=True)
+    await run(graph, face, hello(), thread("1"))
+    asked = waiting(saver, thread("1"))
+    asks = [ask for each in asked for ask in asks_of(each.value, each.response_schema)]
+    assert len(asked) == {"batched": 1, "per_call": 2}[mode]
+    assert sorted((ask.action, ask.args, ask.allowed) for ask in asks) == [
+        ("mail", {"to": "ada"}, ALL),
+        ("pay", {"x": 100}, ("reject", "edit")),
+    ]
+    assert all(ask.description.startswith("Tool execution requires approval") for ask in asks)
+    no, edit = Decision("reject", "ada"), Decision("edit", "ada", args={"x": 7})
+    await resume(graph, face, answered(saver, thread("1"), {"pay": edit, "mail": no}), thread("1"))
+    assert ran == [("pay", 7)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("allowed", ["approve", "reject", "edit", "respond"])
+async def test_a_tool_that_allows_one_decision_gets_no_other(memory: KeelSaver, mode: str, allowed: str) -> None:
+    """One that the middleware would fail on is refused before LangGraph keeps it."""
+    ran: list[Any] = []
+    graph = agent(memory, ran, mode, pay={"allowed_decisions": [allowed]})
+    await run(graph, "sync", hello(), thread("1"))
+    kind = "answer" if allowed == "respond" else allowed
+    said: dict[str, Any] = {"args": {"x": 7}, "value": "7"}
+    for other in {"approve", "edit", "answer"} - {kind}:
+        with pytest.raises(InvalidInput, match=f"its asker allows {kind}, not {other}"):
+            answered(memory, thread("1"), {"pay": Decision(other, "ada", **said)})  # type: ignore[arg-type]
+    decision = Decision(kind, "ada", **said)  # type: ignore[arg-type]
+    result = await resume(graph, "sync", answered(memory, thread("1"), {"pay": decision}), thread("1"))
+    assert ASKED not in result
+    assert ("pay", {"approve": 100, "edit": 7}.get(allowed)) in [*ran, ("pay", None)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_an_inbox_of_ones_own_decides_by_the_middlewares_words(memory: KeelSaver, mode: str) -> None:
+    """What it is shown for a request is answered as the middleware would be, and that is what happens."""
+    ran: list[Any] = []
+    graph = agent(memory, ran, mode, pay=True)
+    await run(graph, "sync", hello(), thread("1"))
+    (asked,) = waiting(memory, thread("1"))
+    (ask,) = asks_of(asked.value, asked.response_schema)
+    shown = as_hitl(ApprovalRequest("r", "1", action=ask.action, args=ask.args, allowed=ask.allowed))
+    name = shown["action_requests"][0]["name"]
+    said = {"decisions": [{"type": "edit", "edited_action": {"name": name, "args": {"x": 9}}}]}
+    decision = decision_from(said, ask, "ada")
+    await resume(graph, "sync", answered(memory, thread("1"), {"pay": decision}), thread("1"))
+    assert sorted(ran) == [("mail", "ada"), ("pay", 9)]
+
+
+# -- nodes that ask the Agent Inbox, and nodes that just ask -----------------------------------------------------------
+
+
+class State(TypedDict):
+    said: Any
+
+
+def human_interrupt(**config: bool) -> dict[str, Any]:
+    flags = dict.fromkeys(("allow_ignore", "allow_respond", "allow_edit", "allow_accept"), True)
+    action = {"action": "pay", "args": {"x": 100}}
+    return {"action_request": action, "config": {**flags, **config}, "description": "Pay?"}
+
+
+def asking(saver: Any, *questions: Any) -> Any:
+    """A graph whose one node asks, one question after the other, and keeps what it is told."""
+    builder = StateGraph(State)
+    builder.add_node("ask", lambda state: {"said": [interrupt(question) for question in questions]})
+    builder.add_edge(START, "ask")
+    return builder.compile(checkpointer=saver)
+
+
+NODES: dict[str, tuple[Decision, dict[str, Any]]] = {
+    "accept": (YES, {"type": "accept", "args": {"action": "pay", "args": {"x": 100}}}),
+    "edit": (Decision("edit", "ada", args={"x": 7}), {"type": "edit", "args": {"action": "pay", "args": {"x": 7}}}),
+    "response": (Decision("answer", "ada", value="later"), {"type": "response", "args": "later"}),
+    "ignore": (Decision("reject", "ada", reason="no"), {"type": "ignore", "args": None}),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("form", ["alone", "in a list"])
+@pytest.mark.parametrize("name", NODES)
+async def test_a_node_takes_the_first_of_what_the_inbox_says(saver: KeelSaver, face: str, form: str, name: str) -> None:
+    decision, told = NODES[name]
+    question = human_interrupt()
+    graph = asking(saver, question if form == "alone" else [question])
+    await run(graph, face, {"said": None}, thread("1"))
+    (asked,) = waiting(saver, thread("1"))
+    assert list(asks_of(asked.value)) == [Ask("pay", {"x": 100}, "Pay?", ALL)]
+    result = await resume(graph, face, answered(saver, thread("1"), {"pay": decision}), thread("1"))
+    ((first,),) = result["said"]
+    assert first == told
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    ("decision", "told"),
+    [
+        (YES, True),
+        (Decision("reject", "ada"), False),
+        (Decision("answer", "ada", value=["tuesday"]), ["tuesday"]),
+        (Decision("answer", "ada", value=None), None),
+        (Decision("answer", "ada", value={}), {}),
+    ],
+)
+async def test_a_free_question_gets_the_value(saver: KeelSaver, face: str, decision: Decision, told: Any) -> None:
+    graph = asking(saver, "Which day?", {"really": True})
+    await run(graph, face, {"said": None}, thread("1"))
+    for _ in range(2):
+        result = await resume(graph, face, answered(saver, thread("1"), {"": decision}), thread("1"))
+    assert (ASKED in result, result["said"]) == (False, [told, told])
+
+
+# -- a tool that was cut off -------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """As much of a crash as one process can have: no `except Exception` sees it."""
+
+
+def mortal(ran: list[int]) -> BaseTool:
+    @tool
+    def pay(x: int) -> str:
+        """Pay, and die of it the first time."""
+        ran.append(x)
+        if len(ran) == 1:
+            raise Killed
+        return f"paid {x}"
+
+    return pay
+
+
+CUT_OFF: dict[str, tuple[Decision, int, str]] = {
+    "retry": (Decision("answer", "ada", value="retry"), 2, "paid 1"),
+    "done": (
+        Decision("answer", "ada", value={"decision": "done", "result": "paid, says the bank"}),
+        1,
+        "says the bank",
+    ),
+    "skip": (Decision("answer", "ada", value="skip"), 1, "decided not to repeat it"),
+    "reject": (Decision("reject", "ada"), 1, "decided not to repeat it"),
+    "expired": (Decision("reject", BY_EXPIRY), 1, "decided not to repeat it"),
+}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("name", CUT_OFF)
+async def test_a_tool_that_was_cut_off_runs_again_only_if_told_to(memory: KeelSaver, face: str, name: str) -> None:
+    decision, count, told = CUT_OFF[name]
+    ran: list[int] = []
+    with ToolCache(memory, default=ToolPolicy(unknown="ask"), store_arguments=True) as cache:
+        graph = tool_graph(cache, [mortal(ran)], [calls(("pay", {"x": 1}, "a"))])
+        with pytest.raises(Killed):
+            await run(graph, face, hello(), thread("1"))
+        await to_thread(cache.close)  # what its keeper writes of a call that was cut off
+        await run(graph, face, None, thread("1"))
+        (asked,) = waiting(memory, thread("1"))
+        (ask,) = asks_of(asked.value)
+        assert (ask.action, ask.args, ask.allowed) == ("pay", {"x": 1}, ("reject", "answer"))
+        result = await resume(graph, face, answered(memory, thread("1"), {"pay": decision}), thread("1"))
+    assert (ASKED in result, ran) == (False, [1] * count)
+    assert told in str(answers(result)["a"].content)

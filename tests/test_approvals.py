@@ -1,0 +1,380 @@
+"""Requests as records, on every backend: how they are found, decided, held, closed, kept and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import to_thread
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from approval_children import Order, graph_of
+from langgraph.types import Command, interrupt
+from places import Place
+from test_approvals_asking import Asking, Question, T, paying
+from test_timeline import saver
+from tool_graphs import ASKED, FACES, thread
+
+from langgraph_keel import AlreadyDecided, InvalidInput, KeelSaver, NotAllowed, NotFound
+from langgraph_keel.core.approvals import CURRENT, OVER
+from langgraph_keel.core.decisions import STATUSES, ApprovalRequest
+from langgraph_keel.timeline.plain import as_json
+
+__all__ = ["saver"]
+
+
+async def call(saver: KeelSaver, face: str, name: str, *args: Any, **more: Any) -> Any:
+    """Call a method of the inbox by one of its faces."""
+    inbox = saver.approvals
+    if face == "sync":
+        return await to_thread(getattr(inbox, name), *args, **more)
+    return await getattr(inbox, f"a{name}")(*args, **more)
+
+
+def ask(saver: KeelSaver, name: str = "t", owner: str | None = None, **question: Any) -> Any:
+    """Have a thread ask; return its graph."""
+    graph = Asking(paying() | question).graph(saver)
+    graph.invoke({}, {"configurable": {"thread_id": name} | ({"user_id": owner} if owner else {})})
+    return graph
+
+
+def one(saver: KeelSaver, name: str | None = "t", status: Sequence[str] = STATUSES) -> ApprovalRequest:
+    (request,) = saver.approvals.pending(name, status=status)
+    return request
+
+
+def threads(requests: Sequence[ApprovalRequest]) -> list[str]:
+    return [request.thread_id for request in requests]
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_waits_is_found(saver: KeelSaver, face: str) -> None:
+    for number in range(5):
+        await to_thread(ask, saver, str(number), ["ann", "bob"][number % 2], action=["pay", "mail"][number // 3])
+    await call(saver, face, "approve", one(saver, "0").id, by="eve")
+    await call(saver, face, "claim", one(saver, "1").id, by="eve")
+    for found, wanted in (
+        ({}, "1234"),
+        ({"owner": "ann"}, "24"),
+        ({"action": "mail"}, "34"),
+        ({"owner": "bob", "action": "mail"}, "3"),
+        ({"status": "approved"}, "0"),
+        ({"status": ["approved", "claimed"]}, "01"),
+        ({"status": "claimed", "thread_id": "1"}, "1"),
+        ({"thread_id": "no such"}, ""),
+        ({"owner": "nobody"}, ""),
+        ({"older_than": 0}, "1234"),
+        ({"older_than": 1000}, ""),
+        ({"limit": 2}, "12"),
+        ({"limit": 0}, ""),
+        ({"limit": None}, "1234"),
+    ):
+        assert threads(await call(saver, face, "pending", **found)) == list(wanted), found
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_page_after_page(saver: KeelSaver, face: str) -> None:
+    for number in range(5):
+        await to_thread(ask, saver, str(number))
+    pages, after = [], None
+    while page := await call(saver, face, "pending", limit=2, after=after):
+        pages.append(threads(page))
+        after = page[-1].id
+    assert pages == [["0", "1"], ["2", "3"], ["4"]]
+    for wrong in ({"after": "no such"}, {"limit": -1}, {"status": "done"}, {"older_than": float("nan")}):
+        with pytest.raises(InvalidInput):
+            await call(saver, face, "pending", **wrong)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_request_by_the_beginning_of_its_id(saver: KeelSaver, face: str) -> None:
+    await to_thread(ask, saver)
+    request = one(saver)
+    assert await call(saver, face, "get", request.id[:10]) == request
+    for name in ("", "f" * 24, request.id[::-1], 5, None):
+        with pytest.raises((NotFound, InvalidInput)):
+            await call(saver, face, "approve", name, by="bob")
+    assert one(saver).status == "waiting"
+
+
+# -- holding -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_whoever_holds_a_request_decides_it(saver: KeelSaver, face: str) -> None:
+    await to_thread(ask, saver)
+    request = one(saver)
+    held = await call(saver, face, "claim", request.id, by="ann")
+    assert (held.status, held.claimed_by) == ("claimed", "ann")
+    for name in ("approve", "reject", "claim"):
+        with pytest.raises(NotAllowed, match="'ann' has claimed it"):
+            await call(saver, face, name, request.id, by="bob")
+    assert (await call(saver, face, "claim", request.id, by="ann", seconds=0)).status == "waiting"
+    assert (await call(saver, face, "claim", request.id, by="bob", seconds=60)).claimed_by == "bob"
+    decided = await call(saver, face, "approve", request.id, by="bob")
+    assert (decided.status, decided.claimed_by, decided.decision.by) == ("approved", "", "bob")
+    with pytest.raises(AlreadyDecided, match="approved by 'bob'"):
+        await call(saver, face, "claim", request.id, by="ann")
+
+
+async def test_a_claim_runs_out(saver: KeelSaver) -> None:
+    await to_thread(ask, saver)
+    await saver.approvals.aclaim(one(saver).id, by="ann", seconds=0.2)
+    await asyncio.sleep(0.25)
+    assert one(saver).status == "waiting"
+    assert (await saver.approvals.areject(one(saver).id, by="bob")).status == "rejected"
+
+
+async def test_what_has_expired_says_so_at_once(saver: KeelSaver) -> None:
+    await to_thread(ask, saver, expires_in=0.5)
+    await saver.approvals.aclaim(one(saver).id, by="ann")
+    await asyncio.sleep(0.55)
+    assert threads(await saver.approvals.apending()) == []
+    for thread_id in ("t", None):
+        (request,) = await saver.approvals.apending(thread_id, status="expired")
+        assert request.decision
+        assert request.decision.by == "keel:expiry"
+    with pytest.raises(AlreadyDecided, match="expired"):
+        await saver.approvals.aapprove(request.id, by="ann")
+
+
+# -- what a thread goes on without -------------------------------------------------------------------------------------
+
+
+def new_input(saver: KeelSaver, graph: Any) -> None:
+    graph.invoke({"said": ["never mind"]}, T)
+
+
+def update(saver: KeelSaver, graph: Any) -> None:
+    graph.update_state(T, {"said": ["no"]}, as_node="pay")
+
+
+def rewind(saver: KeelSaver, graph: Any) -> None:
+    saver.rewind(saver.timeline("t")[0].config)
+
+
+def replay(saver: KeelSaver, graph: Any) -> None:
+    graph.invoke(None, saver.timeline("t")[0].config)
+
+
+@pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
+@pytest.mark.parametrize("go_on", [new_input, update, rewind, replay])
+def test_what_a_thread_went_on_without(saver: KeelSaver, go_on: Any, is_decided: bool) -> None:
+    graph = ask(saver)
+    request = one(saver)
+    if is_decided:
+        saver.approvals.approve(request.id, by="bob")
+    go_on(saver, graph)
+    assert saver.approvals.get(request.id).status == "superseded"
+    with pytest.raises(AlreadyDecided, match="superseded"):
+        saver.approvals.approve(request.id, by="bob")
+    assert [each.id for each in saver.approvals.pending() if each.id == request.id] == []
+    with pytest.raises(NotFound, match="nothing to resume"):
+        saver.approvals.resume("t")
+
+
+class Slow(KeelSaver):
+    """Another saver, whose checkpoints are stored after the writes of the steps that follow them."""
+
+    def __init__(self, saver: KeelSaver) -> None:
+        self.serde, self._backend = saver.serde, saver._backend
+
+    def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        time.sleep(0.05)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
+def test_the_next_question_comes_before_the_step_is_stored(saver: KeelSaver, is_decided: bool) -> None:
+    graph = ask(Slow(saver))
+    request = one(saver)
+    if is_decided:
+        saver.approvals.approve(request.id, by="bob")
+    assert ASKED in graph.invoke({"said": ["never mind"]}, T, durability="async")
+    assert saver.approvals.get(request.id).status == "superseded"
+    assert [each.id == request.id for each in saver.approvals.pending()] == [False]
+
+
+def test_another_process_went_on_without_it(place: Place) -> None:
+    """The saver that asked has seen nothing of it; a look finds it out, and so does a sweep."""
+    with place.open() as first, place.open() as second:
+        for name in ("a", "b"):
+            ask(first, name)
+        ids = [request.id for request in first.approvals.pending()]
+        for name in ("a", "b"):
+            Asking().graph(second).update_state(thread(name), {"said": ["no"]}, as_node="pay")
+        with pytest.raises(AlreadyDecided, match="superseded"):
+            first.approvals.approve(ids[0], by="bob")
+        first.approvals.sweep()
+        assert [first.approvals.get(name).status for name in ids] == ["superseded", "superseded"]
+
+
+# -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def test_requests_go_with_their_thread(saver: KeelSaver) -> None:
+    for name in ("t", "other"):
+        graph = ask(saver, name)
+    saver.approvals.approve(one(saver, "other").id, by="bob")
+    graph.invoke(saver.approvals.resume("other"), thread("other"))
+    graph.invoke({}, thread("other"))  # one is over, one waits
+    events = len(saver.approvals.audit())
+    saver.delete_thread("other")
+    assert threads(saver.approvals.pending(status=STATUSES)) == ["t"]
+    assert saver.approvals.verify_audit().ok
+    assert len(saver.approvals.audit()) >= events
+
+
+def test_a_question_outlives_a_prune(saver: KeelSaver) -> None:
+    graph = ask(saver)
+    graph.update_state(T, {"said": ["first"]}, as_node="__start__")
+    graph.invoke(None, T)
+    saver.prune(["t"])
+    request = one(saver, status=["waiting"])
+    saver.approvals.approve(request.id, by="bob")
+    saver.prune(["t"])
+    assert graph.invoke(saver.approvals.resume("t"), T)["said"] == ["first", "approve"]
+    saver.prune(["t"])
+    assert saver.approvals.get(request.id).status == "consumed"
+    assert saver.approvals.verify_audit().ok
+
+
+@pytest.mark.parametrize("is_decided", [False, True], ids=["waiting", "approved"])
+def test_a_copy_asks_for_itself(saver: KeelSaver, is_decided: bool) -> None:
+    conditions: Question = {"approvers": ["ann"], "facts": {"price": 0}, "description": "why", "allowed": ["reject"]}
+    graph = ask(saver, expires_in=3600, on_expiry="wait", **conditions)
+    request = one(saver)
+    if is_decided:
+        saver.approvals.reject(request.id, by="ann")
+    saver.copy_thread("t", "copy")
+    copy = one(saver, "copy")
+    assert (copy.status, copy.id == request.id, copy.args) == ("waiting", False, request.args)
+    for name in ("approvers", "facts", "before", "description", "allowed", "expires_at", "on_expiry", "args_hash"):
+        assert as_json(getattr(copy, name)) == as_json(getattr(request, name)), name
+    with pytest.raises(NotAllowed):
+        saver.approvals.reject(copy.id, by="eve")
+    saver.approvals.reject(copy.id, by="ann")
+    assert graph.invoke(saver.approvals.resume("copy"), thread("copy"))["said"] == ["reject"]
+    assert one(saver).status == ("rejected" if is_decided else "waiting")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_lost_record_is_found_again(saver: KeelSaver, face: str) -> None:
+    graph = await to_thread(ask, saver, approvers=["ann"], facts={"price": 1})
+    request = one(saver)
+    await to_thread(lose, saver, request)
+    assert await call(saver, face, "pending") == []
+    (found,) = await call(saver, face, "pending", "t")
+    for name in ("id", "interrupt_ids", "task_id", "args", "facts", "approvers", "allowed", "checkpoint_id"):
+        assert as_json(getattr(found, name)) == as_json(getattr(request, name)), name
+    await call(saver, face, "approve", found.id, by="ann")
+    assert (await to_thread(graph.invoke, saver.approvals.resume("t"), T))["said"] == ["approve"]
+
+
+def lose(saver: KeelSaver, request: ApprovalRequest) -> None:
+    held = saver._run(saver.approvals.plans.read([request.id]))[request.id]
+    saver._run(saver._core.store.remove_cells(CURRENT, {request.id: held.token}))
+    assert saver._run(saver.approvals.plans.all(OVER)) == []
+
+
+def test_a_plain_question_is_found_again(saver: KeelSaver) -> None:
+    graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt({"who": "pays?"})]}))
+    graph.invoke({}, T)
+    request = one(saver)
+    lose(saver, request)
+    assert (one(saver).id, one(saver).value) == (request.id, {"who": "pays?"})
+    saver.approvals.answer(request.id, by="bob", value="ann")
+    assert graph.invoke(saver.approvals.resume("t"), T)["said"] == ["ann"]
+
+
+class CutOff(Exception):
+    """The process has died."""
+
+
+class Dying(KeelSaver):
+    """Another saver, whose process dies before an interrupt is stored."""
+
+    def __init__(self, saver: KeelSaver) -> None:
+        self.serde, self._backend = saver.serde, saver._backend
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        if any(channel == ASKED for channel, _ in writes):
+            raise CutOff
+        super().put_writes(config, writes, task_id, task_path)
+
+
+@pytest.mark.parametrize("decides", ["before", "after", "never"])
+def test_a_process_dies_between_the_request_and_its_question(saver: KeelSaver, decides: str) -> None:
+    asking = Asking(paying())
+    with pytest.raises(CutOff):
+        asking.graph(Dying(saver)).invoke({}, T)
+    graph = asking.graph(saver)
+    request = one(saver)
+    assert (request.status, request.interrupt_id) == ("waiting", "")
+    if decides == "before":
+        saver.approvals.approve(request.id, by="bob")
+        with pytest.raises(NotFound, match="is approved"):
+            saver.approvals.resume("t")
+        assert graph.invoke(None, T) == {"said": ["approve"]}
+    else:
+        assert ASKED in graph.invoke(None, T)
+        assert (one(saver).id, one(saver).interrupt_id != "") == (request.id, True)
+        getattr(saver.approvals, "approve" if decides == "after" else "reject")(request.id, by="bob")
+        assert graph.invoke(saver.approvals.resume("t"), T)["said"] == ["approve" if decides == "after" else "reject"]
+    assert [request.status for request in saver.approvals.pending("t", status=STATUSES)] == ["consumed"]
+
+
+def test_a_value_of_the_programs_own_class(place: Place) -> None:
+    """Whoever does not know the class sees its fields, and decides; the interrupt itself cannot be read there."""
+    with place.open(types=[Order]) as saver:
+        graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt(Order("a flight"))]}))
+        graph.invoke({}, T)
+        with place.open() as other:
+            request = one(other)
+            assert request.value == {"what": "a flight"}
+            other.approvals.answer(request.id, by="bob", value="yes")
+            assert other.approvals.sweep() == []
+            command = other.approvals.resume("t")
+        assert graph.invoke(command, T)["said"] == ["yes"]
+
+
+# -- sweeping ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
+    for name in ("a", "b"):
+        await to_thread(ask, saver, name)
+    await to_thread(ask, saver, "short", expires_in=0.3)
+    await call(saver, face, "approve", one(saver, "b").id, by="bob")
+    assert await call(saver, face, "sweep") == []
+    assert await call(saver, face, "sweep", remind_after=1000) == []
+    await asyncio.sleep(0.35)
+    assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]
+    assert await call(saver, face, "sweep", remind_after=0.3) == []
+    held = saver._run(saver.approvals.plans.read([one(saver, "short").id]))
+    assert [each.request.status for each in held.values()] == ["expired"]  # it is written, too
+    await asyncio.sleep(0.35)
+    assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]
+
+
+def test_a_late_resume_is_none(saver: KeelSaver) -> None:
+    """Two answers to one question: the second is refused, or answers nothing, and never the next question."""
+    asking = Asking(paying(), paying(7))
+    graph = asking.graph(saver)
+    graph.invoke({}, T)
+    saver.approvals.approve(one(saver, status=["waiting"]).id, by="bob")
+    command = saver.approvals.resume("t")
+    for _ in range(3):
+        assert ASKED in graph.invoke(Command(resume=command.resume), T)
+        assert one(saver, status=["waiting"]).args == {"amount": 7}
+    assert asking.got == []
+    saver.approvals.reject(one(saver, status=["waiting"]).id, by="bob")
+    last = saver.approvals.resume("t")
+    assert graph.invoke(last, T) == {"said": ["approve", "reject"]}
+    assert graph.invoke(last, T) == {"said": ["approve", "reject"]}
+    assert len(asking.got) == 1

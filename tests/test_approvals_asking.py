@@ -1,0 +1,387 @@
+"""What a graph asks for is what it gets an approval of: nothing else of the step, the thread, or its past."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from asyncio import to_thread
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from approval_children import State, graph_of
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import StructuredTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import Command, RetryPolicy, interrupt
+from tool_graphs import ASKED, FACES, calls, hello, loop_of, resume, run, thread, tool_graph
+
+from langgraph_keel import (
+    KeelSaver,
+    MemorySaver,
+    NotFound,
+)
+from langgraph_keel.approvals.asking import arequest_approval, request_approval
+from langgraph_keel.core.decisions import STATUSES, ApprovalRequest, Decision
+from langgraph_keel.tools import ToolCache
+
+T = thread("t")
+Question = dict[str, Any]
+
+
+@pytest.fixture
+def saver() -> Iterator[KeelSaver]:
+    with MemorySaver() as saver:
+        yield saver
+
+
+class Asking:
+    """A node that asks one question after another, and notes what it was told once it has all answers."""
+
+    def __init__(self, *questions: Question) -> None:
+        self.questions: Sequence[Question] = questions
+        self.got: list[list[Decision]] = []
+        self.failing = 0
+
+    def func(self, state: Any) -> Any:
+        return self._end([request_approval(**question) for question in self.questions])
+
+    async def afunc(self, state: Any) -> Any:
+        return self._end([await arequest_approval(**question) for question in self.questions])
+
+    def _end(self, decisions: list[Decision]) -> Any:
+        self.got.append(decisions)
+        if self.failing:
+            self.failing -= 1
+            raise ConnectionError("the bank does not answer")
+        return {"said": [decision.kind for decision in decisions]}
+
+    @property
+    def node(self) -> RunnableLambda[Any, Any]:
+        return RunnableLambda(self.func, self.afunc)
+
+    def graph(self, saver: Any) -> Any:
+        return graph_of(saver, ("pay", self.node))
+
+
+def paying(amount: Any = 100, **more: Any) -> Question:
+    return {"action": "pay", "args": {"amount": amount}, **more}
+
+
+async def go_on(saver: KeelSaver, graph: Any, face: str) -> Any:
+    return await run(graph, face, await saver.approvals.aresume("t"), T)
+
+
+async def one(saver: KeelSaver) -> ApprovalRequest:
+    (request,) = await saver.approvals.apending("t")
+    return request
+
+
+async def decide(saver: KeelSaver, kind: str = "approve", **details: Any) -> ApprovalRequest:
+    """Decide the one request that waits."""
+    request = await one(saver)
+    decided: ApprovalRequest = await getattr(saver.approvals, f"a{kind}")(request.id, by="bob", **details)
+    return decided
+
+
+def statuses(saver: KeelSaver) -> list[str]:
+    return [request.status for request in saver.approvals.pending("t", status=STATUSES)]
+
+
+# -- two tools of one step ---------------------------------------------------------------------------------------------
+
+
+def tool_named(name: str, work: Callable[[], str], awork: Callable[[], Any]) -> StructuredTool:
+    """A tool that comes to its question sooner or later."""
+
+    def func(to: str) -> str:
+        time.sleep(random.choice([0, 0.002]))
+        return work()
+
+    async def afunc(to: str) -> str:
+        await asyncio.sleep(random.choice([0, 0.002]))
+        return str(await awork())
+
+    return StructuredTool.from_function(func, afunc, name=name, description="Act.")
+
+
+BOTH = [calls(("transfer", {"to": "eve"}, "a"), ("email", {"to": "ada"}, "b"))]
+
+
+def plainly(name: str, acted: list[Any]) -> StructuredTool:
+    def work() -> str:
+        acted.append((name, interrupt(name)))
+        return f"{name} done"
+
+    return tool_named(name, work, lambda: to_thread(work))
+
+
+@contextmanager
+def langgraph_saver(kind: str) -> Iterator[Any]:
+    if kind == "memory":
+        yield InMemorySaver()
+    else:
+        with LangGraphSqliteSaver.from_conn_string(":memory:") as saver:
+            yield saver
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_langgraph_gives_an_answer_to_another_tool(kind: str) -> None:
+    """The hazard (langgraph#6533): an answer goes by id to one question, and the tool of the other one acts on it."""
+    acted: list[Any] = []
+    with langgraph_saver(kind) as saver:
+        graph = loop_of(ToolNode([plainly("transfer", acted), plainly("email", acted)]), BOTH, saver)
+        for number in range(300):
+            (asked,) = graph.invoke(hello(), thread(str(number)))[ASKED]
+            graph.invoke(Command(resume={asked.id: asked.value}), thread(str(number)))
+            if any(name != meant for name, meant in acted):
+                return
+    pytest.fail("every answer went to the tool that had asked")
+
+
+def by_request(name: str, acted: list[Any]) -> StructuredTool:
+    def done(decision: Decision) -> str:
+        if decision.approved:
+            acted.append((name, decision.args))
+        return decision.kind
+
+    async def awork() -> str:
+        return done(await arequest_approval(name, {"of": name}))
+
+    return tool_named(name, lambda: done(request_approval(name, {"of": name})), awork)
+
+
+def two_tools(saver: KeelSaver, is_cached: bool, acted: list[Any]) -> Any:
+    tools = [by_request("transfer", acted), by_request("email", acted)]
+    return tool_graph(ToolCache(saver), tools, BOTH) if is_cached else loop_of(ToolNode(tools), BOTH, saver)
+
+
+async def decide_both(saver: KeelSaver, name: str, *, backwards: bool) -> None:
+    waiting = await saver.approvals.apending(name)
+    for request in waiting[::-1] if backwards else waiting:
+        if request.action == "transfer":
+            await saver.approvals.areject(request.id, by="bob")
+        else:
+            await saver.approvals.aedit(request.id, by="bob", args={"of": "bob"})
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("is_cached", [True, False], ids=["cached", "not cached"])
+async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_cached: bool) -> None:
+    acted: list[Any] = []
+    graph = two_tools(saver, is_cached, acted)
+    for number in range(100):
+        name = str(number)
+        result = await run(graph, face, hello(), thread(name))
+        if number % 3 == 0:  # it begins anew, and another one may be the first to ask
+            result = await run(graph, face, None, thread(name))
+        for _ in range(4):
+            assert not acted or ASKED in result
+            await decide_both(saver, name, backwards=number % 2 == 0)
+            result = await run(graph, face, await saver.approvals.aresume(name), thread(name))
+            if ASKED not in result:
+                break
+        assert ASKED not in result
+        assert set(map(str, acted)) == {str(("email", {"of": "bob"}))}
+        assert len(acted) == 1 or not is_cached  # a `ToolNode` runs all its tools again, if one of them asks
+        acted.clear()
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_task_goes_on_when_all_its_questions_are_decided(saver: KeelSaver, face: str) -> None:
+    acted: list[Any] = []
+    graph = two_tools(saver, True, acted)
+    await run(graph, face, hello(), T)
+    while len(waiting := await saver.approvals.apending("t")) < 2:
+        await run(graph, face, None, T)
+    await saver.approvals.aapprove(waiting[1].id, by="bob")
+    with pytest.raises(NotFound, match=f"{waiting[0].id} is waiting"):
+        await saver.approvals.aresume("t")
+    await saver.approvals.aapprove(waiting[0].id, by="bob")
+    assert ASKED not in await go_on(saver, graph, face)
+    assert sorted(name for name, _ in acted) == ["email", "transfer"]
+
+
+# -- what an approval is bound to --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    "other", [paying(1000), paying("100"), {"action": "pay"}, {"action": "steal", "args": {"amount": 100}}]
+)
+async def test_an_approval_holds_for_these_arguments_only(saver: KeelSaver, face: str, other: Question) -> None:
+    asking = Asking(paying(100))
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    first = await decide(saver)
+    asking.questions = [other]
+    assert ASKED in await go_on(saver, graph, face)
+    assert asking.got == []
+    second = await one(saver)
+    assert (second.action, second.args) == (other["action"], other.get("args"))
+    assert second.id != first.id
+    await decide(saver, "reject")
+    await go_on(saver, graph, face)
+    assert [[decision.kind for decision in each] for each in asking.got] == [["reject"]]
+    assert (await saver.approvals.aget(first.id)).status == "superseded"
+
+
+async def test_a_question_that_is_moot_holds_nothing_back(saver: KeelSaver) -> None:
+    asking = Asking(paying(100))
+    graph = asking.graph(saver)
+    await run(graph, "sync", {}, T)
+    asking.questions = [paying(1000)]
+    await run(graph, "sync", None, T)
+    assert (await decide(saver)).args == {"amount": 1000}
+    assert (await go_on(saver, graph, "sync"))["said"] == ["approve"]
+    assert sorted(statuses(saver)) == ["consumed", "superseded"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_two_equal_questions_need_two_decisions(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying(), paying())
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    await decide(saver)
+    assert ASKED in await go_on(saver, graph, face)
+    assert asking.got == []
+    await decide(saver, "reject")
+    assert (await go_on(saver, graph, face))["said"] == ["approve", "reject"]
+
+
+@pytest.mark.parametrize(
+    "question", [{"action": "pay"}, paying({}), {"action": "pay", "args": []}, {"action": "p", "args": 0}]
+)
+def test_a_question_is_one_request(saver: KeelSaver, question: Question) -> None:
+    graph = Asking(question).graph(saver)
+    graph.invoke({}, T)
+    (request,) = saver.approvals.pending()
+    assert (request.action, request.args) == (question["action"], question.get("args"))
+    saver.approvals.approve(request.id, by="bob")
+    assert graph.invoke(saver.approvals.resume("t"), T) == {"said": ["approve"]}
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_plain_resume_approves_nothing(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying())
+    graph = asking.graph(saver)
+    asked = (await run(graph, face, {}, T))[ASKED]
+    approve = {"type": "approve"}
+    for answer in ("yes", True, approve, {"decisions": [approve]}, [approve], asked[0].value, {asked[0].id: approve}):
+        asked = (await resume(graph, face, answer, T))[ASKED]
+        assert (await one(saver)).status == "waiting"
+    asked = (await resume(graph, face, {asked[0].id: approve}, T))[ASKED]
+    await decide(saver, "reject")
+    assert (await go_on(saver, graph, face))["said"] == ["reject"]
+    assert len(asking.got) == 1
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("how", ["rewind", "fork", "replay"])
+async def test_the_past_is_asked_anew(saver: KeelSaver, face: str, how: str) -> None:
+    asking = Asking(paying())
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    first = await decide(saver)
+    await go_on(saver, graph, face)
+    (moment,) = [moment for moment in saver.timeline("t") if moment.next == ("pay",)]
+    config = T if how == "rewind" else moment.config
+    if how == "rewind":
+        saver.rewind(moment.config)
+    if how == "fork":
+        config = saver.fork(moment.config, "f")
+    assert ASKED in await run(graph, face, None, config)
+    (again,) = saver.approvals.pending()
+    assert (again.thread_id, again.id == first.id) == ("f" if how == "fork" else "t", False)
+    assert len(asking.got) == 1
+    saver.approvals.reject(again.id, by="bob")
+    await run(graph, face, saver.approvals.resume(again.thread_id), thread(again.thread_id))
+    assert [each.kind for (each,) in asking.got] == ["approve", "reject"]
+
+
+# -- again and again ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_retry_gets_the_same_decisions(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying(), paying(), paying(7))
+    policy = RetryPolicy(initial_interval=0.001, max_attempts=4, retry_on=ConnectionError)
+    builder = StateGraph(State)
+    builder.add_node("pay", asking.node, retry_policy=policy)
+    builder.add_edge(START, "pay")
+    graph = builder.compile(checkpointer=saver)
+    await run(graph, face, {}, T)
+    asking.failing = 2
+    for kind in ("approve", "reject", "approve"):
+        await decide(saver, kind)
+        result = await go_on(saver, graph, face)
+    assert ASKED not in result
+    assert [[decision.kind for decision in each] for each in asking.got] == [["approve", "reject", "approve"]] * 3
+    assert statuses(saver) == ["consumed"] * 3
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("how", ["by its answers", "by nothing"])
+async def test_what_fails_after_the_approval_gets_it_again(saver: KeelSaver, face: str, how: str) -> None:
+    asking = Asking(paying(), paying(7))
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    asking.failing = 1
+    await decide(saver)
+    await go_on(saver, graph, face)
+    await decide(saver, "reject")
+    with pytest.raises(ConnectionError):
+        await go_on(saver, graph, face)
+    assert statuses(saver) == ["consumed", "consumed"]
+    given = None if how == "by nothing" else await saver.approvals.aresume("t")
+    assert (await run(graph, face, given, T))["said"] == ["approve", "reject"]
+    assert asking.got[0] == asking.got[1]
+    with pytest.raises(NotFound):
+        saver.approvals.resume("t")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_questions_among_plain_ones(saver: KeelSaver, face: str) -> None:
+    """Each takes its own answers from LangGraph's list, however often it was asked."""
+
+    def mixed(state: Any) -> Any:
+        first = interrupt("first?")
+        decision = request_approval("pay", first)
+        return {"said": [first, decision.kind, interrupt("last?")]}
+
+    graph = graph_of(saver, ("mixed", mixed))
+    await run(graph, face, {}, T)
+    await decide(saver, "answer", value="a")
+    assert ASKED in await go_on(saver, graph, face)
+    assert (await one(saver)).action == "pay"
+    await resume(graph, face, "stray", T)
+    await decide(saver)
+    assert ASKED in await go_on(saver, graph, face)
+    assert (await one(saver)).value == "last?"
+    await decide(saver, "answer", value="z")
+    assert (await go_on(saver, graph, face))["said"] == ["a", "approve", "z"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_plain_answer_is_given_once(saver: KeelSaver, face: str) -> None:
+    """LangGraph leaves it beside the checkpoint, and takes it for the answer to what is not asked yet."""
+    graph = graph_of(saver, ("ask", lambda state: {"said": [interrupt("1?"), interrupt("2?"), interrupt("3?")]}))
+    await run(graph, face, {}, T)
+    (second,) = (await resume(graph, face, "one", T))[ASKED]
+    (third,) = (await resume(graph, face, {second.id: "two"}, T))[ASKED]
+    assert third.value == "3?"
+    assert (await resume(graph, face, {third.id: "three"}, T))["said"] == ["one", "two", "three"]
+
+
+def test_langgraph_gives_a_plain_answer_twice() -> None:
+    graph = graph_of(
+        InMemorySaver(), ("ask", lambda state: {"said": [interrupt("1?"), interrupt("2?"), interrupt("3?")]})
+    )
+    graph.invoke({}, T)
+    (second,) = graph.invoke(Command(resume="one"), T)[ASKED]
+    assert graph.invoke(Command(resume={second.id: "two"}), T)["said"] == ["one", "two", "one"]

@@ -1,0 +1,327 @@
+"""Under which conditions a question is asked: who may decide, until when, on which facts; and where it can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from approval_children import ARGS, GRAPHS, Outside, State, graph_of
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Send
+from test_approvals_asking import BOTH, Asking, Question, T, by_request, decide, go_on, one, paying, saver, statuses
+from tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
+
+from langgraph_keel import AlreadyDecided, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotAllowed, NotFound
+from langgraph_keel.approvals.asking import arequest_approval, request_approval
+from langgraph_keel.tools import ToolCache, ToolPolicy
+
+__all__ = ["saver"]
+
+
+# -- who and how -------------------------------------------------------------------------------------------------------
+
+
+async def test_only_its_approvers_decide(saver: KeelSaver) -> None:
+    graph = Asking(paying(approvers=["ann", "bob"])).graph(saver)
+    await run(graph, "async", {}, T)
+    request = await one(saver)
+    for name in ("approve", "reject", "claim"):
+        with pytest.raises(NotAllowed, match="ann, bob"):
+            await getattr(saver.approvals, f"a{name}")(request.id, by="eve")
+    for nobody in ("", " ", "keel:expiry", None):
+        with pytest.raises(InvalidInput, match="by must name"):
+            await saver.approvals.aapprove(request.id, by=nobody)  # type: ignore[arg-type]
+    assert statuses(saver) == ["waiting"]
+    await decide(saver)
+    assert (await go_on(saver, graph, "async"))["said"] == ["approve"]
+
+
+@pytest.mark.parametrize("allowed", [["approve"], ["reject", "edit"], ["answer"]])
+async def test_only_what_is_allowed_is_decided(saver: KeelSaver, allowed: list[str]) -> None:
+    graph = Asking(paying(allowed=allowed)).graph(saver)
+    await run(graph, "async", {}, T)
+    details: Mapping[str, Any] = {"edit": {"args": 1}, "answer": {"value": "v"}}
+    for kind in {"approve", "reject", "edit", "answer"} - set(allowed):
+        with pytest.raises(NotAllowed, match=allowed[0]):
+            await decide(saver, kind, **details.get(kind, {}))
+    await decide(saver, allowed[0], reason="because", **details.get(allowed[0], {}))
+    assert (await go_on(saver, graph, "async"))["said"] == [allowed[0]]
+
+
+async def test_a_decision_says_all_that_was_decided(saver: KeelSaver) -> None:
+    asking = Asking(paying(allowed=["answer"]), paying(description="For the rent"), paying(7))
+    graph = asking.graph(saver)
+    await run(graph, "async", {}, T)
+    await decide(saver, "answer", value={"n": [1, None]}, reason="r")
+    await go_on(saver, graph, "async")
+    assert (await one(saver)).description == "For the rent"
+    await decide(saver, "edit", args={"amount": 0, "currency": None})
+    await go_on(saver, graph, "async")
+    await decide(saver)
+    await go_on(saver, graph, "async")
+    ((answer, edit, approval),) = asking.got
+    assert (answer.value, answer.reason, answer.by, answer.approved) == ({"n": [1, None]}, "r", "bob", False)
+    assert (edit.args, edit.approved) == ({"amount": 0, "currency": None}, True)
+    assert (approval.args, approval.approved) == ({"amount": 7}, True)
+    assert datetime.fromisoformat(approval.at) > datetime.now(UTC) - timedelta(minutes=1)
+
+
+# -- until when --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("expires_in", [0.3, timedelta(seconds=0.3)], ids=["seconds", "timedelta"])
+async def test_nobody_decides_in_time(saver: KeelSaver, face: str, expires_in: Any) -> None:
+    asking = Asking(paying(expires_in=expires_in))
+    graph = asking.graph(saver)
+    assert ASKED in await run(graph, face, {}, T)
+    request = await one(saver)
+    await asyncio.sleep(0.35)
+    for name in ("approve", "reject", "claim"):
+        with pytest.raises(AlreadyDecided, match="expired"):
+            await getattr(saver.approvals, f"a{name}")(request.id, by="bob")
+    assert await saver.approvals.apending("t") == []
+    assert (await go_on(saver, graph, face))["said"] == ["reject"]
+    ((decision,),) = asking.got
+    assert (decision.by, decision.approved) == ("keel:expiry", False)
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_what_was_decided_in_time_holds_for_ever(saver: KeelSaver, face: str) -> None:
+    graph = Asking(paying(expires_in=0.3)).graph(saver)
+    await run(graph, face, {}, T)
+    await decide(saver)
+    await asyncio.sleep(0.35)
+    assert (await go_on(saver, graph, face))["said"] == ["approve"]
+
+
+async def test_an_agent_waits_on(saver: KeelSaver) -> None:
+    asking = Asking(paying(expires_in=0.2, on_expiry="wait"))
+    graph = asking.graph(saver)
+    await run(graph, "async", {}, T)
+    await asyncio.sleep(0.25)
+    with pytest.raises(NotFound, match="is expired"):
+        await saver.approvals.aresume("t")
+    assert ASKED in await run(graph, "async", None, T)
+    assert asking.got == []
+
+
+# -- on which facts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_an_approval_holds_for_its_facts(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying(facts={"price": 1200}))
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    for price in (1500, 1800):
+        await decide(saver)
+        asking.questions = [paying(facts={"price": price})]
+        (asked,) = (await go_on(saver, graph, face))[ASKED]
+        request = await one(saver)
+        assert request.facts == asked.value["facts"] == {"price": price}
+        assert request.before == asked.value["before"] == {"price": price - 300}
+    assert asking.got == []
+    await decide(saver)
+    assert (await go_on(saver, graph, face))["said"] == ["approve"]
+    assert sorted(statuses(saver)) == ["consumed", "superseded", "superseded"]
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_rejection_needs_no_facts(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying(facts={"price": 1200}))
+    graph = asking.graph(saver)
+    await run(graph, face, {}, T)
+    await decide(saver, "reject")
+    asking.questions = [paying(facts={"price": 1500})]
+    assert (await go_on(saver, graph, face))["said"] == ["reject"]
+
+
+@pytest.mark.parametrize(("price", "holds"), [(1250, True), (1150, True), (1500, False)])
+async def test_whether_facts_still_hold_is_the_programs_to_say(saver: KeelSaver, price: int, holds: bool) -> None:
+    def near(approved: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+        return bool(abs(approved["price"] - current["price"]) <= 100)
+
+    asking = Asking(paying(facts={"price": 1200}, revalidate=near))
+    graph = asking.graph(saver)
+    await run(graph, "async", {}, T)
+    await decide(saver)
+    asking.questions = [paying(facts={"price": price}, revalidate=near)]
+    assert (ASKED not in await go_on(saver, graph, "async")) == holds
+    assert len(asking.got) == holds
+
+
+async def test_what_failed_is_not_repeated_on_other_facts(saver: KeelSaver) -> None:
+    asking = Asking(paying(facts={"price": 1200}))
+    graph = asking.graph(saver)
+    await run(graph, "async", {}, T)
+    await decide(saver)
+    asking.failing = 1
+    with pytest.raises(ConnectionError):
+        await go_on(saver, graph, "async")
+    asking.questions = [paying(facts={"price": 1500})]
+    assert ASKED in await run(graph, "async", None, T)
+    assert len(asking.got) == 1
+    assert (await one(saver)).before == {"price": 1200}
+
+
+# -- where -------------------------------------------------------------------------------------------------------------
+
+WRONG: dict[str, list[Any]] = {
+    "action": ["", 3, None, b"pay"],
+    "args": [object(), {"n": float("inf")}, {1: 2}, Asking, b"x", {"x": {1, 2}}],
+    "on_expiry": ["", "approve", None],
+    "approvers": ["ann", [3], [""], 5, [[]]],
+    "allowed": ["approve", [], ["respond"], [[]], 5],
+    "expires_in": ["1", float("nan"), -1, True, timedelta(-1)],
+    "facts": [5, [1], {"price": float("nan")}, {"price": object()}],
+    "revalidate": [3],
+    "description": [3, b""],
+}
+BAD = {f"{name} {nth}": paying() | {name: value} for name, values in WRONG.items() for nth, value in enumerate(values)}
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("question", BAD.values(), ids=BAD)
+async def test_what_cannot_be_meant_asks_nobody(saver: KeelSaver, face: str, question: Question) -> None:
+    graph = Asking(question).graph(saver)
+    with pytest.raises((InvalidInput, InvalidConfig)):
+        await run(graph, face, {}, T)
+    assert await saver.approvals.apending() == []
+    assert await saver.approvals.aaudit() == []
+
+
+@pytest.mark.parametrize("other", [None, InMemorySaver()], ids=["none", "LangGraph's"])
+def test_a_graph_needs_one_of_keels_savers(other: Any) -> None:
+    with pytest.raises(InvalidConfig, match="savers"):
+        Asking(paying()).graph(other).invoke({}, T)
+
+
+async def test_a_question_needs_a_graph() -> None:
+    with pytest.raises(InvalidConfig, match="outside of a graph"):
+        await arequest_approval("pay")
+
+
+async def test_a_running_loop_is_not_blocked(saver: KeelSaver) -> None:
+    async def ask(state: Any) -> Any:
+        return {"said": [request_approval("pay").kind]}
+
+    with pytest.raises(InvalidInput, match="await arequest_approval"):
+        await graph_of(saver, ("ask", ask)).ainvoke({}, T)
+    assert await saver.approvals.apending() == []
+
+
+@pytest.fixture
+def outside(tmp_path: Any) -> Outside:
+    made = Outside(tmp_path / "outside")
+    made.path.touch()
+    made.path.with_suffix(".price").write_text("1200")
+    return made
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("name", ["node", "parallel", "subgraph", "remembering", "called", "tool_node", "agent"])
+async def test_in_every_durability(saver: KeelSaver, outside: Outside, face: str, durability: str, name: str) -> None:
+    graph = GRAPHS[name](saver, outside)
+    result = await run(graph, face, hello() | {"said": []}, T, durability=durability)
+    for _ in range(3):
+        for request in saver.approvals.pending("t"):
+            assert request.args == ARGS[request.action]
+            await saver.approvals.aapprove(request.id, by="bob")
+        result = await run(graph, face, await saver.approvals.aresume("t"), T, durability=durability)
+        if ASKED not in result:
+            break
+    lines = [json.loads(line) for line in outside.path.read_text().splitlines()]
+    assert sorted(action for _, action, _ in lines) == (["pay"] if ASKS_ONE[name] else ["mail", "pay"])
+    assert set(statuses(saver)) == {"consumed"}
+
+
+ASKS_ONE = {name: name in ("node", "subgraph", "remembering", "called") for name in GRAPHS}
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_subgraph_that_keeps_nothing(saver: KeelSaver, face: str) -> None:
+    """Its tasks have other ids in each run, and LangGraph itself cannot answer them by id: it is told, every time."""
+    asking = Asking(paying())
+    graph = graph_of(saver, ("outer", graph_of(False, ("pay", asking.node))))
+    await run(graph, face, {}, T)
+    await decide(saver)
+    for _ in range(2):
+        with pytest.raises(InvalidConfig, match="checkpointer=False"):
+            await go_on(saver, graph, face)
+    assert await saver.approvals.apending() == []
+
+
+# -- several at once ---------------------------------------------------------------------------------------------------
+
+
+async def decided_until_done(saver: KeelSaver, graph: Any, face: str, no: Any) -> tuple[Any, int]:
+    """Reject what is asked with `no` for its arguments, and approve all else; return how many were asked, too."""
+    asked = 0
+    for _ in range(8):
+        for request in await saver.approvals.apending("t"):
+            name = "areject" if request.args == no else "aapprove"
+            await getattr(saver.approvals, name)(request.id, by="bob")
+            asked += 1
+        result = await go_on(saver, graph, face)
+        if ASKED not in result:
+            return result, asked
+    pytest.fail("it asks for ever")
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_equal_questions_of_tasks_beside_each_other(saver: KeelSaver, face: str) -> None:
+    asking = Asking(paying())
+    builder = StateGraph(State)
+    builder.add_node("pay", asking.node)
+    builder.add_conditional_edges(START, lambda state: [Send("pay", {}) for _ in range(3)], ["pay"])
+    graph = builder.compile(checkpointer=saver)
+    await run(graph, face, {"said": []}, T)
+    first, second, third = await saver.approvals.apending("t")
+    await saver.approvals.aapprove(first.id, by="bob")
+    assert len((await go_on(saver, graph, face))[ASKED]) == 2
+    assert len(asking.got) == 1
+    await saver.approvals.areject(second.id, by="bob")
+    await saver.approvals.aapprove(third.id, by="bob")
+    assert sorted((await go_on(saver, graph, face))["said"]) == ["approve", "approve", "reject"]
+    assert len(asking.got) == 3
+
+
+async def test_questions_that_a_node_asks_at_once(saver: KeelSaver) -> None:
+    async def at_once(state: Any) -> Any:
+        decisions = await asyncio.gather(*[arequest_approval("pay", number) for number in range(4)])
+        return {"said": [decision.kind for decision in decisions]}
+
+    graph = graph_of(saver, ("ask", at_once))
+    await graph.ainvoke({}, T)
+    result, asked = await decided_until_done(saver, graph, "async", 2)
+    assert (result["said"], asked) == (["approve", "approve", "reject", "approve"], 4)
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("scope", ["thread", "shared"])
+async def test_a_kept_result_is_no_approval(saver: KeelSaver, face: str, scope: Any) -> None:
+    """The tool is asked about again in the next turn, whichever of the questions has stopped the graph."""
+    acted: list[Any] = []
+    tools = [by_request("transfer", acted), by_request("email", acted)]
+    turns = [*BOTH, calls(("transfer", {"to": "eve"}, "c"), ("email", {"to": "ada"}, "d"))]
+    graph = tool_graph(ToolCache(saver, default=ToolPolicy(scope=scope)), tools, turns)
+    await run(graph, face, hello(), T)
+    _, asked = await decided_until_done(saver, graph, face, {"of": "transfer"})
+    assert asked == 4
+    assert [name for name, _ in acted] == ["email", "email"]
+
+
+def test_one_saver_knows_its_own_threads_only() -> None:
+    with MemorySaver() as first, MemorySaver() as second:
+        for saver in (first, second):
+            Asking(paying()).graph(saver).invoke({}, thread("t"))
+        (request,) = first.approvals.pending()
+        first.approvals.approve(request.id, by="bob")
+        assert [each.status for each in second.approvals.pending("t")] == ["waiting"]

@@ -1,0 +1,98 @@
+"""What a reviewer is told of a question, and of what was decided before; what a newcomer missed."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+import pytest
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+from langgraph_keel import InvalidInput, MemorySaver, NotFound, request_approval
+from langgraph_keel.testing.faults import Counter, with_tap
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+OWNED: Any = {"configurable": {"thread_id": "t", "user_id": "ada"}}
+START_STATE: Any = {"told": ""}
+
+
+class State(TypedDict):
+    told: Any
+
+
+class Price:
+    """A price that may go up between two runs of a node."""
+
+    now = 1200
+
+    def book(self, _: State) -> Any:
+        return {
+            "told": request_approval("book", {"flight": "LH 1"}, facts={"price": self.now}, description="On Friday")
+        }
+
+
+def compiled(saver: MemorySaver, node: Any) -> Any:
+    builder: Any = StateGraph(State)
+    return builder.add_node("ask", node).add_edge(START, "ask").compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("args", ["LH 2", ["LH 2"], 7, None])
+def test_edited_arguments_keep_their_shape(args: Any) -> None:
+    with MemorySaver() as saver:
+        compiled(saver, Price().book).invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+        with pytest.raises(InvalidInput, match="must be a dict with all arguments of book"):
+            saver.approvals.edit(request.id, args=args, by="ann")
+        assert saver.approvals.get(request.id).status == "waiting"
+
+
+def test_a_question_that_is_asked_anew_says_what_was_decided_before() -> None:
+    price = Price()
+    with MemorySaver() as saver:
+        graph = compiled(saver, price.book)
+        graph.invoke(START_STATE, OWNED)
+        (first,) = saver.approvals.pending(owner="ada")
+        saver.approvals.edit(first.id, args={"flight": "LH 2"}, by="ann", reason="earlier")
+        price.now = 1500
+        graph.invoke(saver.approvals.resume("t"), CONFIG)  # by a program that does not say whose thread it is
+        (again,) = saver.approvals.pending(owner="ada")
+    assert again.before == {"price": 1200}
+    earlier = again.earlier
+    assert (earlier["request"], earlier["kind"], earlier["by"]) == (first.id, "edit", "ann")
+    assert (earlier["reason"], earlier["args"]) == ("earlier", {"flight": "LH 2"})
+
+
+def test_the_trail_says_what_was_asked() -> None:
+    with MemorySaver() as saver:
+        compiled(saver, Price().book).invoke(START_STATE, CONFIG)
+        for thread, question in (("u", "Which colour?"), ("v", "Delete the backups?")):
+            graph = compiled(saver, lambda _, question=question: {"told": interrupt(question)})
+            graph.invoke(START_STATE, {"configurable": {"thread_id": thread}})
+        contents: list[Any] = [event.content for event in saver.approvals.audit()]
+    assert (contents[0]["args"], contents[0]["description"]) == ({"flight": "LH 1"}, "On Friday")
+    assert [content["value"] for content in contents[1:]] == ["Which colour?", "Delete the backups?"]
+    assert contents[1]["args_hash"] != contents[2]["args_hash"]
+
+
+def test_a_thread_that_is_not_there_is_not_one_that_waits_for_nobody() -> None:
+    with MemorySaver() as saver:
+        with pytest.raises(NotFound, match="there is no thread 'u'"):
+            saver.approvals.resume("u")
+        compiled(saver, lambda _: {"told": "done"}).invoke(START_STATE, CONFIG)
+        with pytest.raises(NotFound, match="it waits for nobody"):
+            saver.approvals.resume("t")
+
+
+def test_only_questions_take_more_round_trips() -> None:
+    """Ordinary steps take one for each verb, and those of a run that asks are few: nobody waits for them."""
+    counter = Counter()
+    with MemorySaver() as plain:
+        saver = with_tap(plain, counter)
+        builder: Any = StateGraph(State)
+        builder.add_node("first", lambda _: {"told": "a"}).add_node("ask", lambda _: {"told": interrupt("?")})
+        graph = builder.add_edge(START, "first").add_edge("first", "ask").compile(checkpointer=saver)
+        graph.invoke(START_STATE, CONFIG, interrupt_before=["ask"])
+        # get_tuple; three puts; the writes of the input and of the node.
+        assert counter.taken() == 6
+        graph.invoke(None, CONFIG)
+        assert counter.taken() <= 12

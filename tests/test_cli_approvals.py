@@ -1,0 +1,212 @@
+"""`keel approvals`, `approval` and `sweep`, on what real graphs have asked."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cli_requests import ARGS, LONG, asked, config, graph, id_of, waiting
+from cli_threads import EVIL, RAW, keel, keel_json
+from typer.testing import CliRunner
+
+from langgraph_keel import open_saver
+from langgraph_keel.cli import app
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a store that `asked` has made."""
+    directory = tmp_path_factory.mktemp("asked")
+    asked(f"sqlite:///{directory / 'agent.db'}")
+    return directory
+
+
+@pytest.fixture
+def url(original: Path, tmp_path: Path) -> str:
+    """The URL of a copy of it."""
+    copied = shutil.copytree(original, tmp_path / "copy")
+    return f"sqlite:///{copied / 'agent.db'}"
+
+
+# ---- many
+
+
+def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
+    trip, evil = waiting(url)
+    assert [(trip["thread_id"], trip["action"], trip["args"]), evil["thread_id"]] == [("trip", "book", ARGS), EVIL]
+    assert (trip["facts"]["price"], trip["before"]["price"], trip["status"]) == (1500, 1200, "waiting")
+    assert (evil["action"], evil["value"]) == ("", {"question": f"How? {EVIL}"})
+    shown = keel("approvals", "--url", url, COLUMNS="200").stdout
+    assert re.search(rf'{trip["id"][:14]} .* s ago .*trip .*book {{"flight": "LH 1".*waiting .*in 60 min', shown)
+    assert "price: 1500 (was 1200), branch:to" in shown
+    assert shown.index(trip["id"][:14]) < shown.index(evil["id"][:14])
+    assert trip["id"] not in shown
+    assert trip["id"] in keel("approvals", "--full", "--url", url, COLUMNS="60").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ((), ["trip", EVIL]),
+        (("trip",), ["trip"]),
+        (("--owner", "eve"), [EVIL]),
+        (("--action", "book"), ["trip"]),
+        (("--older-than", "3600"), []),
+        (("--older-than", "0"), ["trip", EVIL]),
+        (("--status", "superseded"), ["trip"]),
+        (("--status", "superseded", "--status", "waiting"), ["trip", "trip", EVIL]),
+        (("--all",), ["trip", "trip", EVIL]),
+        (("--all", "--limit", "2"), ["trip", "trip"]),
+        (("nobody",), []),
+    ],
+    ids=" ".join,
+)
+def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None:
+    told = keel_json("approvals", "--url", url, *options)
+    assert [request["thread_id"] for request in told["approvals"]] == found
+    shown = keel("approvals", "--url", url, *options).stdout
+    assert ("--limit shows more" in shown) is told["more"] is ("--limit" in options)
+    assert ("Nothing waits" in shown, "No request for approval fits" in shown) == (
+        options == ("nobody",),
+        options == ("--older-than", "3600"),
+    )
+
+
+def test_what_is_over_says_how_it_was_decided(url: str) -> None:
+    assert "superseded, approve by ann" in keel("approvals", "--all", "--url", url, COLUMNS="200").stdout
+    with open_saver(url) as saver:
+        saver.approvals.claim(id_of(url, "trip"), by="bob")
+    assert "claimed by bob" in keel("approvals", "--url", url, COLUMNS="200").stdout
+
+
+def test_a_status_that_is_none(url: str) -> None:
+    assert "no request is ever 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=1).stderr
+
+
+@pytest.mark.parametrize("thread", ["trip", EVIL], ids=["trip", "evil"])
+def test_a_shell_carries_out_what_is_advised(url: str, thread: str) -> None:
+    name = id_of(url, thread)[:14]
+    lines = re.findall(r"^  (keel appro.*)$", keel("approvals", thread, "--url", url, COLUMNS="40").stdout, re.M)
+    words = [subprocess.run(["bash", "-c", f"printf '%s\n' {line}"], capture_output=True, text=True) for line in lines]
+    assert [each.stdout.splitlines() for each in words] == [
+        ["keel", "approval", name, "--url", url],
+        ["keel", "approve", name, "--url", url, "--by", "NAME"],
+    ]
+    assert "--url" not in keel("approvals", KEEL_URL=url).stdout
+    assert "keel approve" not in keel("approvals", "--status", "superseded", "--url", url).stdout
+
+
+# ---- one
+
+
+def test_a_request_is_shown_whole(url: str) -> None:
+    name = id_of(url, "trip")
+    shown = keel("approval", name[:14], "--url", url, COLUMNS="120").stdout
+    told = [
+        f"approval {name}  waiting",
+        "thread trip · asked",
+        "owner ada · expires in 60 min",
+        '"flight": "LH 1"',
+        '"price": 1500',
+        "~ price: 1200 → 1500",
+        "ann, bob: approve, reject, edit",
+        "asked",
+    ]
+    assert [each for each in told if each not in shown] == []
+    assert shown.count("x") >= len(LONG)
+    assert "more characters" not in shown
+    over = keel_json("approvals", "--status", "superseded", "--url", url)["approvals"][0]["id"]
+    assert "by ann" in keel("approval", over, "--url", url).stdout
+
+
+def test_a_request_as_json(url: str) -> None:
+    found = keel_json("approval", id_of(url, "trip"), "--url", url)
+    assert (found["approvers"], found["decision"], found["interrupt_id"]) == (
+        ["ann", "bob"],
+        None,
+        found["interrupt_ids"][-1],
+    )
+    assert [event["kind"] for event in found["history"]] == ["asked"]
+
+
+def test_a_request_that_is_not_there(url: str) -> None:
+    for command in (("approval", "0123456789ab"), ("approve", "0123456789ab", "--by", "ann")):
+        told = keel(*command, "--url", url, status=1).stderr
+        assert "no request for approval has an id like '0123456789ab'" in told
+    assert url in told
+
+
+@pytest.mark.parametrize("name", ["", "e", "e3b98"])
+def test_an_id_that_a_script_has_lost_names_nothing(url: str, name: str) -> None:
+    assert f"{name!r} names no request" in keel("approve", name, "--by", "ann", "--url", url, status=1).stderr
+    assert len(waiting(url)) == 2
+
+
+# ---- sweep
+
+
+def test_a_sweep_expires_and_reminds(url: str) -> None:
+    with open_saver(url) as saver:
+        graph(saver, expires_in=0.05).invoke({"told": None}, config("late"))
+    time.sleep(0.06)
+    assert "1 of them to be reminded" not in keel("sweep", "--url", url).stdout
+    late = keel_json("approvals", "late", "--status", "expired", "--url", url)["approvals"][0]
+    assert [event["kind"] for event in late["history"]] == ["asked", "expired"]
+    assert (
+        "is expired by 'keel:expiry' already"
+        in keel("approve", late["id"], "--by", "ann", "--url", url, status=1).stderr
+    )
+    told = keel_json("sweep", "--remind-after", "0", "--url", url)
+    assert (told["waiting"], [each["thread_id"] for each in told["reminders"]]) == (2, ["trip", EVIL])
+    shown = keel("sweep", "--remind-after", "0", "--url", url, COLUMNS="200").stdout
+    assert "2 requests to decide, 2 of them to be reminded of" in shown
+    assert "trip" in shown
+    assert keel_json("sweep", "--remind-after", "60", "--url", url)["reminders"] == []
+
+
+# ---- what is written by others
+
+
+@pytest.mark.parametrize("columns", ["30", "80", "200"])
+def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
+    trip, evil = id_of(url, "trip"), id_of(url, EVIL)
+    commands: list[tuple[str, ...]] = [("approvals", "--all", "--full"), ("approvals",), ("approval", trip)]
+    commands += [("approval", evil), ("sweep", "--remind-after", "0")]
+    commands += [("edit", trip, "--args", '{"flight": "\\u202e"}', "--by", "ann", "--reason", EVIL, "--yes")]
+    commands += [("answer", evil, "--value", EVIL, "--by", EVIL, "--yes"), ("approval", trip), ("approval", evil)]
+    commands += [("approvals", EVIL, "--status", "expired"), ("approve", evil, "--by", EVIL)]
+    for command in commands:
+        result = keel(*command, "--url", url, COLUMNS=columns, status=int(command[0] == "approve"))
+        assert not RAW.search(result.output), command
+        assert "x1b" in result.output.replace("\n", "") or "u001b" in result.output.replace("\n", ""), command
+
+
+def test_nothing_raw_even_in_colour(url: str) -> None:
+    given = ["approval", id_of(url, "trip"), "--url", url]
+    result = CliRunner().invoke(app, given, env={"FORCE_COLOR": "1", "TERM": "xterm"}, color=True)
+    assert "\x1b[31m1200" in result.stdout
+    assert "\x1b[32m1500" in result.stdout
+    assert not RAW.search(re.sub(r"\x1b\[[\d;]*m", "", result.stdout))
+    assert "[red]" in result.stdout
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
+def test_a_store_that_is_missing_is_not_made(scheme: str, tmp_path: Path) -> None:
+    commands: list[tuple[str, ...]] = [("approvals",), ("approvals", "trip"), ("approval", "0123456789ab"), ("sweep",)]
+    commands += [("approve", "0123456789ab", "--by", "ann"), ("edit", "0123456789ab", "--args", "{}", "--by", "ann")]
+    for command in commands:
+        told = keel(*command, "--url", f"{scheme}{tmp_path / 'missing'}", status=1).stderr
+        assert "there is no store" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_listing_changes_nothing(url: str) -> None:
+    path = Path(url.removeprefix("sqlite:///"))
+    before = path.read_bytes()
+    keel("approvals", "--all", "--url", url)
+    keel("approval", waiting(url)[0]["id"], "--url", url)
+    assert path.read_bytes() == before

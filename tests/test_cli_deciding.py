@@ -1,0 +1,203 @@
+"""`keel approve`, `reject`, `edit` and `answer`: what real graphs have asked is decided, and they go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_requests import ARGS, asked, config, graph, id_of, questions, waiting, went_on
+from cli_threads import EVIL, keel, keel_json
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.tools import tool
+from tool_graphs import Scripted, answers, calls, hello
+from typer.testing import CliRunner
+
+from langgraph_keel import open_saver
+from langgraph_keel.cli import app
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a store that `asked` has made."""
+    directory = tmp_path_factory.mktemp("asked")
+    asked(f"sqlite:///{directory / 'agent.db'}")
+    return directory
+
+
+@pytest.fixture
+def url(original: Path, tmp_path: Path) -> str:
+    """The URL of a copy of it."""
+    copied = shutil.copytree(original, tmp_path / "copy")
+    return f"sqlite:///{copied / 'agent.db'}"
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])
+def test_an_approval_lets_the_agent_act(scheme: str, tmp_path: Path) -> None:
+    where = asked(f"{scheme}{tmp_path / 'agents'}")
+    name = id_of(where, "trip")
+    shown = keel("approve", name[:14], "--by", "bob", "--reason", "still good", "--yes", "--url", where).stdout
+    assert (
+        shown.index('"flight": "LH 1"') < shown.index("about to approve") < shown.index("approved: book of thread trip")
+    )
+    assert "graph.invoke(saver.approvals.resume('trip'), config)" in shown
+    assert waiting(where, "trip") == []
+    (found,) = waiting(where, "trip", "--status", "approved")
+    assert (found["decision"]["by"], found["decision"]["reason"]) == ("bob", "still good")
+    assert went_on(where, "trip", graph, 1500) == ("approve", "bob", "still good", ARGS)
+
+
+def test_the_reviewer_comes_from_the_environment(url: str) -> None:
+    name = id_of(url, "trip")
+    assert "--by" in CliRunner().invoke(app, ["reject", name, "--url", url]).output
+    result = CliRunner().invoke(app, ["reject", name, "--url", url, "--json"], env={"KEEL_REVIEWER": "ann"})
+    assert json.loads(result.stdout)["decision"]["by"] == "ann"
+    told = went_on(url, "trip", graph, 1500)
+    assert told[:2] == ("reject", "ann")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        (("approve", "--by", "eve"), "not_allowed", "'eve' is not among its approvers (ann, bob)"),
+        (("answer", "--value", "7", "--by", "ann"), "not_allowed", "allows approve, reject, edit, not answer"),
+        (("approve", "--by", " "), "invalid_input", "by must name who decides"),
+        (("edit", "--args", "{", "--by", "ann"), "invalid_input", "--args '{': Expecting property name"),
+        (("edit", "--args", "NaN", "--by", "ann"), "invalid_input", "NaN is no JSON"),
+        (("edit", "--args", "@/nowhere", "--by", "ann"), "invalid_input", "No such file"),
+    ],
+)
+def test_what_is_refused_is_named_and_changes_nothing(url: str, command: Any, code: str, told: str) -> None:
+    verb, *options = command
+    name = id_of(url, "trip")
+    result = keel(verb, name, *options, "--url", url, status=1)
+    assert told in result.stderr
+    assert result.stdout == ""
+    assert keel_json(verb, name, *options, "--url", url, status=1)["error"]["code"] == code
+    assert id_of(url, "trip") == name
+
+
+def test_of_two_decisions_one_is_taken(url: str) -> None:
+    name = id_of(url, "trip")
+    assert keel_json("approve", name, "--by", "ann", "--url", url)["status"] == "approved"
+    assert keel_json("reject", name, "--by", "bob", "--url", url, status=1)["error"]["code"] == "already_decided"
+    assert "is approved by 'ann' already" in keel("reject", name, "--by", "bob", "--url", url, status=1).stderr
+    assert went_on(url, "trip", graph, 1500)[:2] == ("approve", "ann")
+
+
+def test_what_the_thread_went_on_without_is_not_decided(url: str) -> None:
+    name = id_of(url, EVIL)
+    with open_saver(url) as saver:
+        saver.timeline(EVIL).rewind(0)
+    told = keel_json("approve", name, "--by", "ann", "--url", url, status=1)["error"]
+    assert (told["code"], "superseded" in told["message"]) == ("already_decided", True)
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_other_arguments(url: str, is_file: bool, tmp_path: Path) -> None:
+    path, text = tmp_path / "args.json", json.dumps({**ARGS, "flight": "LH 2"})
+    path.write_text(text, encoding="utf-8")
+    given = ("edit", id_of(url, "trip"), "--args", f"@{path}" if is_file else text, "--by", "ann", "--yes")
+    shown = keel(*given, "--url", url).stdout
+    assert "arguments: 1 changed\n" in re.sub(" +\n", "\n", shown)
+    assert "~ flight: LH [-1-]{+2+}" in shown
+    assert "edited: book of thread trip" in shown
+    assert went_on(url, "trip", graph, 1500) == ("edit", "ann", "", {**ARGS, "flight": "LH 2"})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("by train", "by train"),
+        ('{"by": ["train", 1]}', {"by": ["train", 1]}),
+        ("null", None),
+        ("NaN", "NaN"),
+        ("[", "["),
+    ],
+)
+def test_an_answer_is_json_or_text(url: str, given: str, told: Any) -> None:
+    shown = keel("answer", id_of(url, EVIL), "--value", given, "--by", "ann", "--yes", "--url", url).stdout
+    assert "answered: the question of thread" in shown
+    assert went_on(url, EVIL, questions) == told
+
+
+# ---- an agent of LangChain's, with its middleware
+
+
+@tool
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def agent(saver: Any) -> Any:
+    script = [calls(("pay", {"amount": 100}, "a"), ("pay", {"amount": 7}, "b"))]
+    gate = HumanInTheLoopMiddleware({"pay": True})
+    return create_agent(Scripted(script=script), [pay], middleware=[gate], checkpointer=saver)
+
+
+def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(where) as saver:
+        agent(saver).invoke(hello(), config("paying"))
+    ids = {request["args"]["amount"]: request["id"] for request in waiting(where)}
+    page = keel("approval", ids[7], "--url", where).stdout
+    assert "question 2 of 2" in page
+    first = keel("edit", ids[100], "--args", '{"amount": 50}', "--by", "ann", "--yes", "--url", where).stdout
+    assert f"goes on when that is decided, too: {ids[7][:14]}" in first
+    assert "resume(" not in first
+    last = keel("reject", ids[7], "--by", "ann", "--reason", "not twice", "--yes", "--url", where).stdout
+    assert "saver.approvals.resume('paying')" in last
+    with open_saver(where) as saver:
+        said = answers(agent(saver).invoke(saver.approvals.resume("paying"), config("paying")))
+    assert str(said["a"].content).endswith("paid 50")
+    assert (said["b"].status, "not twice" in str(said["b"].content)) == ("error", True)
+
+
+# ---- a terminal
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Runs a command at a terminal, where a person has typed something; returns its exit status."""
+
+    def run(said: str, *words: str) -> int:
+        os.write(ours, said.encode())
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with pytest.raises(SystemExit) as ended:
+            app(list(words))
+        return int(str(ended.value.code))
+
+    ours, theirs = pty.openpty()
+    with open(theirs) as terminal:
+        yield run
+    os.close(ours)
+
+
+@pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("y\n", 0)], ids=repr)
+def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int) -> None:
+    name = id_of(url, "trip")
+    assert typed(said, "approve", name, "--by", "ann", "--url", url) == status
+    out, err = capfd.readouterr()
+    assert ("Approve? [y/N]" in err, '"flight": "LH 1"' in out) == (True, True)
+    assert ("approved: book" in out, bool(waiting(url, "trip"))) == (status == 0, status == 1)
+
+
+def test_without_a_terminal_nothing_is_decided_unasked(url: str) -> None:
+    told = keel("approve", id_of(url, "trip"), "--by", "ann", "--url", url, status=1)
+    assert "nothing was decided: there is no terminal" in told.stderr
+    assert len(waiting(url, "trip")) == 1
+
+
+@pytest.mark.parametrize("option", ["--yes", "--json"])
+def test_a_program_is_not_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[str], option: str) -> None:
+    assert typed("", "approve", id_of(url, "trip"), "--by", "ann", "--url", url, option) == 0
+    assert (capfd.readouterr().err, waiting(url, "trip")) == ("", [])
