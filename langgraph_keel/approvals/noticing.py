@@ -137,7 +137,9 @@ class Questions:
                 yield from close(approvals, held, self._now(), is_answered=is_answered)
 
     def rewound(self, codec: Codec, new: Address) -> Plan[Any, Any, None]:
-        """Close what a thread has asked, and was rewound from."""
+        """Close what a thread has asked, and was rewound from. Of another process's, a look at the thread finds it."""
+        if not self._waits.pop(new.thread_id, None):
+            return
         approvals = Approvals(self._store, codec, self._tokens)
         for held in (yield from approvals.of_thread(new.thread_id)):
             if held.request.checkpoint_id < str(new.checkpoint_id):

@@ -72,7 +72,7 @@ class Noticing(Protocol):
         """A checkpoint was stored. No trip, if nothing is known to wait in its thread."""
 
     def rewound(self, codec: Codec, new: Address) -> Plan[Any, Any, None]:
-        """A thread goes on from this twin of an older checkpoint. One trip, if nothing waits in it."""
+        """A thread goes on from this twin of an older checkpoint. No trip, if nothing is known to wait in it."""
 
 
 def request_id(thread_id: str, *parts: str) -> str:

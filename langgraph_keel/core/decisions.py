@@ -167,13 +167,13 @@ def decided(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
     """
     check_open(request)
     check_reviewer(request, decision.by)
-    if decision.kind == "edit" and isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
-        raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
     if decision.kind not in request.allowed:
         allowed = ", ".join(request.allowed)
         raise NotAllowed(
             f"approval {request.id} ({request.action or 'a question'}) allows {allowed}, not {decision.kind}"
         )
+    if decision.kind == "edit" and isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
+        raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
     if decision.kind == "approve":
         decision = replace(decision, args=request.args)
     return replace(request, status=STATUS_OF[decision.kind], decision=decision, claimed_by="", claimed_until="")

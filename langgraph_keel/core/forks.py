@@ -34,9 +34,9 @@ CARRIED = ("known", "first")
 def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
-    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Three trips, and one
-    more for each of those that moves; more, if a question waited. The first reads the headers of the whole thread,
-    however long it is: nothing else tells which namespaces there are.
+    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Two trips, and one
+    more for each of those that moves; more, if a question is known to wait. The first reads the headers of the whole
+    thread, however long it is: nothing else tells which namespaces there are.
 
     The root goes last: a crash in between leaves a thread that goes on from where it was, with the memories of some
     subgraphs as they were at the moment. To rewind again completes it.
