@@ -21,12 +21,19 @@ def opened(redis_url: str, redis_prefix: str) -> Iterator[Open]:
     savers: list[RedisSaver] = []
 
     def opening(**options: Any) -> RedisSaver:
-        savers.append(RedisSaver(redis_url, **{"prefix": redis_prefix, "durability": "any", **options}))
+        # Named, so that the server tells its connections from those that other tests have left.
+        url = f"{redis_url}{'&' if '?' in redis_url else '?'}client_name={redis_prefix}"
+        savers.append(RedisSaver(url, **{"prefix": redis_prefix, "durability": "any", **options}))
         return savers[-1]
 
     yield opening
     for saver in savers:
         saver.close()
+
+
+def connections(behind: Any, redis_prefix: str) -> int:
+    """How many connections the savers of a test have."""
+    return sum(each["name"] == redis_prefix for each in behind.client_list())
 
 
 @pytest.fixture
