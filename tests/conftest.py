@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
 import pytest
 import servers
+from cli_requests import asked
 from cli_threads import made_store
 from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
 from redis import Redis
+from savers import SERVERS, needing
 from servers.server import Server
+from stores import each_store
 
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The URL of a store with a waiting thread of an evil name, and a thread that was resumed and then forked."""
     return made_store(tmp_path_factory.mktemp("cli"))
+
+
+@pytest.fixture(scope="session")
+def _asked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("asked")
+    asked(f"sqlite:///{directory / 'agent.db'}")
+    return directory
+
+
+@pytest.fixture
+def asked_url(_asked: Path, tmp_path: Path) -> str:
+    """The URL of a store of the test's own with the threads of `cli_requests.asked`, which wait for somebody."""
+    copied = shutil.copytree(_asked, tmp_path / "copy")
+    return f"sqlite:///{copied / 'agent.db'}"
+
+
+@pytest.fixture(scope="module")
+def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A store of each kind for the tests of a module, by name; see `stores.each_store`."""
+    for name in SERVERS:
+        needing(name, request)
+    with each_store(tmp_path_factory.mktemp("stores")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

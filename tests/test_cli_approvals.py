@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from cli_requests import ARGS, LONG, asked, config, graph, id_of, waiting
+from cli_requests import ARGS, LONG, config, graph, id_of, waiting
 from cli_threads import EVIL, RAW, keel, keel_json
 from typer.testing import CliRunner
 
@@ -17,19 +16,9 @@ from langgraph_keel import open_saver
 from langgraph_keel.cli import app
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a store that `asked` has made."""
-    directory = tmp_path_factory.mktemp("asked")
-    asked(f"sqlite:///{directory / 'agent.db'}")
-    return directory
-
-
 @pytest.fixture
-def url(original: Path, tmp_path: Path) -> str:
-    """The URL of a copy of it."""
-    copied = shutil.copytree(original, tmp_path / "copy")
-    return f"sqlite:///{copied / 'agent.db'}"
+def url(asked_url: str) -> str:
+    return asked_url
 
 
 # ---- many

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,19 +24,9 @@ from langgraph_keel import open_saver
 from langgraph_keel.cli import app
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a store that `asked` has made."""
-    directory = tmp_path_factory.mktemp("asked")
-    asked(f"sqlite:///{directory / 'agent.db'}")
-    return directory
-
-
 @pytest.fixture
-def url(original: Path, tmp_path: Path) -> str:
-    """The URL of a copy of it."""
-    copied = shutil.copytree(original, tmp_path / "copy")
-    return f"sqlite:///{copied / 'agent.db'}"
+def url(asked_url: str) -> str:
+    return asked_url
 
 
 @pytest.mark.parametrize("scheme", ["sqlite:///", "files:"])

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from provenance_models import Fake
 from provenance_runs import ASK, Scene, calling
-from savers import needing
-from stores import each_store
 
 from langgraph_keel import KeelSaver, KeelSerializer, MemorySaver
 from langgraph_keel.core.codec import Codec
@@ -25,14 +22,6 @@ from langgraph_keel.testing.faults import Counter, with_tap
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture(scope="module")
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    for name in BACKENDS:
-        needing(name, request)
-    with each_store(tmp_path_factory.mktemp("cost")) as stores:
-        yield stores
 
 
 async def three_steps(saver: KeelSaver, face: str, durability: str, thread: str, model: Any) -> Scene:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,12 @@ from process_children import exit_code, forked
 from provenance_graphs import asking, failing
 from provenance_models import Fake
 from provenance_runs import START_WITH, Scene, calling, graph_of, ns_of, thread_config
-from savers import needing
-from stores import each_store
 
 from langgraph_keel import KeelSaver
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture(scope="module")
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    for name in BACKENDS:
-        needing(name, request)
-    with each_store(tmp_path_factory.mktemp("durability")) as stores:
-        yield stores
 
 
 @pytest.fixture(autouse=True)

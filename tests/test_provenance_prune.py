@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from provenance_models import Failed, Fake
 from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
-from savers import needing
-from stores import each_store
 
 from langgraph_keel import KeelSaver, ModelCall, StoreError
 from langgraph_keel.core.carried import CARRIED
@@ -19,14 +17,6 @@ from langgraph_keel.testing.faults import Counter, with_tap
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture(scope="module")
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    for name in BACKENDS:
-        needing(name, request)
-    with each_store(tmp_path_factory.mktemp("prune")) as stores:
-        yield stores
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from provenance_models import Fake
 from provenance_runs import Scene, calling, thread_config
-from savers import needing
-from stores import each_store
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
 from langgraph_keel.core import recorded
@@ -27,15 +24,6 @@ from langgraph_keel.errors import DriftWarning
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
-
-
-@pytest.fixture(scope="module")
-def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    for name in BACKENDS:
-        needing(name, request)
-    directory: Path = tmp_path_factory.mktemp("reading")
-    with each_store(directory) as stores:
-        yield stores
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.progress import Progress, track
 from rich.text import Text
 
+from langgraph_keel.cli.bars import Tell, bar
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, reading
 from langgraph_keel.cli.show import Fitting, table_of
 from langgraph_keel.cli.terminal import console, local_time, print_json
@@ -49,9 +49,8 @@ def show(
 
     Example: `keel audit show --thread my-thread`
     """
-    with reading(url) as saver:
-        found = track(_events(saver), "Reading events", transient=True, **_where(quiet=json))
-        chosen = deque((event for event in found if _is_of(event, thread)), limit + 1)
+    with reading(url) as saver, bar("Reading events", quiet=json) as tell:
+        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
     shown, more = list(chosen)[-limit:], len(chosen) > limit
     if json:
         print_json({"events": [asdict(event) for event in shown], "more": more})
@@ -75,10 +74,8 @@ def verify(
 
     Example: `keel audit verify --expect 17:9f86d081884c7d65…`
     """
-    shown = Progress(transient=True, **_where(quiet=json))
-    with reading(url) as saver, shown:
-        task = shown.add_task("Checking events", total=None)
-        verdict = _verdict(saver, expect, lambda done, total: shown.update(task, completed=done, total=total))
+    with reading(url) as saver, bar("Checking events", quiet=json) as tell:
+        verdict = _verdict(saver, expect, tell)
     if json:
         print_json({"ok": verdict.ok, **asdict(verdict)})
     else:
@@ -88,17 +85,12 @@ def verify(
         raise typer.Exit(1)
 
 
-def _where(*, quiet: bool) -> dict[str, Any]:
-    """Return where a bar is shown: not in a file, to which it would add an empty line."""
-    errors = console(stderr=True, quiet=quiet)
-    return {"console": errors, "disable": not errors.is_terminal}
-
-
-def _events(saver: Any) -> Iterator[AuditEvent]:
+def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
     after = 0
     while page := _page(saver, after):
         yield from page
         after = page[-1].number
+        tell(after, None)
 
 
 def _is_of(event: AuditEvent, thread: str | None) -> bool:

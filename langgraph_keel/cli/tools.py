@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.progress import track
 from rich.text import Text
 
 from langgraph_keel.cli import ledger as render
+from langgraph_keel.cli.bars import counted
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Url, changing, reading, url_to_name
 from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.core.calls import KeptCall
@@ -159,9 +159,7 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[KeptCall]:
     yield from saver.tools(None)
-    threads: Iterable[Any] = list(saver.threads())
-    shown = track(threads, "Reading threads", console=console(stderr=True, quiet=quiet), transient=True)
-    for info in shown:
+    for info in counted(list(saver.threads()), "Reading threads", quiet=quiet):
         yield from saver.tools(info.thread_id)
 
 

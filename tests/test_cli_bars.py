@@ -1,0 +1,40 @@
+"""The bar of long work: seen by a person who waits, and by nobody else."""
+
+from __future__ import annotations
+
+import pytest
+
+from langgraph_keel.cli import bars
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error is taken for a terminal."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "100"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_long_work_is_shown_and_wiped_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bars, "PATIENCE", -1)
+    assert list(bars.counted("abc", "Counting")) == ["a", "b", "c"]
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Counting" in err
+    assert "2/3" in err
+    assert err.rstrip().endswith("\x1b[2K")
+
+
+@pytest.mark.usefixtures("terminal")
+def test_quick_work_leaves_no_mark(capfd: pytest.CaptureFixture[str]) -> None:
+    assert list(bars.counted("abc", "Counting")) == ["a", "b", "c"]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_no_terminal_no_bar(quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bars, "PATIENCE", -1)
+    if quiet:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    assert list(bars.counted("abc", "Counting", quiet=quiet)) == ["a", "b", "c"]
+    assert capfd.readouterr() == ("", "")
