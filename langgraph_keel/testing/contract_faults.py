@@ -179,24 +179,20 @@ class FaultContract(RigFixtures):
     @pytest.mark.parametrize("action", MEANWHILE)
     @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
     def test_others_may_write_while_one_removes(self, warm: Rig, change: str, action: str) -> None:
+        refill(warm)
+        MEANWHILE[action](warm.open())
+        intended = newest_of(warm.open())  # as if the others had acted before
         for trip in range(1, 12):
             refill(warm)
             meanwhile = Meanwhile(trip, partial(MEANWHILE[action], SyncFace(warm.backend.open)))
             CHANGES[change](warm.on(with_tap(warm.backend.open(), meanwhile)))
             if not meanwhile.happened:
                 return
-            self._compare(warm, change, action)
+            assert newest_of(warm.open()) == intended
+            told(warm.open())  # all that is left can be read
+            CHANGES[change](warm.open())
+            assert newest_of(warm.open()) == intended
         raise AssertionError("a removal takes more than a dozen round trips")
-
-    def _compare(self, rig: Rig, change: str, action: str) -> None:
-        """Compare with what there would be had the others acted before."""
-        now = newest_of(rig.open())
-        told(rig.open())  # all that is left can be read
-        CHANGES[change](rig.open())
-        assert newest_of(rig.open()) == now
-        refill(rig)
-        MEANWHILE[action](rig.open())
-        assert newest_of(rig.open()) == now
 
     @pytest.mark.parametrize("lost_reply", [False, True])
     def test_a_failed_put_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:
