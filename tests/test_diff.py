@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
+import jsonpatch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ from langgraph_keel.core.serde import encode
 from langgraph_keel.memory.store import MemoryStore
 from langgraph_keel.timeline.diff import StateDiff, diffed
 from langgraph_keel.timeline.edits import edits
+from langgraph_keel.timeline.plain import as_json
 
 
 def stored(saver: KeelSaver, versions: Sequence[dict[str, Any]], thread: str = "t") -> list[Any]:
@@ -45,14 +47,15 @@ NUMBERS = count()
 
 
 def changed(messages: list[BaseMessage], moves: Sequence[tuple[str, int]], is_named: bool) -> list[BaseMessage]:
-    """Add, edit, remove or move messages."""
+    """Add, edit, remove or move messages; no two are equal: see the next test."""
     result = list(messages)
     for kind, place in moves:
         at = place % (len(result) + 1)
         if kind == "add":
-            result.insert(at, AIMessage(f"new {place}", id=f"new {next(NUMBERS)}" if is_named else None))
+            name = f"new {next(NUMBERS)}"
+            result.insert(at, AIMessage(name, id=name if is_named else None))
         elif at < len(result) and kind == "edit":
-            result[at] = result[at].model_copy(update={"content": f"edited {place}"})
+            result[at] = result[at].model_copy(update={"content": f"edited {next(NUMBERS)}"})
         elif at < len(result):
             taken = result.pop(at)
             result += [taken] if kind == "move" else []
@@ -79,6 +82,17 @@ def test_it_tells_what_a_comparison_of_the_values_tells(
             assert [(e.kind, e.path, repr(e.before), repr(e.after)) for e in found.edits] == [
                 (e.kind, e.path, repr(e.before), repr(e.after)) for e in expected
             ]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_of_equal_messages_without_ids_any_may_be_the_one_that_changed(place: int) -> None:
+    """The store knows them by their numbers, and which of them an equal one continues is its own affair."""
+    begun: list[BaseMessage] = [HumanMessage(text) for text in ("so", "so", "so", "end")]
+    after: list[BaseMessage] = [*begun[:place], HumanMessage("edited"), *begun[place + 1 :]]
+    with MemorySaver() as saver:
+        configs = stored(saver, [{"messages": each} for each in (begun[:1], begun, after)])
+        patch = jsonpatch.JsonPatch(saver.diff(configs[1], configs[2]).to_patch())
+    assert patch.apply(as_json({"messages": begun})) == as_json({"messages": after})
 
 
 def test_what_has_not_changed_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
