@@ -12,12 +12,6 @@ from stores_redis import RedisUnderTest, redis_store
 
 from langgraph_keel import testing
 from langgraph_keel.testing import SaverContract
-from langgraph_keel.testing.contract_conflicts import ConflictContract
-from langgraph_keel.testing.contract_copying import CopyingContract
-from langgraph_keel.testing.contract_listing import ListingContract
-from langgraph_keel.testing.contract_reading import ReadingContract
-from langgraph_keel.testing.contract_removal import RemovalContract
-from langgraph_keel.testing.contract_writes import WritesContract
 
 
 class TestMemory(SaverContract):
@@ -42,11 +36,7 @@ class TestFiles(SaverContract):
         store.close()
 
 
-class TestSqliteInMemory(
-    CopyingContract, RemovalContract, ConflictContract, ListingContract, WritesContract, ReadingContract
-):
-    """The connection is another one than a file's, and the store the same: so what a connection is asked."""
-
+class TestSqliteInMemory(SaverContract):
     @pytest.fixture
     def backend(self) -> Iterator[SqliteUnderTest]:
         store = SqliteUnderTest(":memory:")

@@ -50,7 +50,7 @@ def run(notebook: Any) -> None:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         NotebookClient(
             notebook,
-            timeout=300,
+            timeout=120,
             force_raise_errors=True,
             coalesce_streams=True,
             record_timing=False,

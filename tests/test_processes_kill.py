@@ -26,7 +26,7 @@ from langgraph_keel import KeelSaver
 # Of a client, each at another moment. SQLite's writers are the clients themselves, so every system call of theirs is a
 # moment that counts. A server sees of a client that was killed no more than a connection that ends, between requests or
 # in one, which `test_history_runs.py` and `test_server_faults.py` do at each place there is.
-KILLS = {"sqlite": 100, "files": 100, "postgres": 30, "redis": 30}
+KILLS = {"sqlite": 200, "files": 200, "postgres": 60, "redis": 60}
 SEED = random.SystemRandom().randrange(1 << 32)
 
 
