@@ -18,12 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.approvals.asking import arequest_approval, request_approval
 from langgraph_keel.approvals.worker import Resumed
+from langgraph_keel.core.archived import Archived
 from langgraph_keel.core.audit import AuditEvent, AuditVerdict
 from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.core.decisions import ApprovalRequest, Decision
 from langgraph_keel.core.drift import Change, DriftReport
 from langgraph_keel.core.labels import Label
+from langgraph_keel.core.policies import Retention
 from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.core.pruned import PruneReport, SweepReport, ThreadPruned
+from langgraph_keel.core.receipt import Receipt
+from langgraph_keel.core.reclaiming import Reclaimed
 from langgraph_keel.core.recorded import DriftMark
 from langgraph_keel.core.records import ThreadInfo
 from langgraph_keel.core.serde import KeelSerializer
@@ -50,6 +55,8 @@ from langgraph_keel.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    SummaryFailed,
+    SummaryWarning,
     ThreadExists,
     ThreadTaken,
     ToolNotReplayed,
@@ -61,6 +68,9 @@ from langgraph_keel.errors import (
 from langgraph_keel.provenance.comparison import Difference
 from langgraph_keel.provenance.verdict import Replay
 from langgraph_keel.saver import KeelSaver
+from langgraph_keel.summaries.archive import Archive
+from langgraph_keel.summaries.naming import FoundMessage
+from langgraph_keel.summaries.restoring import Restored
 from langgraph_keel.timeline.diff import StateDiff
 from langgraph_keel.timeline.edits import Edit
 from langgraph_keel.timeline.moment import Moment
@@ -72,6 +82,8 @@ if TYPE_CHECKING:
     from langgraph_keel.postgres import PostgresSaver
     from langgraph_keel.redis import RedisSaver
     from langgraph_keel.sqlite import SqliteSaver
+    from langgraph_keel.summaries.node import SlidingWindow, SummarizationNode
+    from langgraph_keel.summaries.summary import Summary
     from langgraph_keel.tools import CacheStats, KeelCache, ToolCache, ToolPolicy
 
 __version__ = "0.1.0"
@@ -83,7 +95,10 @@ _LAZY = {
     "MemorySaver": "langgraph_keel.memory",
     "PostgresSaver": "langgraph_keel.postgres",
     "RedisSaver": "langgraph_keel.redis",
+    "SlidingWindow": "langgraph_keel.summaries.node",
     "SqliteSaver": "langgraph_keel.sqlite",
+    "SummarizationNode": "langgraph_keel.summaries.node",
+    "Summary": "langgraph_keel.summaries.summary",
     "ToolCache": "langgraph_keel.tools",
     "ToolPolicy": "langgraph_keel.tools",
 }
@@ -178,6 +193,8 @@ __all__ = [
     "AccessDenied",
     "AlreadyDecided",
     "ApprovalRequest",
+    "Archive",
+    "Archived",
     "AuditEvent",
     "AuditVerdict",
     "CacheStats",
@@ -193,6 +210,7 @@ __all__ = [
     "DurabilityWarning",
     "Edit",
     "FileSaver",
+    "FoundMessage",
     "InvalidConfig",
     "InvalidInput",
     "KeelCache",
@@ -210,11 +228,17 @@ __all__ = [
     "NotFound",
     "NotSetUp",
     "PostgresSaver",
+    "PruneReport",
     "ReadOnlyStore",
+    "Receipt",
+    "Reclaimed",
     "RedisSaver",
     "RefusedType",
     "Replay",
+    "Restored",
     "Resumed",
+    "Retention",
+    "SlidingWindow",
     "SqliteSaver",
     "StateDiff",
     "StoreBusy",
@@ -222,8 +246,14 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
+    "SummarizationNode",
+    "Summary",
+    "SummaryFailed",
+    "SummaryWarning",
+    "SweepReport",
     "ThreadExists",
     "ThreadInfo",
+    "ThreadPruned",
     "ThreadTaken",
     "Timeline",
     "ToolCache",

@@ -11,6 +11,7 @@
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
     ├── ThreadTaken (RuntimeError)         another run is going on from the thread's question: let it, or try again
+    ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
     │   ├── UnstorableValue                ... on its way in: nothing was written
@@ -28,8 +29,9 @@
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning` and `DriftWarning` are warnings, not errors: acknowledged puts can be lost the way the server is set
-up; what `DriftDetected` says, where the saver was not told to raise it.
+`DurabilityWarning`, `DriftWarning` and `SummaryWarning` are warnings, not errors: acknowledged puts can be lost the way
+the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a conversation stays as long
+as it was, because its summary failed.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
@@ -141,7 +143,6 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         )
 
     def __reduce__(self) -> tuple[type[ToolOutcomeUnknown], tuple[str | None, ...]]:
-        # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.tool, self.thread_id, self.key, self.started_at, self.reason, self.tool_call_id)
 
 
@@ -190,7 +191,6 @@ class AlreadyDecided(KeelError, RuntimeError):
         super().__init__(f"approval {request_id} is {status}{whose} already: this decision was not taken")
 
     def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str]]:
-        # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.request_id, self.status, self.by)
 
 
@@ -223,8 +223,13 @@ class ThreadTaken(KeelError, RuntimeError):
         )
 
     def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str]]:
-        # The default would call the class with the message only; process pools pickle errors.
         return type(self), (self.thread_id, self.holder, self.since)
+
+
+class SummaryFailed(KeelError, RuntimeError):
+    """The model that was to summarize a conversation answered with nothing; nothing was removed."""
+
+    code = "summary_failed"
 
 
 class DriftDetected(KeelError, RuntimeError):
@@ -247,7 +252,6 @@ class DriftDetected(KeelError, RuntimeError):
         )
 
     def __reduce__(self) -> tuple[type[DriftDetected], tuple[Any]]:
-        # The default would call the class with the message.
         return type(self), (self.report,)
 
 
@@ -387,5 +391,8 @@ class DriftWarning(UserWarning):
         super().__init__(str(report))
 
     def __reduce__(self) -> tuple[type[DriftWarning], tuple[Any]]:
-        # The default would call the class with the message.
         return type(self), (self.report,)
+
+
+class SummaryWarning(UserWarning):
+    """A conversation was not summarized, and nothing was removed: see `__cause__` for what the model failed with."""

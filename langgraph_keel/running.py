@@ -7,12 +7,13 @@ import logging
 from asyncio import to_thread
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import INTERRUPT
 
@@ -20,11 +21,14 @@ from langgraph_keel.approvals.inbox import Inbox, new_token, now
 from langgraph_keel.approvals.notices import AsyncNotices, AsyncSource, Notices, Source, ring
 from langgraph_keel.approvals.noticing import Questions
 from langgraph_keel.core.answers import without_spent
+from langgraph_keel.core.archive_rule import ArchiveRule
 from langgraph_keel.core.backend import Backend
-from langgraph_keel.core.cells import Shelf
+from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
+from langgraph_keel.core.noted import made_now
+from langgraph_keel.core.owners import Owner
 from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.core.recorder import OnDrift, Recorder
 from langgraph_keel.core.serde import KeelSerializer
@@ -33,6 +37,7 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.capture import package_versions, watch
 from langgraph_keel.runs import claims
 from langgraph_keel.runs.begun import PlainResume, Runs
+from langgraph_keel.upkeep_thread import upkeep_of
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -55,20 +60,30 @@ class Running(BaseCheckpointSaver[Any]):
         graph_version: str | None = None,
         on_drift: OnDrift = "warn",
         plain_resume: PlainResume = "allow",
+        archive_removed: bool | Collection[str] = False,
+        owner: Owner | None = None,
+        keep_last: int | None = None,
+        ttl: float | timedelta | None = None,
+        upkeep_every: float = 60.0,
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
     ) -> None:
         if on_conflict not in ("raise", "fork"):
             raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        if owner is not None and not callable(owner):
+            raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
         memo = Memo(memo_entries, memo_bytes)
         recorder = recording(graph_version, on_drift, provenance)
-        questions = Questions(store, now, new_token)
-        core = Checkpoints(store, memo, on_conflict, recorder, questions)
+        questions = Questions(store, now, new_token, owner)
+        core = Checkpoints(
+            store, memo, on_conflict, recorder, questions, owner=owner, rule=archive_rule(archive_removed)
+        )
         runs = Runs(plain_resume)
-        self._backend = Backend(core, driver, async_driver, runs, WeakSet([runs]))
+        upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
+        self._backend = Backend(core, driver, async_driver, runs, WeakSet([runs]), upkeep)
 
     def setup(self) -> None:
         """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
@@ -85,6 +100,8 @@ class Running(BaseCheckpointSaver[Any]):
         """
         for cache in list(self._backend.caches):
             cache.close()
+        if self._backend.upkeep:
+            self._backend.upkeep.close()
         self._close()
 
     def _close(self) -> None:
@@ -130,11 +147,15 @@ class Running(BaseCheckpointSaver[Any]):
         return Codec(self.serde)
 
     def _apart(self) -> Self:
-        """Return a saver on the same store that shares nothing else with this one: it records, and minds no drift."""
+        """Return a saver on the same store that shares nothing else with this one: it records, and minds no drift.
+
+        Nothing prunes what it puts: a replay's fork stays whole until it was looked at.
+        """
         known = self.recorder
         recorder = recording(known.graph_version if known else None, "ignore", captures=True)
         clone = copy.copy(self)
-        clone._backend = replace(self._backend, checkpoints=Checkpoints(self._core.store, Memo(), "fork", recorder))
+        core = Checkpoints(self._core.store, Memo(), "fork", recorder, rule=self._core.rule, owner=self._core.owner)
+        clone._backend = replace(self._backend, checkpoints=core, upkeep=None)
         return clone
 
     def _begin(self, config: RunnableConfig, *, is_async: bool) -> Plan[Any, Any, CheckpointTuple | None]:
@@ -142,6 +163,14 @@ class Running(BaseCheckpointSaver[Any]):
         is_by_id = yield from self._backend.runs.begin(config, self._backend, self._codec, is_async=is_async)
         found = yield from self._core.get_tuple(self._codec, config)
         return found if found is None or is_by_id is None else without_spent(found, is_by_id)
+
+    def _put(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Plan[Any, Any, RunnableConfig]:
+        stored = yield from self._core.put(self._codec, config, checkpoint, metadata)
+        if self._backend.upkeep:
+            self._backend.upkeep.note(stored["configurable"]["thread_id"])
+        return stored
 
     def _write(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
@@ -156,6 +185,10 @@ class Running(BaseCheckpointSaver[Any]):
         found = yield from self._core.store.read_cells(Shelf(thread_id, claims.KIND), [claims.KEY])
         read = [claims.read_claim(self._codec, thread_id, cell) for cell in found.values()]
         return any(not self._backend.runs.is_over(claim) for claim in read)
+
+    def _made(self) -> Cell:
+        """Return the note that a thread is made now."""
+        return made_now(self._codec, now(), new_token())
 
     def _announce(self) -> None:
         """Tell workers that somebody has decided. That is stored, so nothing that goes wrong here is an error."""
@@ -200,6 +233,19 @@ class Running(BaseCheckpointSaver[Any]):
         return await arun(plan, self._backend.async_driver)
 
 
+def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:
+    """Return the rule that archives what others take out of lists of messages, if there shall be one.
+
+    Raises:
+        InvalidInput: What to watch is neither said by True or False nor by names of channels.
+    """
+    if not isinstance(removed, bool) and not _are_names(removed):
+        raise InvalidInput(f"archive_removed must be True, False or names of channels, as in ['messages']: {removed!r}")
+    if not removed:
+        return None
+    return ArchiveRule(None if removed is True else frozenset(removed), lambda: datetime.now(UTC), new_token)
+
+
 def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
     """Return a recorder; if it captures, have all model calls of this process reported from now on.
 
@@ -215,3 +261,7 @@ def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> R
     if captures:
         watch()
     return Recorder(package_versions(), graph_version, on_drift, captures)
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, Collection) and not isinstance(given, str) and all(isinstance(name, str) for name in given)

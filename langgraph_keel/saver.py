@@ -1,7 +1,8 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
 What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
-driver together (`running`). What LangGraph does not know is in `inspection` and `travel`.
+driver together (`running`). What LangGraph does not know is in `inspection`, `travel`, `upkeep`, `erasing` and
+`archiving`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from langgraph_keel.archiving import Archiving
 from langgraph_keel.core import carried, retention
 from langgraph_keel.core.address import address_of, texts_of, thread_id_of
 from langgraph_keel.core.allowlist import allowing
@@ -27,10 +29,9 @@ from langgraph_keel.core.encoding import Unpacker
 from langgraph_keel.core.headers import next_version_of
 from langgraph_keel.core.queries import query_of
 from langgraph_keel.core.records import Query
-from langgraph_keel.travel import Travel
 
 
-class KeelSaver(Travel):
+class KeelSaver(Archiving):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -52,6 +53,23 @@ class KeelSaver(Travel):
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes
             ("allow", as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then
             never answers the next question.
+        archive_removed: Whether messages that anybody takes out of a list are archived before the checkpoint without
+            them is stored (`archive`): of every list of messages, or of the channels named. A put that takes nothing
+            out stays one round trip (two where there are delta channels); one that does takes three, or four. What
+            checkpoints are compared by is what they hold: with `durability="exit"`, messages that one run both adds
+            and takes out are in none, and not archived (Keel's own summaries and windows archive them nevertheless).
+        keep_last: Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A
+            thread of this saver sees to it, which begins with the first put; `close` does it once more, for at most
+            30 seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits
+            for a `sweep`. What it could not do is logged.
+        ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, by the same thread, whoever has
+            put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. Longer than the longest
+            step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant there.)
+        upkeep_every: Seconds between two rounds of that thread.
+        owner: A function that says whose the thread of a run is (given its config: a str or `None`). It is asked only
+            where `configurable["user_id"]` (or the run's metadata) does not say it. That stands in each checkpoint's
+            metadata as `user_id`, and `erase` finds it. A run that names nobody goes on for whom the checkpoint names
+            that it continues, as far as this process remembers it (of the last 10,000 threads): name them in each run.
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
     """
@@ -179,7 +197,7 @@ class KeelSaver(Travel):
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.
         """
-        return self._run(self._core.put(self._codec, config, checkpoint, metadata))
+        return self._run(self._put(config, checkpoint, metadata))
 
     async def aput(
         self,
@@ -189,7 +207,7 @@ class KeelSaver(Travel):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`, asynchronously. Values are serialized before the first await."""
-        return await self._arun(self._core.put(self._codec, config, checkpoint, metadata))
+        return await self._arun(self._put(config, checkpoint, metadata))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -235,38 +253,20 @@ class KeelSaver(Travel):
         await self._arun(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy a thread, all namespaces, checkpoints and writes, to a new id. Two round trips, one more for each prune.
+        """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
+
+        Five round trips, one more for each prune, two more for each megabyte of the archive, or part of one.
 
         Raises:
             ThreadExists: The target holds checkpoints or writes already.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self._run(carried.copy_thread(self._core, source, target))
+        self._run(carried.copy_thread(self._core, source, target, self._made()))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`, asynchronously."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self._arun(carried.copy_thread(self._core, source, target))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Remove old checkpoints; safe while runs write.
-
-        Args:
-            thread_ids: The threads; unknown ones are passed over.
-            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph calls that
-                are over), those with a label, tool calls that may still be asked for, and the records of the calls of
-                models that led there; branches go too. `"delete"` removes the threads.
-
-        Raises:
-            InvalidInput: There is no such strategy, or `thread_ids` is one string.
-        """
-        for thread_id in retention.to_prune(thread_ids, strategy):
-            self._run(retention.prune(self._core, self._codec, thread_id, strategy))
-
-    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """As `prune`, asynchronously."""
-        for thread_id in retention.to_prune(thread_ids, strategy):
-            await self._arun(retention.prune(self._core, self._codec, thread_id, strategy))
+        await self._arun(carried.copy_thread(self._core, source, target, self._made()))
 
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 

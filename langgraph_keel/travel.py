@@ -125,7 +125,7 @@ class Travel(Inspection):
         return forks.branch(self._core, self._codec, _address(at), _new_id, _now())
 
     def _forked(self, at: At, thread_id: str) -> Plan[Any, Any, Address]:
-        return forks.fork(self._core, self._codec, _address(at), thread_id_of(thread_id))
+        return forks.fork(self._core, self._codec, _address(at), thread_id_of(thread_id), self._made())
 
     def label(self, at: At, name: str) -> None:
         """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.

@@ -34,11 +34,12 @@ def test_every_command_is_in_the_readme(name: str) -> None:
 
 
 def test_the_commands_are_those_promised() -> None:
-    looking = {"threads", "history", "show", "provenance", "export", "tools", "cache stats"}
+    looking = {"threads", "history", "show", "provenance", "export", "archive", "tools", "cache stats"}
     travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
     deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
-    others = {"demo", "settle", "cache clear", "schema", "check", "repair"}
-    assert set(COMMANDS) == {*looking, *travelling, *deciding, *others}
+    others = {"demo", "settle", "cache clear", "schema", "check", "repair", "erase", "reclaim"}
+    keeping = {"prune", "retention show", "retention set", "retention clear"}
+    assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping}
 
 
 def test_version_and_bare_call() -> None:

@@ -23,10 +23,11 @@ from langgraph.types import interrupt
 
 from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
 from langgraph_keel.approvals.inbox import Inbox, now
-from langgraph_keel.approvals.noticing import RESTRICTIONS, hash_of, owner_of
+from langgraph_keel.approvals.noticing import RESTRICTIONS, hash_of
 from langgraph_keel.core.address import thread_id_of
 from langgraph_keel.core.approvals import Approvals, Held, happened, request_id
 from langgraph_keel.core.decisions import CONSUMED, DECIDED, SUPERSEDED, ApprovalRequest, Decision, as_of
+from langgraph_keel.core.owners import owner_of
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 from langgraph_keel.timeline.plain import as_json
@@ -185,7 +186,6 @@ def _question(
         args_hash=parts[3],
         allowed=names_of("allowed", allowed, _KINDS),
         approvers=names_of("approvers", approvers),
-        owner=owner_of(config),
         expires_at=None if expires_in is None else ahead("expires_in", expires_in),
         on_expiry=on_expiry,
     )
@@ -217,14 +217,16 @@ def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
 
 
 def _asking(question: _Question) -> tuple[Any, Plan[Any, Any, Decision]]:
-    saver = (_config().get("configurable") or {}).get("__pregel_checkpointer")
+    config = _config()
+    saver = (config.get("configurable") or {}).get("__pregel_checkpointer")
     inbox = getattr(saver, "approvals", None)
-    if not isinstance(inbox, Inbox):
+    if saver is None or not isinstance(inbox, Inbox):
         raise InvalidConfig(
             f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
             f"not {type(saver).__name__}"
         )
-    return saver, _answered(inbox.plans, question)
+    request = replace(question.request, owner=owner_of(config, saver._core.owner))
+    return saver, _answered(inbox.plans, replace(question, request=request))
 
 
 def _answered(approvals: Approvals[Any, Any], question: _Question) -> Plan[Any, Any, Decision]:

@@ -328,13 +328,15 @@ class Inbox:
         Returns:
             The requests that a reminder is due for; they are not returned again for as long.
         """
-        before = "" if remind_after is None else ago("remind_after", remind_after)
-        return self._saver._run(deciding.swept(self._desk, before))
+        return self._saver._run(self._swept(remind_after))
 
     async def asweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """As `sweep`, asynchronously."""
+        return await self._saver._arun(self._swept(remind_after))
+
+    def _swept(self, remind_after: float | None) -> Plan[Any, Any, Sequence[ApprovalRequest]]:
         before = "" if remind_after is None else ago("remind_after", remind_after)
-        return await self._saver._arun(deciding.swept(self._desk, before))
+        return (yield from deciding.swept(self._desk, before))
 
     # -- the audit trail ---------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from langgraph_keel.approvals.formats import Ask, asks_of
 from langgraph_keel.core.approvals import Approvals, Held, request_id
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.decisions import CONSUMED, OPEN, SUPERSEDED, ApprovalRequest, Decision
+from langgraph_keel.core.owners import Owner, owner_of
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Address
 from langgraph_keel.core.store import Store
@@ -42,12 +43,16 @@ class Questions:
         store: The store.
         now: The time, as ISO text.
         tokens: Where tokens come from.
+        owner: Says whose a thread is, where the config of a run does not.
     """
 
-    def __init__(self, store: Store[Any, Any], now: Callable[[], str], tokens: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store[Any, Any], now: Callable[[], str], tokens: Callable[[], str], owner: Owner | None = None
+    ) -> None:
         self._store = store
         self._now = now
         self._tokens = tokens
+        self._owner = owner
         # At which checkpoints of which thread a question waits. Whatever is forgotten here, a look at the thread finds.
         # With durability="async" the next question may be written before the last one's step is.
         self._waits: OrderedDict[str, set[str]] = OrderedDict()
@@ -71,7 +76,7 @@ class Questions:
         if not asked:
             return
         self._remember(address.thread_id, str(address.checkpoint_id))
-        owner = owner_of(config)
+        owner = owner_of(config, self._owner)
         for interrupt in [each for value in asked for each in interrupts_in(value)]:
             yield from self.noted(codec, address, interrupt, task_id, owner)
 
@@ -174,12 +179,6 @@ def interrupts_in(value: Any) -> Sequence[Interrupt]:
     """Return the interrupts in a write to LangGraph's channel for them."""
     values = value if isinstance(value, tuple | list) else (value,)
     return [each for each in values if isinstance(each, Interrupt)]
-
-
-def owner_of(config: Mapping[str, Any]) -> str:
-    """Return whose thread it is, as the config of a run says."""
-    owner = (config.get("configurable") or {}).get("user_id")
-    return "" if owner is None else str(owner)
 
 
 def requests_of(

@@ -13,13 +13,16 @@ from typer.core import TyperGroup
 
 from langgraph_keel.cli import app as commands
 from langgraph_keel.cli.approvals import answer, approval, approvals, approve, edit, reject, sweep
+from langgraph_keel.cli.archive import archive
 from langgraph_keel.cli.audit import audit
 from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
 from langgraph_keel.cli.diff import diff
+from langgraph_keel.cli.erase import erase, reclaim
 from langgraph_keel.cli.export import export
 from langgraph_keel.cli.options import wants_json
 from langgraph_keel.cli.provenance import provenance
+from langgraph_keel.cli.retention import prune, retention
 from langgraph_keel.cli.schema import schema
 from langgraph_keel.cli.terminal import report_error
 from langgraph_keel.cli.tools import cache, settle, tools
@@ -100,6 +103,7 @@ app.command(context_settings=MOMENTS)(fork)
 app.command(context_settings=MOMENTS)(label)
 app.command()(unlabel)
 app.command()(provenance)
+app.command()(archive)
 app.command()(export)
 app.command()(schema)
 app.command()(tools)
@@ -113,6 +117,10 @@ app.command()(edit)
 app.command()(answer)
 app.command()(sweep)
 app.add_typer(audit, name="audit")
+app.command()(prune)
+app.add_typer(retention, name="retention")
+app.command()(erase)
+app.command()(reclaim)
 app.command()(check)
 app.command()(repair)
 

@@ -11,7 +11,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from langgraph_keel.cli import asked as render
+from langgraph_keel.cli.bars import bar
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, changing, reading, url_to_name
+from langgraph_keel.cli.pruned import pruned_page
 from langgraph_keel.cli.terminal import console, print_json
 from langgraph_keel.core.decisions import EXPIRED, OPEN, STATUSES, ApprovalRequest, Decision, decided
 from langgraph_keel.errors import InvalidInput
@@ -147,21 +149,30 @@ def sweep(
             help="List what has waited so long, once in that time.",
         ),
     ] = None,
+    most: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Prune or delete at most so many threads.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Look after all threads that wait: what has expired says so, what a thread went on without is closed.
+    """Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot.
 
-    Any process may do it at any time, say every hour; the list is of those to be reminded.
+    Any process may do it at any time, say every hour; the list is of requests to be reminded of.
 
     Example: `keel sweep --remind-after 86400`
     """
-    with changing(url) as saver:
-        due = sorted(saver.approvals.sweep(remind_after), key=lambda request: request.asked_at)
+    opened = reading(url) if dry_run else changing(url)
+    with opened as saver, bar("Looking after threads", quiet=json) as tell:
+        swept = saver.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
+        due = sorted(swept.reminders, key=lambda request: request.asked_at)
         waiting = len(saver.approvals.pending(limit=None))
     if json:
-        print_json({"waiting": waiting, "reminders": [render.request_json(each) for each in due]})
+        reminders = [render.request_json(each) for each in due]
+        print_json({"waiting": waiting, "reminders": reminders, "retention": swept.to_dict()})
         return
-    console().print(render.swept_line(waiting, len(due)))
+    console().print(pruned_page(swept))
+    if not dry_run:
+        console().print(render.swept_line(waiting, len(due)))
     if due:
         console().print(render.requests_page(due, more=False, full=False))
 

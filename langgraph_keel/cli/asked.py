@@ -293,5 +293,7 @@ def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -
 
 def swept_line(waiting: int, due: int) -> Text:
     """Return what `keel sweep` answers; the table of those that a reminder is due for comes after it."""
+    if not waiting:
+        return Text("No requests for approval are open.")
     reminded = f", {due:,} of them to be reminded of" if due else ""
     return Text(f"All threads that wait were looked after: {counted(waiting, 'request')} to decide{reminded}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import typer
 
 from langgraph_keel import open_saver
 from langgraph_keel.cli.terminal import without_password
+from langgraph_keel.core.policies import LONGEST
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 
 DEFAULT_URL = "sqlite:///keel.db"
@@ -49,6 +51,28 @@ Model = Annotated[
     typer.Option("--model", metavar="NAME", help="Only threads that this model has written, as asked for or served."),
 ]
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.")]
+
+
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def duration(text: str) -> float:
+    """Return the seconds that an option such as `90s`, `15m`, `12h`, `7d` or `2w` means.
+
+    Raises:
+        InvalidInput: It is none of these: a number alone might be meant as days, and a policy deletes.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if not found:
+        raise InvalidInput(f"{text!r} is no duration: use a number with s, m, h, d or w, such as 12h or 7d")
+    number, unit = found.groups()
+    if not unit:
+        raise InvalidInput(f"{text!r} is no duration without a unit: say {number}d, {number}h or {number}s")
+    seconds = float(number) * _SECONDS[unit]
+    if not 0 < seconds < LONGEST:
+        raise InvalidInput(f"{text!r}: a duration must be more than 0, and less than 300 years")
+    return seconds
 
 
 @contextmanager

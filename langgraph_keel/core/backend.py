@@ -20,6 +20,7 @@ class Backend:
         async_driver: Carries them out without blocking a loop.
         runs: What claims a thread for the run that goes on from where it waits (`langgraph_keel.runs`).
         caches: What writes some things later than it is asked to: its `close()` does so before the store is closed.
+        upkeep: What is told of each put, and prunes later (`langgraph_keel.upkeep_thread`); `None` if nothing does.
     """
 
     checkpoints: Checkpoints[Any, Any]
@@ -27,3 +28,4 @@ class Backend:
     async_driver: AsyncDriver[Any, Any]
     runs: Any
     caches: WeakSet[Any] = field(default_factory=WeakSet)
+    upkeep: Any = None

@@ -67,11 +67,12 @@ def restored(body: bytes) -> bytes:
     """
     if body[:1] != WITH_DICTIONARY:
         return body
+    packed = body[HEAD:]
     try:
-        size = zstandard.frame_content_size(body[HEAD:])
+        size = zstandard.frame_content_size(packed)
         if not 0 <= size <= MAX_CONTENT:
             raise CorruptStore(f"a stored body claims to hold {size} bytes")
-        data = _decompressor().decompress(body[HEAD:], max_output_size=size)
+        data = _decompressor().decompress(packed, max_output_size=size)
     except zstandard.ZstdError as error:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error
     return RAW + body[1:HEAD] + data

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
+from langgraph_keel.core.archive_copies import copy_archive
 from langgraph_keel.core.cells import Cell, Shelf
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import Header
+from langgraph_keel.core.noted import note_copy
 from langgraph_keel.core.plan import Plan, Q, R
 from langgraph_keel.core.provenance import ModelCall, unpacked
 from langgraph_keel.core.recorder import strays_of
@@ -276,15 +278,18 @@ def _rewrite(
         cell = None if swapped.done else swapped.cell  # somebody else removes from it, too
 
 
-def copy_thread(core: Checkpoints[Q, R], source: str, target: str) -> Plan[Q, R, None]:
-    """Copy a thread, and then what its prunes have carried; see `KeelSaver.copy_thread`.
+def copy_thread(core: Checkpoints[Q, R], source: str, target: str, made: Cell) -> Plan[Q, R, None]:
+    """Copy a thread, and then what its prunes have carried, and its archive; see `KeelSaver.copy_thread`.
 
     In that order, for only then is the target known to be new. A copy that is cut off in between knows less, and
-    `trajectories` says so of it.
+    `trajectories` says so of it. `made` is the note when it is made.
     """
     yield from core.copy_thread(source, target)
+    yield from note_copy(core.store, source, target, made)
     for key, cell in (yield from _pages(core.store, source)):
         yield from core.store.swap_cell(Shelf(target, CARRIED), key, None, cell)
+    yield from copy_archive(core.store, source, target)
+    yield from core.copied(target, f"copied from {source}")
 
 
 def hand_on(

@@ -7,6 +7,7 @@ another process pruned, a large state on a thread that this process has forgotte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
@@ -22,11 +23,13 @@ from langgraph.checkpoint.serde.types import TASKS
 from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head, text_of
 from langgraph_keel.core.answers import without_stray
 from langgraph_keel.core.approvals import Noticing
+from langgraph_keel.core.archive_rule import ArchiveRule, Step
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version, rebased
 from langgraph_keel.core.filters import matches
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memo import Base, Memo
+from langgraph_keel.core.owners import USER, Owner, owner_in, owner_of
 from langgraph_keel.core.plan import Plan, Q, R, T
 from langgraph_keel.core.recorder import Account, Learn, Recorder, known_models, models_of
 from langgraph_keel.core.records import (
@@ -83,7 +86,7 @@ class Draft:
     def base(self, stored: Stored) -> Base:
         """Return what is known now that the entry is stored."""
         settled = {name: known.settled(stored.first.get(name, 0)) for name, known in self.channels.items()}
-        return Base(stored.stamp, settled)
+        return Base(stored.stamp, settled, self.entry.address.checkpoint_id)
 
 
 class Checkpoints(Generic[Q, R]):
@@ -96,12 +99,16 @@ class Checkpoints(Generic[Q, R]):
         on_conflict: str = "raise",
         recorder: Recorder | None = None,
         questions: Noticing | None = None,
+        rule: ArchiveRule | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.store = store
         self.memo = memo
         self.on_conflict = on_conflict
         self.recorder = recorder
         self.questions = questions
+        self.rule = rule
+        self.owner = owner
 
     # -- put ---------------------------------------------------------------------------------------------------
 
@@ -118,17 +125,28 @@ class Checkpoints(Generic[Q, R]):
         header.about.update(account.about)
         values = checkpoint["channel_values"]
         base = self.memo.get(key)
+        if not owner_in(header.metadata) and (owner := self.memo.owner(key, parent.checkpoint_id)):
+            # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
+            header.metadata[USER] = owner
         draft = _draft(entry, header, values, base, codec)
+        # Before the first trip: they are the program's own, which may go on meanwhile (durability="async").
+        seen = {key: copy(each) if type(each) in (list, dict) else each for key, each in values.items() if self.rule}
         if base is None and parent.checkpoint_id and draft.weight > LARGE:
             # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
-            draft = _rebased(draft, (yield from self._recall(codec, parent)))
+            base = yield from self._recall(codec, parent)
+            draft = _rebased(draft, base)
+        if self.rule:
+            deltas = metadata.get("counters_since_delta_snapshot") or ()
+            step = Step(parent, metadata.get("step"), base, draft.entry.refs, seen, deltas)
+            yield from self.rule.archive(self.store, codec, step)
         outcome = yield from self.store.write_entry(draft.entry)
         if isinstance(outcome, BaseGone):
             # Another process pruned what our differences build on: the second trip, with whole values.
             self.memo.forget(key)
             draft = _draft(entry, header, values, None, codec)
             outcome = yield from self.store.write_entry(draft.entry)
-        self.memo.set(key, draft.base(_accepted(outcome, entry)))
+        stored = draft.base(_accepted(outcome, entry))
+        self.memo.set(key, replace(stored, owner=owner_in(header.metadata)))
         if self.recorder:
             self.recorder.stored(address, account)
         if self.questions:
@@ -154,6 +172,8 @@ class Checkpoints(Generic[Q, R]):
         metadata: CheckpointMetadata,
     ) -> tuple[NewEntry, Header]:
         header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
+        if not owner_in(header.metadata) and (owner := owner_of(config, self.owner)):
+            header.metadata[USER] = owner
         run_id = header.metadata.get("run_id")
         entry = NewEntry(
             address,
@@ -186,12 +206,13 @@ class Checkpoints(Generic[Q, R]):
             return None
         origin: Origin = "named" if address.checkpoint_id else "head"
         result = yield from self.revive(codec, found, Unpacker(codec), origin, learn)
-        self._learn(found, result.checkpoint["channel_values"], codec)
+        self._learn(found, result, codec)
         if self.questions:
             self.questions.seen(result)
         return result
 
-    def _learn(self, found: Found, values: Mapping[str, Any], codec: Codec) -> None:
+    def _learn(self, found: Found, result: CheckpointTuple, codec: Codec) -> None:
+        values = result.checkpoint["channel_values"]
         key = found.entry.address.thread_id, found.entry.address.checkpoint_ns
         base = self.memo.get(key)
         if base is not None and base.stamp == found.entry.stamp:
@@ -202,7 +223,8 @@ class Checkpoints(Generic[Q, R]):
             if ref.kind is not Kind.INLINE
         }
         channels = {channel: known for channel, known in known.items() if known is not None}
-        self.memo.set(key, Base(found.entry.stamp, channels))
+        place = found.entry.address
+        self.memo.set(key, Base(found.entry.stamp, channels, place.checkpoint_id, owner_in(result.metadata)))
 
     def revive(
         self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, learn: Learn | None = None
@@ -301,6 +323,10 @@ class Checkpoints(Generic[Q, R]):
             raise ThreadExists(
                 f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first"
             )
+
+    def copied(self, thread_id: str, what: str) -> Plan[Q, R, None]:
+        """Be told that a thread is there, copied from another one; `what` says which. No trip."""
+        yield from ()
 
     def travel(self, thread_id: str, what: str, plan: Plan[Q, R, T]) -> Plan[Q, R, T]:
         """Carry out a plan that makes another checkpoint of a thread the one to go on from; `what` says which."""

@@ -7,20 +7,23 @@ twice in delta channels. It takes no writes along, so that its step runs anew: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel.core import carried
+from langgraph_keel.core.archive_copies import fork_archive
+from langgraph_keel.core.cells import Cell
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.core.memories import moved_back
+from langgraph_keel.core.noted import note_copy
 from langgraph_keel.core.plan import Plan, Q, R
-from langgraph_keel.core.records import Address, BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stored
-from langgraph_keel.core.retention import live_runs
+from langgraph_keel.core.records import Address, BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stamp, Stored
+from langgraph_keel.core.removing import live_runs
 from langgraph_keel.core.twins import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 
@@ -108,13 +111,14 @@ def branch(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewI
     return (yield from core.travel(address.thread_id, f"branched from {entry.address.checkpoint_id}", plan))
 
 
-def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str) -> Plan[Q, R, Address]:
+def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str, made: Cell) -> Plan[Q, R, Address]:
     """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
 
-    Five trips; six where the threads may be on different servers; two more if steps after the checkpoint had overtaken
-    it (`durability="async"`), which are left out; one for each prune that has carried records of calls. Rows are
+    Eight trips; nine where the threads may be on different servers; two more if steps after the checkpoint had
+    overtaken it (`durability="async"`), which are left out; one for each prune that has carried records of calls, and
+    for each owner that one has noted; two for an archive, and some more than one for each of its cells. Rows are
     copied: the work grows with the history up to the checkpoint, not with what follows. A crash in between leaves a
-    fork that is whole, with rows and perhaps entries more than it needs.
+    fork that is whole, with rows and perhaps entries more than it needs, and without archive.
 
     As after a prune, what shares a row with something that is shown stays with it: up to 32 small elements of a list
     are packed into one, so the bytes of a fork (never what it shows) may hold some from after the moment.
@@ -124,9 +128,10 @@ def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str) -
         codec: Its serializer.
         address: The checkpoint; without an id, the latest.
         target: The new thread.
+        made: The note when it is made.
 
     Raises:
-        NotFound: There is no such checkpoint, or it was deleted meanwhile.
+        NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
         ThreadExists: The new thread holds something already.
         InvalidInput: The checkpoint belongs to a subgraph.
     """
@@ -141,21 +146,24 @@ def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str) -
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):
         raise _missing(entry.address)
-    graph = yield from _trimmed(core, codec, target, entry.address.checkpoint_id)
+    yield from note_copy(core.store, address.thread_id, target, made)
+    graph = yield from core.store.read_graph(target)
+    ahead = {node.stamp for node in graph.nodes if _called_by(node, codec) == entry.address.checkpoint_id}
+    graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
     names = [node.address.checkpoint_id for node in graph.nodes if not node.address.checkpoint_ns]
     yield from carried.hand_on(core, codec, address.thread_id, target, names)
+    yield from fork_archive(core.store, codec, address.thread_id, target, graph, entry.address)
+    yield from core.copied(target, f"forked from {address.thread_id}")  # as a whole
+    yield from _trimmed(core, target, graph, ahead)
     return replace(entry.address, thread_id=target)
 
 
-def _trimmed(core: Checkpoints[Q, R], codec: Codec, target: str, checkpoint_id: str | None) -> Plan[Q, R, Graph]:
-    """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows; return it."""
-    graph = yield from core.store.read_graph(target)
-    ahead = {node.stamp for node in graph.nodes if _called_by(node, codec) == checkpoint_id}
+def _trimmed(core: Checkpoints[Q, R], target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Q, R, None]:
+    """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
     if ahead:
         yield from core.store.remove_entries(target, ahead, {})
         graph = yield from core.store.read_graph(target)
     yield from core.store.remove_rows(target, live_runs(graph), graph)
-    return graph
 
 
 def _called_by(node: Node, codec: Codec) -> object:

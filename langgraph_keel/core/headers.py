@@ -5,11 +5,14 @@ Keys that Keel does not know are kept: LangGraph adds some from time to time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.frames import HEAD, RAW
+from langgraph_keel.core.records import Address, Node
+from langgraph_keel.core.serde import array_header
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 
@@ -28,6 +31,41 @@ class Header:
     metadata: dict[str, Any]
     inline: dict[str, Any]
     about: dict[str, Any] = field(default_factory=dict)
+
+
+class UnreadHeader(Header):
+    """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
+
+    Args:
+        node: The entry. Errors are those of `unpack_header`, and come then.
+        codec: What decodes it.
+        where: How errors name a checkpoint.
+    """
+
+    __slots__ = ("_codec", "_node", "_where")
+    _node: Node
+    _codec: Codec
+    _where: Callable[[Address], str]
+
+    def __init__(self, node: Node, codec: Codec, where: Callable[[Address], str]) -> None:
+        put = object.__setattr__  # as a frozen dataclass does it
+        put(self, "_node", node)
+        put(self, "_codec", codec)
+        put(self, "_where", where)
+        if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
+            put(self, "about", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Header.__slots__:
+            raise AttributeError(name)
+        read = unpack_header(self._node.header, self._codec, self._where(self._node.address))
+        for part in Header.__slots__:
+            object.__setattr__(self, part, getattr(read, part))
+        return getattr(read, name)
+
+
+_THREE = array_header(3)
+"""Where a header that is not compressed has three parts, nothing stands there about models."""
 
 
 def pack_header(header: Header, codec: Codec, where: str) -> bytes:

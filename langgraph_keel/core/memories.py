@@ -7,7 +7,7 @@ checkpoint they were called (`metadata["parents"][""]`); those called from where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from langgraph_keel.core.address import is_task
@@ -46,30 +46,78 @@ class Memory(NamedTuple):
         return not self.header.checkpoint.get("channel_versions")
 
 
-def moved_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
-    """Return what the memories of subgraphs must go back to with the root, where that is not their latest already.
+class Memories:
+    """The memories of a thread's subgraphs, and where they were at moments of its root graph.
 
-    Returns:
-        Per namespace, outer ones first, the checkpoint; `None` if there was nothing yet.
+    Args:
+        graph: The thread.
+        header_of: Decodes an entry's header.
     """
-    memories: dict[str, list[Memory]] = {}
-    for memory in _memories(graph, codec):
-        memories.setdefault(memory.node.address.checkpoint_ns, []).append(memory)
-    way = _way(graph, moment, codec) if memories else {}
-    back = {namespace: _chosen(found, way) for namespace, found in sorted(memories.items())}
-    return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}
+
+    def __init__(self, graph: Graph, header_of: Callable[[Node], Header]) -> None:
+        self._header_of = header_of
+        self._order = [node for node in graph.nodes if not node.address.checkpoint_ns]
+        self._places = {node.address.checkpoint_id: place for place, node in enumerate(self._order)}
+        self._found: dict[str, list[Memory]] = {}
+        for memory in self._memories(graph):
+            self._found.setdefault(memory.node.address.checkpoint_ns, []).append(memory)
+
+    def moved_back(self, moment: Node) -> dict[str, Node | None]:
+        """Return what the memories must go back to with the root, where that is not their latest already.
+
+        Returns:
+            Per namespace, outer ones first, the checkpoint; `None` if there was nothing yet.
+        """
+        way = self._way(moment) if self._found else {}
+        back = {namespace: _chosen(found, way) for namespace, found in sorted(self._found.items())}
+        return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}
+
+    def has(self, node: Node) -> bool:
+        """Return whether an entry is a memory."""
+        return node.address.checkpoint_ns in self._found
+
+    def _memories(self, graph: Graph) -> Iterator[Memory]:
+        latest = ""
+        for node in graph.nodes:
+            if not node.address.checkpoint_ns:
+                latest = str(node.address.checkpoint_id)
+            elif not node.is_ghost and _has_memory(node.address.checkpoint_ns):
+                header = self._header_of(node)
+                caller = (header.metadata.get("parents") or {}).get("")
+                yield Memory(node, header, str(caller) if caller in self._places else latest)
+
+    def _way(self, moment: Node) -> dict[str, int]:
+        """Return the root checkpoints whose steps led to a moment: the later the step, the greater the number."""
+        way: list[str] = []
+        node: Node | None = moment
+        seen: set[str | None] = set()
+        while node is not None and node.address.checkpoint_id not in seen:
+            seen.add(node.address.checkpoint_id)
+            node, led = self._before(node)
+            way += led
+        return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(way))} | {"": BEFORE_ALL}
+
+    def _before(self, node: Node) -> tuple[Node | None, list[str]]:
+        """Return the root checkpoint that one came from, and the ids of those whose steps led from there."""
+        if node.parent in self._places:
+            parent = self._order[self._places[node.parent]]
+            is_copy = _is_copy(self._header_of(node).metadata, self._header_of(parent).metadata)
+            return parent, [] if is_copy else [str(node.parent)]
+        # If it had one, it was pruned: what is left of the way is the one put last before, of a lower step.
+        earlier = self._order[: self._places.get(node.address.checkpoint_id, 0)]
+        step = self._header_of(node).metadata.get("step")
+        found = next((each for each in reversed(earlier) if _is_lower(self._header_of(each), step)), None)
+        return found, [str(found.address.checkpoint_id)] if found else []
 
 
-def _memories(graph: Graph, codec: Codec) -> Iterator[Memory]:
-    roots = {node.address.checkpoint_id for node in graph.nodes if not node.address.checkpoint_ns}
-    latest = ""
-    for node in graph.nodes:
-        if not node.address.checkpoint_ns:
-            latest = str(node.address.checkpoint_id)
-        elif not node.is_ghost and _has_memory(node.address.checkpoint_ns):
-            header = unpack_header(node.header, codec, where_is(node.address))
-            caller = (header.metadata.get("parents") or {}).get("")
-            yield Memory(node, header, str(caller) if caller in roots else latest)
+def moved_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
+    """As `Memories.moved_back`, for one moment of a thread."""
+    return Memories(graph, lambda node: unpack_header(node.header, codec, where_is(node.address))).moved_back(moment)
+
+
+def _is_lower(header: Header, step: object) -> bool:
+    other = header.metadata.get("step")
+    return isinstance(other, int) and isinstance(step, int) and other < step
 
 
 def _has_memory(namespace: str) -> bool:
@@ -96,24 +144,6 @@ def _is_twin_of(head: Memory, best: Memory) -> bool:
     return head.header.metadata.get(REWOUND_TO) == best.node.address.checkpoint_id
 
 
-def _way(graph: Graph, moment: Node, codec: Codec) -> dict[str, int]:
-    """Return the root checkpoints whose steps led to a moment: the later the step, the greater the number."""
-    roots = {node.address.checkpoint_id: node for node in graph.nodes if not node.address.checkpoint_ns}
-    way: list[str] = []
-    node, seen = moment, {moment.address.checkpoint_id}
-    while node.parent in roots and node.parent not in seen:
-        parent = roots[node.parent]
-        if not _is_copy(_metadata(node, codec), parent, codec):
-            way.append(str(parent.address.checkpoint_id))
-        node = parent
-        seen.add(node.address.checkpoint_id)
-    return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(way))} | {"": BEFORE_ALL}
-
-
-def _is_copy(metadata: Mapping[str, Any], parent: Node, codec: Codec) -> bool:
+def _is_copy(metadata: Mapping[str, Any], of_parent: Mapping[str, Any]) -> bool:
     """Return whether LangGraph made a checkpoint as a copy of its parent, to run that one's step again."""
-    return metadata.get("source") == "fork" and metadata.get("step") == _metadata(parent, codec).get("step")
-
-
-def _metadata(node: Node, codec: Codec) -> Mapping[str, Any]:
-    return unpack_header(node.header, codec, where_is(node.address)).metadata
+    return metadata.get("source") == "fork" and metadata.get("step") == of_parent.get("step")

@@ -12,7 +12,7 @@ Tool calls, approvals, the audit trail and claims of threads are cells: a capabi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic
 
 from langgraph_keel.core.cells import Cell, Shelf, Swapped
@@ -31,6 +31,9 @@ from langgraph_keel.core.records import (
     Stamp,
     ThreadInfo,
 )
+
+CELLS = 500
+"""Cells that are listed at once."""
 
 
 class Store(ABC, Generic[Q, R]):
@@ -196,3 +199,23 @@ class Store(ABC, Generic[Q, R]):
 
         One trip, durable when it returns, each of them atomic.
         """
+
+    @abstractmethod
+    def list_strays(self, after: str | None, limit: int) -> Plan[Q, R, Sequence[str]]:
+        """Name the threads that hold something and show no checkpoint, in an order that stays from page to page.
+
+        Something is: writes, cells of their own, shared cells of which they are the origin. A thread of which no more
+        than its name is left (a log without checkpoints, an emptied shelf) may be among them. A name may be a stand-in
+        for one that nobody knows any more: `delete_thread` takes it.
+
+        Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
+        `after` is the last name of the page before; fewer than `limit` mean that there are no more.
+        """
+
+    def every_cell(self, shelf: Shelf, take: Callable[[str, Cell], object]) -> Plan[Q, R, None]:
+        """Give all cells of a shelf to `take`, without bodies, one by one. One trip for each page."""
+        page = yield from self.list_cells(shelf, "", None, CELLS)
+        while page:
+            for key, cell in page:
+                take(key, cell)
+            page = (yield from self.list_cells(shelf, "", page[-1][0], CELLS)) if len(page) == CELLS else ()

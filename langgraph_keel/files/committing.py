@@ -15,14 +15,14 @@ from langgraph_keel.core.address import address_of
 from langgraph_keel.core.checkpoints import Checkpoints
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.plan import Plan, T
-from langgraph_keel.core.records import Copied, CopyOutcome, Graph, Run, Stamp
+from langgraph_keel.core.records import Graph, Run
 from langgraph_keel.files.git import Commits
 from langgraph_keel.files.requests import Work
 from langgraph_keel.files.store import FileStore
 
 
 class CommittingStore(FileStore):
-    """A store that commits every removal and copy."""
+    """A store that commits every removal."""
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
@@ -40,15 +40,6 @@ class CommittingStore(FileStore):
         yield from super().delete_thread(thread_id)
         yield from self._commit(thread_id, "deleted")
 
-    def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Work, Any, CopyOutcome]:
-        """See `Store.copy_thread`. A copy up to an entry is a fork."""
-        outcome = yield from super().copy_thread(source, target, upto, header)
-        if isinstance(outcome, Copied):
-            yield from self._commit(target, f"{'copied' if upto is None else 'forked'} from {source}")
-        return outcome
-
     def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
         yield Work(lambda _: self._commits.changed(thread_id, what))
 
@@ -64,7 +55,9 @@ class Committing(Checkpoints[Work, Any]):
     """
 
     def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
-        super().__init__(plain.store, plain.memo, plain.on_conflict, plain.recorder)
+        super().__init__(
+            plain.store, plain.memo, plain.on_conflict, plain.recorder, plain.questions, plain.rule, plain.owner
+        )
         self._commits = commits
 
     def put(
@@ -95,6 +88,10 @@ class Committing(Checkpoints[Work, Any]):
         with self._commits.storing(address.thread_id):
             yield from super().put_writes(codec, config, writes, task_id, task_path)
             self._commits.put_writes(address, channels)
+
+    def copied(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
+        """See `Checkpoints.copied`: a commit of its own, with what is noted beside the thread."""
+        yield Work(lambda _: self._commits.changed(thread_id, what))
 
     def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
         """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langgraph_keel.core.model import as_of, graph_of
 from langgraph_keel.core.records import BaseGone, Copied, CopyOutcome, Occupied, Stamp
-from langgraph_keel.core.retention import live_runs
+from langgraph_keel.core.removing import live_runs
 from langgraph_keel.files.compaction import Compaction, blobs_of
 from langgraph_keel.files.disk import read
 from langgraph_keel.files.lines import Bodies, Draft

@@ -21,12 +21,20 @@ from typing import Any
 import orjson
 
 from langgraph_keel.core.model import info_of
-from langgraph_keel.errors import NewerFormat, NotAKeelStore, NotFound, NotSetUp, ReadOnlyStore, StoreClosed
+from langgraph_keel.errors import (
+    CorruptStore,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    NotSetUp,
+    ReadOnlyStore,
+    StoreClosed,
+)
 from langgraph_keel.files.check import Check
 from langgraph_keel.files.disk import named_errors, sync_directory, write_durably
 from langgraph_keel.files.git import SETTINGS
 from langgraph_keel.files.lines import FORMAT
-from langgraph_keel.files.listing import Listing, id_of, names_in
+from langgraph_keel.files.listing import Listing, any_id_of, id_of, last_put, names_in
 from langgraph_keel.files.names import directory_of
 from langgraph_keel.files.requests import Work
 from langgraph_keel.files.shelves import SHARED, Shelves
@@ -174,14 +182,18 @@ class FileDriver:
             raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
         if writes and not self._may_write:
             self.setup()
-            self._clean()
+            self.clean()
         self._may_read = version is not None
 
-    def _clean(self) -> None:
-        """Finish deletions that were interrupted, and remove threads that nobody can be making any more."""
+    def clean(self, abandoned: float = ABANDONED) -> None:
+        """Finish deletions that were interrupted, and remove threads that nobody can be making any more.
+
+        Args:
+            abandoned: Seconds after which nobody can.
+        """
         for path in (self.root / THREADS).glob(".*-*"):
             with suppress(FileNotFoundError):
-                is_old = time.time() - path.stat().st_mtime > ABANDONED
+                is_old = time.time() - path.stat().st_mtime > abandoned
                 if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
                     shutil.rmtree(path, ignore_errors=True)
 
@@ -221,6 +233,23 @@ class FileDriver:
             thread_id = id_of(self.root / THREADS / name)
             if thread_id is not None:
                 yield self._files(name, thread_id)
+
+    def strays(self, after: str | None) -> Iterator[str]:
+        """Name the threads that are after one in the order of their directories, and show no checkpoint.
+
+        One that cannot be read is none of them.
+        """
+        directories = self.root / THREADS
+        names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
+        names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
+        for name in sorted(name for name in names if after is None or name > directory_of(after)):
+            with suppress(CorruptStore):
+                if not self._shows(names[name]):
+                    yield names[name]
+
+    def _shows(self, thread_id: str) -> bool:
+        files = self.thread(thread_id)
+        return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
     def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""

@@ -14,7 +14,7 @@ import orjson
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.files.disk import opened
 from langgraph_keel.files.log import tail_records
-from langgraph_keel.files.names import directory_of, thread_of
+from langgraph_keel.files.names import Directory, directory_of, thread_of
 from langgraph_keel.files.threads import LOG
 
 Place: TypeAlias = tuple[str, str]
@@ -51,6 +51,21 @@ def id_of(directory: Path) -> str | None:
     except CorruptStore:
         return None
     return _long_id(directory) if thread_id is None else thread_id
+
+
+def any_id_of(directory: Path) -> str | None:
+    """As `id_of`; of a thread with a long id that nothing says any more, its directory in the place of that."""
+    try:
+        return id_of(directory) or (Directory(directory.name) if thread_of(directory.name) is None else None)
+    except CorruptStore:
+        return None
+
+
+def last_put(log: Path) -> str | None:
+    """Return the time of the last checkpoint of a log; `None` where its end does not tell it."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return _updated_at(str(log), os.stat(log).st_size)
+    return None
 
 
 def _long_id(directory: Path) -> str | None:

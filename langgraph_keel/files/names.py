@@ -31,12 +31,20 @@ _ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
 _LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
 
 
+class Directory(str):
+    """The name of a directory, in the place of the long id of a thread, where nothing is left that says it."""
+
+    __slots__ = ()
+
+
 def directory_of(thread_id: str) -> str:
     """Return the name of a thread's directory.
 
     Raises:
         InvalidInput: The id has no UTF-8 (it holds half of a surrogate pair).
     """
+    if isinstance(thread_id, Directory):
+        return str(thread_id)
     try:
         name = _MISREAD.sub(_first_escaped, _OTHER.sub(_escaped, thread_id)) or _EMPTY
     except UnicodeEncodeError as error:

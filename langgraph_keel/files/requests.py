@@ -25,6 +25,10 @@ class Root(Protocol):
         """Return the files of every thread that is there."""
         ...
 
+    def strays(self, after: str | None) -> Iterator[str]:
+        """Name the threads that are after one in the order of their directories, and show no checkpoint."""
+        ...
+
     def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from langgraph_keel.core.reclaiming import Reclaimed
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.files import reclaiming
 from langgraph_keel.files.committing import Committing, CommittingStore
+from langgraph_keel.files.disk import named_errors
 from langgraph_keel.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.files.findings import Finding
 from langgraph_keel.files.git import Commits
@@ -34,7 +37,8 @@ class FileSaver(KeelSaver):
         memory: About how many bytes of the threads used last to keep, so that they need not be read again.
         git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
             logged, and never fails a put.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
 
     Raises:
         InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
@@ -91,6 +95,16 @@ class FileSaver(KeelSaver):
             ReadOnlyStore: This saver only reads.
         """
         return self._files.checked(writes=True).repair()
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        with named_errors(self._files.root):
+            return reclaiming.reclaim(self._files)
+
+    def _weight(self) -> int | None:
+        return reclaiming.size(self._files.root)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return reclaiming.elsewhere(self._files.root)
 
     def _close(self) -> None:
         """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""

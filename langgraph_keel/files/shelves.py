@@ -170,6 +170,16 @@ class Shelves:
             folder.remove(name_of(key))
             return True
 
+    def origins(self) -> set[str]:
+        """Return the threads that have shared cells. Reads every cell; one that is damaged says nothing."""
+        return {cell.origin for kind in self.kinds() for cell in self._legible(kind) if cell.origin}
+
+    def _legible(self, kind: str) -> list[Cell]:
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            cells = (_undamaged(folder, key) for key in keys_in(folder))
+            return [cell for cell in cells if cell]
+        return []
+
     def remove_of(self, origin: str) -> None:
         """Remove the cells that a thread has shared. Reads every cell.
 
@@ -201,6 +211,12 @@ def held(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
             return _cell(file, folder, key, has_body)
     except FileNotFoundError:
         return None
+
+
+def _undamaged(folder: Folder, key: str) -> Cell | None:
+    with suppress(CorruptStore):
+        return held(folder, key, has_body=False)
+    return None
 
 
 def _cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -> Cell:

@@ -218,6 +218,11 @@ class FileStore(Store[Work, Any]):
         removed: int = yield Work(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
         return removed
 
+    def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
+        names: Sequence[str] = yield Work(lambda root: [*islice(root.strays(after), limit)])
+        return names
+
 
 def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
     bodies = Bodies(files.load, str(files.log))

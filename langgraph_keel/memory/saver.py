@@ -13,7 +13,8 @@ class MemorySaver(KeelSaver):
     """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
 
     Args:
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -56,12 +56,21 @@ class State(dict[str, Thread]):
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
 
+    def named_by_cells(self) -> set[str]:
+        """Return the threads that have cells, or have shared some."""
+        return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
+
     def drop_cells(self, thread_id: str) -> None:
         """Forget the cells of a thread, and those that it has shared."""
         for shelf, cells in self.cells.items():
-            owners = {key: cell.origin if shelf.thread_id is None else shelf.thread_id for key, cell in cells.items()}
-            for key in [key for key, owner in owners.items() if owner == thread_id]:
+            for key in [key for key, owner in _owners(shelf, cells).items() if owner == thread_id]:
                 del cells[key]
+        # An empty shelf would still hold the thread's name.
+        self.cells = {shelf: cells for shelf, cells in self.cells.items() if cells}
+
+
+def _owners(shelf: Shelf, cells: Mapping[str, Cell]) -> dict[str, str]:
+    return {key: cell.origin if shelf.thread_id is None else shelf.thread_id for key, cell in cells.items()}
 
 
 Request: TypeAlias = Callable[[State], Any]
@@ -256,13 +265,17 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.swap_cell`."""
 
         def swap(state: State) -> Swapped:
-            cells = state.cells.setdefault(shelf, {})
-            decision = ruling(cells.get(key), expected, new)
+            current = state.cells.get(shelf, {}).get(key)
+            decision = ruling(current, expected, new)
             if decision == "refuse":
-                return Swapped(False, cells.get(key))
-            if decision == "write":
+                return Swapped(False, current)
+            if decision == "write" and new:
+                # As a new cell: it goes to the end.
+                cells = state.cells.setdefault(shelf, {})
                 cells.pop(key, None)
-                cells.update({key: new} if new else {})
+                cells[key] = new
+            elif decision == "write" and current:
+                del state.cells[shelf][key]
             return Swapped(True)
 
         swapped: Swapped = yield swap
@@ -274,6 +287,17 @@ class MemoryStore(Store[Request, Any]):
             key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys
         }
         return cells
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+        """See `Store.list_strays`."""
+
+        def listed(state: State) -> list[str]:
+            names = {name for name in (*state, *state.named_by_cells()) if name > (after or "")}
+            seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
+            return sorted(names - seen)[:limit]
+
+        strays: Sequence[str] = yield listed
+        return strays
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int

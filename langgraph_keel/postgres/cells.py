@@ -72,6 +72,20 @@ SELECT count(*) FROM gone
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s
 """
+# The names of threads that have anything, without those that show a checkpoint.
+STRAYS = """
+SELECT s.thread_id, max(s.name) FROM (
+    SELECT t.thread_id, t.name FROM {threads} t
+    UNION ALL SELECT DISTINCT b.thread_id, NULL FROM {batches} b
+    UNION ALL SELECT DISTINCT c.thread_id, NULL FROM {cells} c WHERE c.thread_id <> ''
+    UNION ALL SELECT DISTINCT c.origin, c.name FROM {cells} c WHERE c.thread_id = '' AND c.origin IS NOT NULL
+) AS s
+WHERE s.thread_id > %(after)s AND NOT EXISTS (
+    SELECT 1 FROM {entries} e JOIN {threads} t ON t.thread_id = e.thread_id
+    WHERE e.thread_id = s.thread_id AND e.state < 2
+)
+GROUP BY s.thread_id ORDER BY s.thread_id LIMIT %(limit)s
+"""
 
 
 def shelf_parameters(shelf: Shelf) -> dict[str, Any]:

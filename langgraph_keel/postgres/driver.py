@@ -208,6 +208,11 @@ class PostgresDriver:
         return self._source.blocks
 
     @property
+    def is_async_only(self) -> bool:
+        """Whether it was given an async connection or pool, so that nothing that blocks can use it."""
+        return self.own is None and not self.blocks
+
+    @property
     def own(self) -> Own | None:
         """Where connections come from, if Keel makes them."""
         return self._source if isinstance(self._source, Own) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from langgraph_keel.core.records import Graph, Node, Run
+from langgraph_keel.core.records import Graph, Node, Ref, Run
 from langgraph_keel.postgres.keys import by_key, key, name_of
-from langgraph_keel.postgres.rows import Line, entry_of
+from langgraph_keel.postgres.rows import Line, parts_of, refs_of
 
 GHOST = 2
 
@@ -33,8 +33,38 @@ def _heads(entries: Sequence[Line]) -> set[int]:
 
 
 def _node(line: Line, is_head: bool) -> Node:
-    e = entry_of(line)
-    return Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, is_head, line.n == GHOST)
+    address, parent, stamp, header, run = parts_of(line)
+    return Node(address, parent, stamp, header, LateRefs(line), run, is_head, line.n == GHOST)
+
+
+class LateRefs(Mapping[str, Ref]):
+    """The refs of an entry, made when they are asked for: of a thousand entries, a prune asks those that stay."""
+
+    __slots__ = ("_line", "_made")
+
+    def __init__(self, line: Line) -> None:
+        self._line: Line | None = line
+        self._made: Mapping[str, Ref] = {}
+
+    def _refs(self) -> Mapping[str, Ref]:
+        if (line := self._line) is not None:
+            owners, los, his = map(_numbers, (line.owners, line.los, line.his))
+            self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
+        return self._made
+
+    def __getitem__(self, channel: str) -> Ref:
+        return self._refs()[channel]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs())
+
+    def __len__(self) -> int:
+        return len(self._refs())
+
+
+def _numbers(array: Any) -> list[int]:
+    """Return the numbers of an array that was sent as text."""
+    return [int(number) for number in array[1:-1].split(",") if number]
 
 
 def removal_parameters(

@@ -58,11 +58,13 @@ def long_names(names: Iterable[str | None]) -> list[str] | None:
 
 def by_key(stored: Iterable[str] | None) -> Names:
     """Return the names that `long_names` kept, by their keys."""
-    return {key(name): name for name in map(unescape, stored or ())}
+    return {key(name): name for name in map(unescape, stored)} if stored else {}
 
 
 def name_of(stored: str, names: Names) -> str:
     """Return the name that a key stands for."""
+    if len(stored) * 4 <= LONGEST and "\1" not in stored:
+        return stored
     if not is_hashed(stored):
         return unescape(stored)
     return names.get(stored) or Key(stored)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel.core.bodies import restored, shrunk
-from langgraph_keel.core.records import NEW, Address, Batch, Entry, Found, Kind, NewEntry, Ref, Row, resolve
+from langgraph_keel.core.records import NEW, Address, Batch, Entry, Found, Kind, NewEntry, Ref, Row, Stamp, resolve
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.postgres.keys import Names, by_key, escape, key, long_names, name_of, unescape
 
@@ -64,7 +64,12 @@ class Mark(NamedTuple):
     @property
     def stamp(self) -> int:
         """The name of the entry among all that ever were."""
-        return self.epoch << 128 | self.seq << 64 | self.token
+        return stamp_of(*self)
+
+
+def stamp_of(epoch: int, seq: int, token: int) -> int:
+    """Return a stamp; see `Mark`."""
+    return epoch << 128 | seq << 64 | token
 
 
 def mark_of(stamp: object) -> Mark:
@@ -146,17 +151,31 @@ def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
 
 def entry_of(line: Line) -> Entry:
     """Return the entry of a line."""
+    address, parent, stamp, header, run = parts_of(line)
+    return Entry(address, parent, stamp, header, refs_of(line), run)
+
+
+def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
+    """Return all of an entry but its refs: address, parent, stamp, header and run."""
     names = by_key(line.names)
-    thread_id = unescape(line.name or line.thread_id)
-    address = Address(thread_id, name_of(line.ns, names), name_of(line.id, names))
-    try:
-        refs = _refs_of(line, names)
-    except (ValueError, IndexError) as error:
-        where = f"thread {thread_id!r}, checkpoint {address.checkpoint_id}"
-        raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
+    address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
-    return Entry(address, parent, Mark(line.epoch, line.seq, line.token).stamp, restored(line.body), refs, run)
+    return address, parent, stamp_of(line.epoch, line.seq, line.token), restored(line.body), run
+
+
+def refs_of(line: Line) -> dict[str, Ref]:
+    """Return the refs of an entry.
+
+    Raises:
+        CorruptStore: They do not add up.
+    """
+    names = by_key(line.names)
+    try:
+        return _refs_of(line, names)
+    except (ValueError, IndexError) as error:
+        where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
+        raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
 
 
 def _refs_of(line: Line, names: Names) -> dict[str, Ref]:

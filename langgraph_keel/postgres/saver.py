@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from asyncio import to_thread
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import unquote
 
+from langgraph_keel.core.reclaiming import Reclaimed
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.postgres import notices
+from langgraph_keel.postgres import notices, reclaiming
 from langgraph_keel.postgres.driver import AsyncPostgresDriver, PostgresDriver
 from langgraph_keel.postgres.store import PostgresStore
 from langgraph_keel.postgres.tables import Tables
@@ -36,7 +38,8 @@ class PostgresSaver(KeelSaver):
         prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
 
     Raises:
         InvalidInput: The schema cannot be one, or is named twice.
@@ -105,6 +108,15 @@ class PostgresSaver(KeelSaver):
 
     async def _alisten(self) -> notices.AsyncListening | None:
         return await notices.alisten(self._postgres)
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return reclaiming.reclaim(self._postgres, full=full)
+
+    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return await reclaiming.areclaim(self._postgres, full=full)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [reclaiming.ELSEWHERE]
 
     def _close(self) -> None:
         """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""

@@ -244,8 +244,10 @@ PRECEDES = """ AND coalesce(e.seq < (
     SELECT b.seq FROM {entries} b WHERE b.thread_id = e.thread_id AND b.ns = e.ns AND b.id = %(before)s
 ), e.id < %(before)s)"""
 
+# Of most entries nobody asks for the runs, and numbers in a text are made in a fifth of the time of those in arrays.
+LATE = PLAIN.replace("e.owners, e.los, e.his", "e.owners::text, e.los::text, e.his::text")
 GRAPH = f"""
-SELECT {PLAIN} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
+SELECT {LATE} FROM {{entries}} e JOIN {{threads}} t ON t.thread_id = e.thread_id WHERE e.thread_id = %(thread)s
 UNION ALL
 SELECT 1, %(thread)s, o.ns, o.channel, 0, max(o.until), NULL, NULL, NULL, NULL{NINE}
 FROM (
@@ -289,7 +291,8 @@ HELD = "EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s AND t.e
 
 REMOVE_ENTRIES = f"""
 WITH gone AS (
-    DELETE FROM {{entries}} e WHERE e.thread_id = %(thread)s AND e.seq = ANY (%(gone)s) AND {HELD} RETURNING e.ns, e.id
+    DELETE FROM {{entries}} e WHERE e.thread_id = %(thread)s AND e.seq = ANY (%(gone)s::bigint[]) AND {HELD}
+    RETURNING e.ns, e.id
 ), unwritten AS (
     -- IS TRUE: a hash, whatever the planner thinks. As a join it becomes a nested loop: 120 ms instead of 5.
     DELETE FROM {{batches}} b

@@ -14,11 +14,11 @@ from langgraph_keel.core.address import config_of
 from langgraph_keel.core.checkpoints import Checkpoints, where_is
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.plan import Plan
+from langgraph_keel.core.policies import Moment as Node
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.recorded import recorded
 from langgraph_keel.core.records import Address, Query, Stamp
-from langgraph_keel.core.retention import Moment as Node
-from langgraph_keel.core.retention import remove
+from langgraph_keel.core.removing import remove
 from langgraph_keel.errors import NotFound
 from langgraph_keel.provenance.history import History, Moment, Place, read_history
 

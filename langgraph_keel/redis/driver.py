@@ -27,6 +27,8 @@ from langgraph_keel.redis.requests import Call, Request, script
 T = TypeVar("T")
 PIPELINED = 256
 """Calls to a pipeline."""
+SCANNED = 1000
+"""Keys to a step of a look at all of them."""
 AT_ONCE = 16
 """Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
 
@@ -61,6 +63,16 @@ class RedisDriver:
         self.is_closed = False
         self._forget()
 
+    @property
+    def is_async_only(self) -> bool:
+        """Whether there is no client for the blocking methods."""
+        return self._make is None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it never writes."""
+        return self.look.read_only
+
     def _forget(self) -> None:
         # A lock that another thread held at the fork is never given back in the child.
         self._lock = Lock()
@@ -75,6 +87,8 @@ class RedisDriver:
         """
         with named_errors(self.where):
             client = self.ready(request.writes)
+            if request.pattern:
+                return [*client.scan_iter(match=request.pattern, count=SCANNED)]
             if len(request.calls) == 1:
                 return [_call(client, request.calls[0])]
             return _many(client, request.calls)
@@ -213,6 +227,8 @@ class AsyncRedisDriver:
             return await asyncio.to_thread(self._driver.send, request)
         with named_errors(self._driver.where):
             client = await self.ready(request.writes)
+            if request.pattern:
+                return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
             if len(request.calls) == 1:
                 return [await _acall(client, request.calls[0])]
             return await _amany(client, request.calls)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from langgraph_keel.core.bodies import restored
 from langgraph_keel.core.plan import Plan
 from langgraph_keel.core.records import Entry, Query, ThreadInfo
+from langgraph_keel.redis.cells import SHARED
 from langgraph_keel.redis.entries import entry_of, line_of, mark_of, names_damage
 from langgraph_keel.redis.names import BUCKETS, Keys, bucket_of, member_of, name, some_name, unmember, unnamed
 from langgraph_keel.redis.requests import Argument, Call, Request
@@ -23,6 +24,8 @@ SEARCHED = 16
 else."""
 ASKED = 256
 """Threads to a call that looks at a field or two of each."""
+PAGE = 4096
+"""Threads that are asked in one go whether they show a checkpoint."""
 ALL = -1
 
 
@@ -129,6 +132,39 @@ def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
     checkpoints, latest, entry = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, unnamed(latest.decode()) or None, None)
     return info, restored(line_of(entry)[1]) if entry else b""
+
+
+def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Replies, Sequence[str]]:
+    """See `Store.list_strays`. Looks at the names of all keys of the server, in one go, for every page."""
+    names = yield Request((), pattern=keys.of_threads)
+    found = {keys.thread_in(name.decode(errors="replace")) for name in names} - {None}
+    threads = sorted(name for name in {*filter(None, found), *(yield from _origins(keys))} if name > (after or ""))
+    strays: list[str] = []
+    for start in range(0, len(threads), PAGE):
+        strays += yield from _without_checkpoints(keys, threads[start : start + PAGE])
+        if len(strays) >= limit:
+            break
+    return strays[:limit]
+
+
+def _origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
+    """Name the threads that have shared cells."""
+    origins: list[str] = []
+    shared = *keys.cells(SHARED), keys.thread(SHARED)
+    page = [b""]
+    while page:
+        [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
+        origins += [unnamed(origin.decode()) for origin in page]
+    return origins
+
+
+def _without_checkpoints(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
+    buckets: dict[str, list[str]] = {}
+    for thread_id in threads:
+        buckets.setdefault(bucket_of(thread_id), []).append(thread_id)
+    calls = tuple(Call("find_strays", tuple(map(keys.thread, group))) for group in buckets.values())
+    replies = yield Request(calls)
+    return sorted(group[number] for group, reply in zip(buckets.values(), replies, strict=True) for number in reply)
 
 
 def _forgetting(keys: Keys, members: Iterable[bytes]) -> Request:

@@ -21,12 +21,17 @@ BUCKETS = [f"{number:02x}" for number in range(256)]
 # What separates in keys and fields (':', in an entry's line ' '), what a hash tag is made of, '#' that marks a parent
 # by its sequence number, what a terminal would not show, and '%' itself. The rest of UTF-8 stays as it is.
 _NEVER = re.compile(r"[\x00-\x20\x7f%:{}#]")
+_GLOB = re.compile(r"[*?\[\]\\^-]")
 _NEVER_IN_TEXT = re.compile(r"[\x00-\x20\x7f%]")
 _ESCAPE = re.compile(rb"\x01([\x01\x02])")
 
 
 def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
+
+
+def _literally(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
 
 
 def name(text: str) -> str:
@@ -134,6 +139,18 @@ class Keys:
         """Return all keys that a change of a thread touches."""
         bucket = bucket_of(thread_id)
         return self.thread(thread_id), self.index(bucket), self.expiring(bucket), *self.cells(thread_id)
+
+    @property
+    def of_threads(self) -> str:
+        """What matches the keys of all threads and of their cells, and some that are not ours: see `thread_in`."""
+        return f"{_GLOB.sub(_literally, self.prefix)}:{{??}}:*"
+
+    def thread_in(self, key: str) -> str | None:
+        """Return whose key this is: a thread's, or that of its cells; `None` if it is neither."""
+        kinds = "(?:thread|cells|names)"
+        found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
+        thread_id = unquote(found[2], errors="replace") if found else ""
+        return thread_id if found and bucket_of(thread_id) == found[1] else None
 
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""

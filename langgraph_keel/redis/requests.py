@@ -41,10 +41,17 @@ class Request:
 
     A verb about one thread is one call, one round trip. Only verbs about all threads have several, and a deletion, for
     what the thread has shared with others: they are pipelined, on a Cluster to each node.
+
+    Attributes:
+        calls: The calls.
+        writes: Whether one of them writes.
+        pattern: If it is given, there are no calls: the reply is the names of all keys that match, as SCAN has it, of
+            all nodes. The server serves others in between, and takes as long as it has keys, whosever they are.
     """
 
     calls: tuple[Call, ...]
     writes: bool = False
+    pattern: str = ""
 
 
 @cache

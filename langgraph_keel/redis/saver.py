@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
+from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -39,7 +40,8 @@ class RedisSaver(KeelSaver):
             Cluster: to each node).
         read_only: Never write; works on a replica.
         auto_setup: Make the store on the first write; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
 
     Raises:
         InvalidInput: Arguments contradict each other, or a client decodes replies.
@@ -135,6 +137,12 @@ class RedisSaver(KeelSaver):
         if self._async_redis.blocks:
             return None
         return await notices.alisten(self._async_redis, self._store.keys.channel)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [
+            "What the server has besides its memory, until it is written anew: the append-only file (BGREWRITEAOF), "
+            "snapshots (BGSAVE), the slow log (SLOWLOG RESET), and backups of them; replicas follow by themselves."
+        ]
 
     def _close(self) -> None:
         """Close the clients that this saver made. Calls after this raise `StoreClosed`."""

@@ -294,6 +294,10 @@ class RedisStore(Store[Request, Replies]):
         removed: int = yield from self._cells(shelf, "remove_cells", *pairs, writes=True)
         return removed
 
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Replies, Sequence[str]]:
+        """See `Store.list_strays`. Looks at the names of all keys of the server for every page."""
+        return (yield from everywhere.list_strays(self.keys, after, limit))
+
     def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
         """Give a thread a life of its own, in milliseconds after every write from this one on; `None` is for ever.
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from langgraph_keel.core.cells import Cell, Shelf, Swapped, ruling
-from langgraph_keel.sqlite.rows import Execute
+from langgraph_keel.sqlite.rows import LAST, Execute
 
 # In the order of the attributes of `Cell`.
 HELD = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
@@ -97,6 +97,27 @@ def remove_cells(shelf: Shelf, tokens: Mapping[str, str], execute: Execute) -> i
     number = _find_shelf(execute, shelf)
     sql = "DELETE FROM cells WHERE shelf = ? AND key = ? AND token = ? RETURNING 1"
     return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
+
+
+NAMES = (
+    "SELECT name FROM threads UNION SELECT thread FROM shelves WHERE thread <> ? "
+    "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
+    "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
+)
+SEEN = (
+    f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
+    "WHERE t.name = n.name"
+)
+
+
+def list_strays(after: str | None, limit: int, execute: Execute) -> list[str]:
+    """See `Store.list_strays`."""
+    rows: list[Any] = execute(
+        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SEEN}) "
+        "ORDER BY n.name LIMIT ?",
+        (EVERYBODY, EVERYBODY, after or "", limit),
+    ).fetchall()
+    return [name for (name,) in rows]
 
 
 def delete_cells(thread_id: str, execute: Execute) -> None:

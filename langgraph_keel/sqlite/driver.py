@@ -286,11 +286,12 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        with named_errors(self.path), self._reader() as connection:
+        with named_errors(self.path), self.lent() as connection:
             return transaction(connection, "DEFERRED", lambda: request.run(connection.execute))
 
     @contextmanager
-    def _reader(self) -> Iterator[sqlite3.Connection]:
+    def lent(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection, which no fork comes in between of: see `suspend`."""
         while not self._enter():
             self._opened.wait()
         try:

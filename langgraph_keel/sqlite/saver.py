@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, Self
 
+from langgraph_keel.core.reclaiming import Reclaimed
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.saver import KeelSaver
+from langgraph_keel.sqlite import reclaiming
 from langgraph_keel.sqlite.connection import schema
 from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.sqlite.store import SqliteStore
@@ -23,7 +26,8 @@ class SqliteSaver(KeelSaver):
         timeout: Seconds a call may wait for other processes before it raises `StoreBusy`.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
 
     Raises:
         InvalidInput: `path` is a URL.
@@ -56,6 +60,12 @@ class SqliteSaver(KeelSaver):
     def setup(self) -> None:
         """Create the tables if they are not there. Safe to call again, and from many processes at once."""
         self._sqlite.setup()
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return reclaiming.reclaim(self._sqlite, full=full, scrub=scrub)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [] if self._sqlite.private else ["Backups and copies of the database file."]
 
     def _close(self) -> None:
         """Close the file. Calls after this raise `StoreClosed`."""

@@ -152,6 +152,11 @@ class SqliteStore(Store[Work, Any]):
         removed: int = yield Work(partial(cells.remove_cells, shelf, tokens), writes=True)
         return removed
 
+    def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.list_strays`. Looks for an entry of each thread."""
+        names: Sequence[str] = yield Work(partial(cells.list_strays, after, limit))
+        return names
+
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     address = new.address

@@ -24,6 +24,7 @@ from langgraph_keel.testing.contract_input import InputContract
 from langgraph_keel.testing.contract_listing import ListingContract
 from langgraph_keel.testing.contract_reading import ReadingContract
 from langgraph_keel.testing.contract_removal import RemovalContract
+from langgraph_keel.testing.contract_strays import StrayContract
 from langgraph_keel.testing.contract_travel import TravelContract
 from langgraph_keel.testing.contract_values import ValuesContract
 from langgraph_keel.testing.contract_writes import WritesContract
@@ -32,6 +33,7 @@ from langgraph_keel.testing.contract_writes import WritesContract
 class SaverContract(
     # Pytest runs the last of them first: what is basic and quick.
     ValuesContract,
+    StrayContract,
     CellContract,
     FaultContract,
     ForksContract,

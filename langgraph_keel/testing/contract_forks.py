@@ -244,7 +244,7 @@ class ForksContract(RigFixtures):
         counter = Counter()
         face = warm.on(with_tap(warm.backend.open(), counter))
         face.fork(configs[4], "fork")
-        assert counter.taken() <= 6
+        assert counter.taken() <= 9
 
     def test_what_goes_meanwhile_is_not_forked(self, warm: Rig) -> None:
         configs, _ = lived(warm)
@@ -257,7 +257,7 @@ class ForksContract(RigFixtures):
     @pytest.mark.parametrize("lost_reply", [False, True])
     def test_forking_may_break_anywhere(self, warm: Rig, lost_reply: bool) -> None:
         configs, then = lived(warm)
-        for trip in range(8):
+        for trip in range(10):
             fault, target = Fault(trip, lost_reply=lost_reply), f"fork {trip}"
             try:
                 warm.on(with_tap(warm.backend.open(), fault)).fork(configs[4], target)

@@ -12,13 +12,13 @@ from typing import Any
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
-from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.core.cells import Cell
 from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.erasure import NODE_CACHE
 from langgraph_keel.core.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput, ValueRefused
 from langgraph_keel.saver import KeelSaver
 
-SHELF = Shelf(None, "cache")
 _log = logging.getLogger(__name__)
 _PAGE = 500
 _ASKED = {"__resume__", "__interrupt__", "__error__"}
@@ -33,7 +33,7 @@ class KeelCache(BaseCache[Any]):
     Values are written by the saver's serializer: what it may not revive is not revived here either. Results that used a
     person's answer are not kept; LangGraph's own caches would give them to the next person. (A node that is a graph, in
     which somebody was asked, cannot be told from others: give it no `cache_policy`.) No thread is known here, so what
-    `delete_thread` deletes stays in this cache: use `ttl`, or `clear`.
+    `delete_thread` deletes stays in this cache: use `ttl`, or `clear`; `erase` empties it.
 
     Args:
         saver: Where the results are.
@@ -88,7 +88,7 @@ class KeelCache(BaseCache[Any]):
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
-        cells = yield from self._store.read_cells(SHELF, list(by_name))
+        cells = yield from self._store.read_cells(NODE_CACHE, list(by_name))
         now = _now()
         live = {name: cell for name, cell in cells.items() if cell.expires_at is None or cell.expires_at > now}
         values = ((by_name[name], self._revived(cell)) for name, cell in live.items())
@@ -113,15 +113,15 @@ class KeelCache(BaseCache[Any]):
         """Store a value, whatever is there. One trip, two where something is."""
         expected, done = None, False
         while not done:
-            reply = yield from self._store.swap_cell(SHELF, name, expected, cell)
+            reply = yield from self._store.swap_cell(NODE_CACHE, name, expected, cell)
             done, expected = reply.done, reply.cell and reply.cell.token
 
     def _clear(self, namespaces: Sequence[Namespace] | None) -> Plan[Any, Any, None]:
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
-            page: Sequence[tuple[str, Cell]] = yield from self._store.list_cells(SHELF, prefix, None, _PAGE)
+            page: Sequence[tuple[str, Cell]] = yield from self._store.list_cells(NODE_CACHE, prefix, None, _PAGE)
             while page:
-                yield from self._store.remove_cells(SHELF, {name: cell.token for name, cell in page})
-                page = yield from self._store.list_cells(SHELF, prefix, page[-1][0], _PAGE)
+                yield from self._store.remove_cells(NODE_CACHE, {name: cell.token for name, cell in page})
+                page = yield from self._store.list_cells(NODE_CACHE, prefix, page[-1][0], _PAGE)
 
     @property
     def _store(self) -> Any:

@@ -1,19 +1,26 @@
 """Measure 9, `prune`: `prune([thread])`, which keeps the latest checkpoint, of a chat of 1000 steps.
 
 A turn of the chat is three steps. Every round prunes another thread, all equally long and said before any is pruned.
+Once more, while a process of its own takes turns on the thread that is pruned, through a saver of the same kind; if one
+of its turns fails, the row says so.
 """
 
+import multiprocessing
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from .backend import Backend, Saver
 from .graphs import chat_graph, take_turn
 from .plan import Plan
 from .report import Row
-from .timing import interleaved, timed
+from .timing import Clocked, interleaved, timed
 
 STEPS_A_TURN = 3
+# A child begins anew: a forked one would have the parent's connections.
+PROCESSES = multiprocessing.get_context("spawn")
 
 
 def _said(saver: Saver, turns: int, rounds: int) -> Iterator[str]:
@@ -30,14 +37,62 @@ def _once(saver: Saver, names: Iterator[str]) -> float:
     return timed(saver.prune, [next(names)])[0]
 
 
-def measure(plan: Plan) -> list[Row]:
-    steps, rounds = plan.count(1000), plan.rounds(5)
+def append(backend: Backend, directory: Path, name: str, began: Any, stop: Any, failed: Any) -> None:
+    """Take turns on a thread until told to stop; in a process of its own."""
+    with backend.open(directory) as saver:
+        graph, turn = chat_graph(saver), 0
+        while not stop.is_set():
+            try:
+                take_turn(graph, name, turn := turn + 2)
+            except Exception as error:
+                failed.put(f"{type(error).__name__}: {error}"[:200])
+            began.set()
 
-    def opened(stack: ExitStack, backend: Backend) -> partial[float]:
-        saver = stack.enter_context(backend.open(plan.directory(f"prune-{backend.name}")))
-        return partial(_once, saver, _said(saver, -(-steps // STEPS_A_TURN), rounds))
+
+@contextmanager
+def appending(backend: Backend, directory: Path, name: str, failed: Any) -> Iterator[None]:
+    """While the block runs, another process appends to a thread."""
+    began, stop = PROCESSES.Event(), PROCESSES.Event()
+    child = PROCESSES.Process(target=append, args=(backend, directory, name, began, stop, failed))
+    child.start()
+    try:
+        assert began.wait(120), "the appending process did not begin"
+        yield
+    finally:
+        stop.set()
+        child.join(120)
+
+
+def _once_beside(backend: Backend, directory: Path, failed: Any, saver: Saver, names: Iterator[str]) -> float:
+    name = next(names)
+    with appending(backend, directory, name, failed):
+        return _once(saver, iter([name]))
+
+
+def measure(plan: Plan) -> list[Row]:
+    steps = plan.count(1000)
+    alone, _ = _taken(plan, steps, 5, beside=False)
+    beside, failures = _taken(plan, steps, 5, beside=True)
+    label = f"prune of a chat of {steps} steps"
+    told = "; ".join(f"{side} failed: {error}" for side, error in failures.items())
+    also = f"{label}, while another process appends to it{told and f' ({told})'}"
+    return [
+        Row("prune", label, alone.get("theirs"), alone["ours"], "ms", plan.target("prune")),
+        Row("prune", also, beside.get("theirs"), beside["ours"], "ms", plan.target("prune")),
+    ]
+
+
+def _taken(plan: Plan, steps: int, usual: int, *, beside: bool) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the milliseconds of each side, and the first failure of each side's appending process."""
+    rounds = plan.rounds(usual)
+    failed = {side: PROCESSES.Queue() for side in plan.sides}
+
+    def opened(stack: ExitStack, side: str, backend: Backend) -> Clocked:
+        directory = plan.directory(f"prune-{backend.name}")
+        saver = stack.enter_context(backend.open(directory))
+        act = partial(_once_beside, backend, directory, failed[side]) if beside else _once
+        return partial(act, saver, _said(saver, -(-steps // STEPS_A_TURN), rounds))
 
     with ExitStack() as stack:
-        took = interleaved(rounds, {side: opened(stack, backend) for side, backend in plan.sides.items()})
-    label = f"prune of a chat of {steps} steps"
-    return [Row("prune", label, took.get("theirs"), took["ours"], "ms", plan.target("prune"))]
+        took = interleaved(rounds, {side: opened(stack, side, backend) for side, backend in plan.sides.items()})
+    return took, {side: queue.get() for side, queue in failed.items() if not queue.empty()}

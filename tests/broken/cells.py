@@ -146,6 +146,32 @@ class CopiesHaveDoneTheSame(MemoryStore):
         return copied
 
 
+class WritesAreNoStrays(MemoryStore):
+    """Looks for strays among cells only."""
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+        strays = yield from super().list_strays(after, 1000)
+        cells: set[str] = yield lambda state: state.named_by_cells()
+        return [name for name in strays if name in cells][:limit]
+
+
+class WhoSharesIsNoStray(MemoryStore):
+    """Does not look whose shared cells are."""
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+        strays = yield from super().list_strays(after, 1000)
+        own: set[str | None] = yield lambda state: {*state, *(shelf.thread_id for shelf in state.cells)}
+        return [name for name in strays if name in own][:limit]
+
+
+class WhatHasCellsIsAStray(MemoryStore):
+    """Takes a thread with cells for a stray, whatever else it has."""
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+        names: set[str] = yield lambda state: state.named_by_cells()
+        return sorted(name for name in names if name > (after or ""))[:limit]
+
+
 CELLS: Mapping[str, Callable[[], MemoryStore]] = {
     store.__name__: store
     for store in (
@@ -161,5 +187,8 @@ CELLS: Mapping[str, Callable[[], MemoryStore]] = {
         DeleteLeavesWhatWasShared,
         ThreadsShareTheirCells,
         CopiesHaveDoneTheSame,
+        WritesAreNoStrays,
+        WhoSharesIsNoStray,
+        WhatHasCellsIsAStray,
     )
 }

@@ -14,6 +14,7 @@ from langgraph_keel.testing import Rig, SaverContract, SyncFace
 from langgraph_keel.testing.contract_cells import CellContract
 from langgraph_keel.testing.contract_copying import CopyingContract
 from langgraph_keel.testing.contract_forks import ForksContract
+from langgraph_keel.testing.contract_strays import StrayContract
 
 
 class OnBroken:
@@ -40,5 +41,5 @@ class TestCopies(OnBroken, ForksContract, CopyingContract):
     """What a store that only copies wrongly is run on."""
 
 
-class TestCells(OnBroken, CellContract):
+class TestCells(OnBroken, StrayContract, CellContract):
     """What a store that keeps only cells wrongly is run on: a twentieth of the whole."""

@@ -1,0 +1,154 @@
+"""The command for archives: `archive`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from langchain_core.messages import BaseMessage
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from langgraph_keel.cli.naming import no_thread
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, reading
+from langgraph_keel.cli.show import Fitting, table_of
+from langgraph_keel.cli.terminal import block, console, local_time, print_json
+from langgraph_keel.core.archived import Archived
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.summaries.naming import part_in
+from langgraph_keel.summaries.shown import SHORT, counted, taken, total
+from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.timeline.safe import one_line, plain
+from langgraph_keel.timeline.said import said, who
+
+_LONG = 400
+"""Characters of a message that are shown."""
+_HIDDEN = ("digests", "places", "pieces", "thread_id")
+
+
+@dataclass(frozen=True)
+class Indented:
+    """A text, two columns to the right, with no blanks at the ends of its lines."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Wrap it."""
+        for line in self.text.wrap(console, max(1, options.max_width - 2), overflow="fold"):
+            line.rstrip()
+            yield Text.assemble("  " if line else "", line)
+
+
+def archive(
+    thread: Thread,
+    search: Annotated[
+        str | None, typer.Option("--search", "-s", metavar="TEXT", help="Show the messages that hold this text.")
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            "--part", metavar="ID", help="Show the messages of the part whose id begins so (6 digits or more)."
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """List what was taken out of a thread's messages, oldest first; or show messages of it.
+
+    Example: `keel archive my-thread --search invoice`
+    """
+    with reading(url, imports) as saver:
+        if search is not None and not search.strip():
+            raise InvalidInput("--search needs a text to look for; without it, the parts are listed")
+        kept = saver.archive(thread)
+        entries: Sequence[Archived] = kept.entries()
+        if not entries and not next(iter(saver.list({"configurable": {"thread_id": thread}}, limit=1)), None):
+            raise no_thread(saver, thread, "")
+        asked = search is not None or part is not None
+        named = None if part is None else part_in(entries, part)
+        found = list(_messages(kept, named, search)) if asked else []
+    if json:
+        print_json(_as_json(thread, entries, found, asked))
+    elif asked:
+        console().print(_messages_page(found, search, full=full))
+    else:
+        console().print(_parts_page(thread, entries, full=full))
+
+
+def _messages(kept: Any, entry: Archived | None, search: str | None) -> Iterator[tuple[Archived, int, BaseMessage]]:
+    if search is None:
+        yield from ((entry, index, message) for index, message in enumerate(kept.messages(entry)) if entry)
+        return
+    hits = kept.search(search)
+    yield from ((hit.entry, hit.index, hit.message) for hit in hits if entry is None or hit.entry.id == entry.id)
+
+
+def _parts_page(thread: str, entries: Sequence[Archived], *, full: bool) -> RenderableType:
+    title = Text(plain(total(thread, entries)), "bold" if entries else "dim")
+    table = table_of("part", "time", "messages", "taken out by", "what stands for them now")
+    narrow: list[RenderableType] = []
+    for entry in entries:
+        cells = [*_cells(entry, full=full)]
+        table.add_row(*cells)
+        narrow += [Text("  ").join(cells[:4]), Indented(cells[4])]
+    return Group(title, Fitting(table, Group(*narrow), 90)) if entries else title
+
+
+def _cells(entry: Archived, *, full: bool) -> Iterator[Text]:
+    yield Text(entry.id if full else entry.id[:SHORT], "bold")
+    yield Text(local_time(entry.at.isoformat()))
+    yield Text(counted(entry))
+    pinned = ["pinned"] if entry.pinned else []
+    yield Text(" · ".join(filter(None, (entry.by, one_line(taken(entry)), *pinned))), overflow="fold")
+    summary = entry.summary or ""
+    yield block(summary) if full else Text(one_line(summary, 120), overflow="fold")
+
+
+def _messages_page(
+    found: Sequence[tuple[Archived, int, BaseMessage]], search: str | None, *, full: bool
+) -> RenderableType:
+    shown: list[RenderableType] = [] if search is None else [_count(found, search)]
+    for entry, index, message in found:
+        step = "" if entry.step is None else f"step {entry.step}"
+        told = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
+        shown.append(Text.assemble((plain(who(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
+        shown.append(Indented(_said(said(message), search, full=full)))
+    return Group(*shown)
+
+
+def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> Text:
+    if not found:
+        return Text("No archived message holds that text", "dim")
+    parts = len({entry.id for entry, _, _ in found})
+    hold = f"{len(found):,} message{'s hold' if len(found) > 1 else ' holds'}"
+    return Text(f"{hold} {one_line(search, 60)!r}, in {parts:,} part{'s' * (parts > 1)}", "bold")
+
+
+def _said(text: str, search: str | None, *, full: bool) -> Text:
+    """Return what is shown of a message; of a long one, where the hit is."""
+    hit = re.search(re.escape(search), text, re.IGNORECASE) if search else None
+    start = 0 if full or hit is None or hit.end() <= _LONG else hit.start() - _LONG // 4
+    shown = block(text[start:], limit=None if full else _LONG)
+    if search:
+        shown.highlight_regex(re.compile(re.escape(plain(search, keep="\n\t")), re.IGNORECASE), "reverse")
+    return Text.assemble((f"… {start:,} characters before … " if start else "", "dim"), shown, overflow="fold")
+
+
+def _as_json(
+    thread: str, entries: Sequence[Archived], found: Sequence[tuple[Archived, int, BaseMessage]], asked: bool
+) -> dict[str, Any]:
+    if not asked:
+        return {"thread_id": thread, "parts": [_part_json(entry) for entry in entries]}
+    told = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
+    return {"thread_id": thread, "messages": told}
+
+
+def _part_json(entry: Archived) -> dict[str, Any]:
+    fields: dict[str, Any] = as_json(entry)
+    known = {name: value for name, value in fields.items() if name not in _HIDDEN}
+    return {**known, "at": entry.at.isoformat()}

@@ -1,0 +1,372 @@
+"""The node that summarizes a conversation, and the one that lets a window slide over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import merge_configs
+from langgraph.constants import TAG_NOSTREAM
+
+from langgraph_keel.core.archived import Archived
+from langgraph_keel.core.archives import has_part
+from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.summaries.parts import LEAST, PROMPT, Answer, Ask, filled
+from langgraph_keel.summaries.summary import Request, Summarizer, Update
+from langgraph_keel.summaries.triggers import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
+
+TOKENS = 8000
+"""Most tokens that the model is given at once where nothing says how large its window is."""
+
+_USED = 0.8
+"""How much of a window is used: tokens are counted approximately, and the answer may need room in it."""
+
+
+class SummarizationNode(Runnable[Any, Any]):
+    """A node that shortens a conversation: a summary takes the place of old messages, which go to the archive.
+
+        builder.add_node("summarize", SummarizationNode(model, saver, trigger=("messages", 50), keep=("messages", 20)))
+
+    For any graph whose messages have a reducer such as `add_messages`, with a state of any kind. It returns
+    `{messages_key: [RemoveMessage, ..., summary]}`, which one step commits as a whole, and nothing if there is nothing
+    to do. What other nodes write in the same step stays; they must not remove the same messages. Given a plain list of
+    messages, in the functional API, it returns one, to be merged by `add_messages`. It can be called from anywhere
+    else with `archive=False`.
+
+    The summary takes the place of the first message that goes, and its id: `add_messages` would put one with a new id
+    at the end. The message itself is in the archive under that id.
+
+    Messages are in the archive (`saver.archive(thread_id)`), durable, before they are removed. If the model fails or
+    answers with nothing, nothing is removed: a `SummaryWarning` says why, and the run goes on. The model is shown all
+    that goes, in as many parts as it needs. The next summary takes the place of the last, and builds on it.
+
+    A call of a tool is never parted from its results, nor from those it still waits for. System messages at the head
+    stay, and messages that are pinned: by `pinned`, or by a true `additional_kwargs["keel_pinned"]`.
+
+    Put it into the graph that keeps the messages. A subgraph without a memory of its own (compiled without
+    `checkpointer=True`) gets all of the parent's messages again at each call, since nothing that it removes is removed
+    there: each time it would summarize all of them, and leave the parent its summary in place of the first.
+
+    The summary is a `HumanMessage` whose `additional_kwargs["keel_summary"]` says which messages it stands for, where
+    they are archived, and which model wrote it, when (`Provenance`).
+
+    Args:
+        model: Any chat model, or runnable that takes text and gives a message or text; the name of a model for
+            LangChain's `init_chat_model`; `None` removes without a summary.
+        saver: Whose archive it is. Without it, the saver that the graph runs on; that of another store is refused.
+        trigger: When: `("messages", n)`, `("tokens", n)`, `("fraction", f)` of the model's window, or `("steps", n)`
+            since the last summary; a list means any of them, a dict all of its items. `None`: whenever there is more
+            than `keep`.
+        keep: How much of the end stays whole: `("messages", n)` or more, `("tokens", n)` or less, `("fraction", f)`;
+            less than the trigger is reached at.
+        messages_key: The channel of the messages.
+        summary_key: A channel for the summary, which is then a dict (`Summary`) and no message. The state declares it.
+        prompt: What the model is told; `{messages}` stands for what goes, `{previous}` for the summary before.
+        token_counter: Counts the tokens of a list of messages.
+        pinned: Says of a message whether it must stay.
+        max_input_tokens: Most tokens that the model is given at once. Without it, 80 % of the window that its profile
+            names, or 8000.
+        archive: Whether what goes is archived. `False` needs no saver.
+        on_error: What happens when the model fails: a `SummaryWarning`, or the error ends the run ("raise").
+        name: The node's name, where none is given, and that of the run in traces.
+
+    Raises:
+        InvalidInput: One of these cannot be meant so, or `model` is a name and the package `langchain` is missing.
+    """
+
+    def __init__(
+        self,
+        model: Runnable[Any, Any] | str | None,
+        saver: Any = None,
+        *,
+        trigger: Trigger = ("messages", 50),
+        keep: Size = ("messages", 20),
+        messages_key: str = "messages",
+        summary_key: str | None = None,
+        prompt: str | None = None,
+        token_counter: Callable[[Sequence[BaseMessage]], int] = count_tokens_approximately,
+        pinned: Callable[[BaseMessage], bool] | None = None,
+        max_input_tokens: int | None = None,
+        archive: bool = True,
+        on_error: Literal["warn", "raise"] = "warn",
+        name: str = "summarize",
+    ) -> None:
+        _check_options(name, messages_key, summary_key, token_counter, pinned, max_input_tokens, archive, on_error)
+        self.name = name
+        self._model = _model_of(model)
+        self._saver = _given(saver)
+        self._said = f"trigger={trigger!r}, keep={keep!r}"
+        window = window_of(self._model)
+        clauses, kept = clauses_of(trigger, window), kept_size(keep, window)
+        check_shrinks(clauses, kept)
+        if self._model is None and (summary_key or prompt or says(clauses, "steps")):
+            raise InvalidInput("without a model there is no summary: no summary_key=, prompt= or trigger=('steps', n)")
+        text = None if self._model is None else _prompt_of(prompt)
+        room = _room_of(text, token_counter, max_input_tokens, window)
+        self._summarizer = Summarizer(
+            clauses,
+            kept,
+            messages_key,
+            summary_key,
+            text,
+            room,
+            token_counter,
+            pinned,
+            archive,
+            on_error == "raise",
+            lambda: datetime.now(UTC),
+        )
+
+    def __repr__(self) -> str:
+        model = None if self._model is None else _name_of(self._model)
+        return f"{type(self).__name__}(model={model!r}, {self._said})"
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """Shorten the messages of a state, or a list of them.
+
+        Returns:
+            The update: `{}` if there is nothing to do; for a list, a list.
+
+        Raises:
+            InvalidInput: The state has no such messages, or no key for the summary, or its reducer cannot remove any;
+                or there is no archive: the graph has no saver of Keel; or the archive is in another store.
+            InvalidConfig: There is no thread.
+            SummaryFailed: The model answered with nothing, and `on_error="raise"`.
+            StoreError: The archive could not be written; nothing was removed.
+        """
+        return self._call_with_config(self._shorten, input, config)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`, asynchronously."""
+        return await self._acall_with_config(self._ashorten, input, config)
+
+    def _shorten(self, state: Any, run_manager: object, config: RunnableConfig) -> Any:
+        return self._result(state, self.update(state, config))
+
+    async def _ashorten(self, state: Any, run_manager: object, config: RunnableConfig) -> Any:
+        return self._result(state, await self.aupdate(state, config))
+
+    def _result(self, state: Any, update: Update | None) -> Any:
+        if isinstance(state, list):
+            return [] if update is None else update[self._summarizer.messages_key]
+        return update or {}
+
+    def update(self, state: Any, config: RunnableConfig) -> Update | None:
+        """Return the update of a state, in a run that goes on; `None` if there is nothing to do."""
+        return run(self._summarizer.shortened(state, config), self._hands(config))
+
+    async def aupdate(self, state: Any, config: RunnableConfig) -> Update | None:
+        """As `update`, asynchronously."""
+        return await arun(self._summarizer.shortened(state, config), _AsyncHands(self._hands(config)))
+
+    def _hands(self, config: RunnableConfig) -> _Hands:
+        # At the first step already, not when the trigger is reached, hours later.
+        runs_on = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        saver = self._saver
+        if saver is None and self._summarizer.archives:
+            saver = _archiving(runs_on)
+        return _Hands(self._model, saver, _quiet(config), runs_on)
+
+
+class SlidingWindow(SummarizationNode):
+    """A node that keeps the end of a conversation, without a model; what goes is in the archive.
+
+        builder.add_node("window", SlidingWindow(saver, keep=("messages", 40)))
+
+    As `SummarizationNode`, without a summary. Where a provider wants a conversation to begin with a person's message,
+    pin the first one.
+
+    Args:
+        saver: Whose archive it is. Without it, the saver that the graph runs on.
+        keep: How much of the end stays whole.
+        trigger: When the window moves. `None`: whenever there is more than `keep`.
+        name: The node's name.
+        **options: `messages_key`, `token_counter`, `pinned` and `archive`.
+    """
+
+    def __init__(
+        self,
+        saver: Any = None,
+        *,
+        keep: Size = ("messages", 20),
+        trigger: Trigger = None,
+        name: str = "window",
+        **options: Any,
+    ) -> None:
+        super().__init__(None, saver, keep=keep, trigger=trigger, name=name, **options)
+
+
+class _Hands:
+    """Does what a `Summarizer` asks for, blocking.
+
+    Args:
+        model: What writes summaries.
+        saver: Whose archive it is.
+        config: The config of calls of the model.
+        runs_on: What the graph stores its checkpoints in.
+    """
+
+    def __init__(self, model: Runnable[Any, Any] | None, saver: Any, config: RunnableConfig, runs_on: Any) -> None:
+        self.model = model
+        self.saver = saver
+        self.config = config
+        self.other: Any = runs_on if _may_be_apart(saver, runs_on) else None
+
+    def send(self, request: Request) -> Answer | Archived:
+        if isinstance(request, Ask):
+            return self.answer(cast(Any, self.model).invoke(request.prompt, self.config))
+        entry = cast(Archived, self.saver._archive(request))
+        if self.other is not None and not self.other._run(self.seen(entry)):
+            self.saver._run(self.saver._unarchive(entry))
+            raise _apart(entry)
+        return entry
+
+    def seen(self, entry: Archived) -> Plan[Any, Any, bool]:
+        """Return whether the saver that the graph runs on has what was just archived. One trip."""
+        return has_part(self.other._core.store, entry.thread_id, entry.id)
+
+    def answer(self, said: Any) -> Answer:
+        """Return what a model has said. What it only thought, or called, is no summary."""
+        text = said if isinstance(said, str) else getattr(said, "text", None)
+        if not isinstance(text, str):
+            raise TypeError(f"a summary must be a message or a text, not a {type(said).__name__}")
+        told = getattr(said, "response_metadata", None) or {}
+        name = told.get("model_name") or told.get("model") or _name_of(self.model)
+        return Answer(str(text).strip(), str(name))
+
+
+class _AsyncHands:
+    """As `_Hands`, asynchronously."""
+
+    def __init__(self, hands: _Hands) -> None:
+        self._hands = hands
+
+    async def send(self, request: Request) -> Answer | Archived:
+        hands = self._hands
+        if isinstance(request, Ask):
+            return hands.answer(await cast(Any, hands.model).ainvoke(request.prompt, hands.config))
+        entry = cast(Archived, await hands.saver._aarchive(request))
+        if hands.other is not None and not await hands.other._arun(hands.seen(entry)):
+            await hands.saver._arun(hands.saver._unarchive(entry))
+            raise _apart(entry)
+        return entry
+
+
+def _may_be_apart(saver: Any, runs_on: Any) -> bool:
+    """Return whether two savers of Keel may be of different stores. Two may be of one, under different addresses."""
+    is_keels = _has_archive(saver) and _has_archive(runs_on)
+    return is_keels and saver._core.store is not runs_on._core.store
+
+
+def _apart(entry: Archived) -> InvalidInput:
+    return InvalidInput(
+        f"thread {entry.thread_id!r}: the graph runs on a saver of another store than the archive is in, where no "
+        "erase and no delete of the thread would find it; nothing was removed. Use one saver for both, or leave "
+        "saver= out"
+    )
+
+
+def _quiet(config: RunnableConfig) -> RunnableConfig:
+    """Return the config of a call whose tokens are not streamed to the user as if they were an answer."""
+    return merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
+
+
+def _model_of(model: Any) -> Runnable[Any, Any] | None:
+    if isinstance(model, str):
+        try:
+            from langchain.chat_models import init_chat_model
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"model={model!r}: a model by its name: pip install langchain ({error})") from error
+        found: BaseChatModel = init_chat_model(model)
+        return found
+    if model is not None and not isinstance(model, Runnable):
+        raise InvalidInput(f"model must be a chat model, a runnable, a model's name or None, not {model!r}")
+    return model
+
+
+def _name_of(model: Any) -> str:
+    named = (getattr(model, attribute, None) for attribute in ("model_name", "model", "name"))
+    return next((name for name in named if isinstance(name, str) and name), type(model).__name__)
+
+
+def _has_archive(saver: Any) -> bool:
+    return callable(getattr(saver, "_archive", None))
+
+
+def _given(saver: Any) -> Any:
+    """Return the saver that a user has given, if one was.
+
+    Raises:
+        InvalidInput: It is none of Keel's.
+    """
+    if saver is None or _has_archive(saver):
+        return saver
+    meant = "; did you mean keep=?" if isinstance(saver, (tuple, list, int)) else ": the archive needs one of Keel's"
+    raise InvalidInput(f"saver: {saver!r:.60} is no saver with an archive{meant}")
+
+
+def _archiving(saver: Any) -> Any:
+    """Return a saver that has an archive.
+
+    Raises:
+        InvalidInput: It has none.
+    """
+    if _has_archive(saver):
+        return saver
+    found = "no saver" if saver is None else f"a {type(saver).__name__}"
+    raise InvalidInput(
+        f"nothing can be archived: there is {found} where one of Keel's must be. Compile the graph with "
+        "checkpointer=saver, pass saver=, or say archive=False to lose what is removed"
+    )
+
+
+def _check_options(
+    name: Any, key: Any, summary_key: Any, counter: Any, pinned: Any, most: Any, archive: Any, on_error: Any
+) -> None:
+    """See that options are of the kinds that they must be.
+
+    Raises:
+        InvalidInput: One is not.
+    """
+    wanted = {
+        "name must be a text": (name, isinstance(name, str) and name),
+        "messages_key must name a channel": (key, isinstance(key, str) and key),
+        "summary_key must name a channel, or be None": (
+            summary_key,
+            summary_key is None or (isinstance(summary_key, str) and summary_key),
+        ),
+        "summary_key must name another channel than messages_key": (summary_key, summary_key != key),
+        "token_counter must be callable": (counter, callable(counter)),
+        "pinned must be callable, or None": (pinned, pinned is None or callable(pinned)),
+        "max_input_tokens must be an int above 0, or None": (most, most is None or (type(most) is int and most > 0)),
+        "archive must be True or False": (archive, isinstance(archive, bool)),
+        "on_error must be 'warn' or 'raise'": (on_error, on_error in ("warn", "raise")),
+    }
+    for rule, (given, is_right) in wanted.items():
+        if not is_right:
+            raise InvalidInput(f"{rule}, not {given!r}")
+
+
+def _prompt_of(prompt: str | None) -> str:
+    text = PROMPT if prompt is None else prompt
+    if not isinstance(text, str) or "{messages}" not in text:
+        raise InvalidInput("prompt must be a text in which {messages} stands: the model would see nothing of them")
+    return text
+
+
+def _room_of(
+    prompt: str | None, count: Callable[[Sequence[BaseMessage]], int], most: int | None, window: int | None
+) -> int:
+    """Return how many tokens of messages fit into one question."""
+    if most is None:
+        most = TOKENS if window is None else int(window * _USED)
+    room = most - (count([HumanMessage(filled(prompt, [], ""))]) if prompt else 0)
+    if room < LEAST and prompt is not None:
+        raise InvalidInput(f"max_input_tokens={most} leaves no room for messages beside the prompt: {LEAST} at least")
+    return room

@@ -1,0 +1,143 @@
+"""How parts and messages are named, what cannot be meant, and what is said of them on one line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from archive_parts import CONFIG, Box, memory_box, turns
+from langchain_core.messages import HumanMessage, RemoveMessage
+from langgraph.graph import START, MessagesState, StateGraph
+
+from langgraph_keel import InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound, SummarizationNode
+from langgraph_keel.core.archived import Archived
+from langgraph_keel.summaries.naming import part_in
+from langgraph_keel.summaries.removal import removal
+
+__all__ = ["memory_box"]  # a fixture
+
+
+def trimmed(saver: KeelSaver) -> Any:
+    """A graph that has lost the first four of six messages, two by two."""
+    builder: Any = StateGraph(MessagesState).add_node("n", lambda state: {})
+    graph = builder.add_edge(START, "n").compile(checkpointer=saver)
+    graph.invoke({"messages": turns(0, 6)}, CONFIG)
+    for n in (0, 2):
+        graph.update_state(CONFIG, {"messages": [RemoveMessage(f"m{n}"), RemoveMessage(f"m{n + 1}")]})
+    return graph
+
+
+def shown(graph: Any) -> list[str]:
+    return [message.id for message in graph.get_state(CONFIG).values["messages"]]
+
+
+def test_whatever_names_it_will_do(memory_box: Box) -> None:
+    box = memory_box
+    trimmed(box.saver)
+    first, second = box.call("entries")
+    hit = box.call("search", "said 3")[0]
+    for which in (second, second.id, second.id[:6], second.id[:12], hit, 1, -1):
+        assert box.call("messages", which) == turns(2, 4)
+        assert box.call("messages", which, step=second.step) == turns(2, 4)
+        assert box.call("pin", which).pinned
+        assert box.saver.archive("t")[which].id == second.id
+        assert not box.call("unpin", which).pinned
+    for which, expected in (
+        (second.id[:6], "m2 m3 m4 m5"),
+        (hit, "m3 m4 m5"),
+        (1, "m2 m3 m4 m5"),
+        ([0, hit], "m0 m1 m3 m4 m5"),
+        (turns(2, 3)[0], "m2 m4 m5"),
+        ([hit, "m2"], "m2 m3 m4 m5"),
+        ((name for name in ("m0", second)), "m0 m2 m3 m4 m5"),
+        (turns(1, 3), "m1 m2 m4 m5"),
+        ([], "m4 m5"),
+    ):
+        with MemorySaver(archive_removed=True) as saver:
+            graph = trimmed(saver)
+            Box(saver, box.face).call("restore", graph, which)
+            assert " ".join(shown(graph)) == expected
+    box.call("remove", first.id[:8])
+    assert box.call("entries") == [second]
+
+
+def test_what_names_nothing(memory_box: Box) -> None:
+    box = memory_box
+    graph = trimmed(box.saver)
+    (first, _), archive = box.call("entries"), box.saver.archive("t")
+    for odd in (None, True, b"m0", object(), HumanMessage("no id")):
+        for name in ("pin", "remove", "__getitem__")[: 2 if odd is True else 3]:
+            with pytest.raises(InvalidInput, match="a part is named by"):
+                getattr(archive, name)(odd)
+        with pytest.raises(InvalidInput, match="what to restore is named by"):
+            box.call("restore", graph, [odd])
+        with pytest.raises(InvalidInput, match="its id, a str"):
+            box.call("message", odd)
+        with pytest.raises(InvalidInput, match="must be a text"):
+            box.call("search", odd)
+    with pytest.raises(InvalidInput, match="graph must be"):
+        box.call("restore", None)
+    for position in (2, -3):
+        for call, argument in (("messages", ()), ("pin", ()), ("restore", (graph,))):
+            with pytest.raises(NotFound, match=f"no part {position}: it has 2"):
+                box.call(call, *argument, position)
+    with pytest.raises(InvalidInput, match="step"):
+        box.call("messages", step="3")
+    for unknown in ("0" * 24, "zzzzzz", first.id[:5]):
+        with pytest.raises(NotFound, match="has no part"):
+            box.call("messages", unknown)
+    with pytest.raises(NotFound, match="6 digits"):
+        box.call("pin", first.id[:5])
+    assert shown(graph) == ["m4", "m5"]
+
+
+def test_a_beginning_that_fits_several_parts(memory_box: Box) -> None:
+    entry = memory_box.keep(turns(0, 1))
+    others: list[Archived] = [entry, memory_box.keep(turns(1, 2))]
+    assert part_in(others, entry.id[:6]) == entry
+    with pytest.raises(InvalidInput, match=f"fits 2 parts .{entry.id}"):
+        part_in([entry, entry], entry.id[:6])
+
+
+def test_nothing_is_archived_of_a_thread_that_is_not_there() -> None:
+    with MemorySaver() as saver:
+        node = SummarizationNode(None, saver, trigger=None, keep=("messages", 1))
+        loose: Any = {"configurable": {"thread_id": "loose", "user_id": "ada"}}
+        with pytest.raises(InvalidInput, match=r"'loose' can be archived.*archive=False"):
+            node.invoke(turns(0, 4), loose)
+        builder: Any = StateGraph(MessagesState).add_node("shorten", node)
+        graph = builder.add_edge(START, "shorten").compile()
+        with pytest.raises(InvalidInput, match="checkpointer=saver"):
+            graph.invoke({"messages": turns(0, 4)}, loose)
+        with pytest.raises(InvalidConfig):
+            removal({}, turns(0, 1), channel="messages", by="window")
+        assert len(saver.archive("loose")) == 0
+
+
+def test_parts_of_calls_that_keep_nothing_are_for_reading() -> None:
+    """A subgraph without a memory begins anew with each call: there is no state that they could go back to."""
+    with MemorySaver() as saver:
+        node = SummarizationNode(None, trigger=("messages", 3), keep=("messages", 1))
+        inner: Any = StateGraph(MessagesState).add_node("shorten", node)
+        outer: Any = StateGraph(MessagesState).add_node("sub", inner.add_edge(START, "shorten").compile())
+        graph = outer.add_edge(START, "sub").compile(checkpointer=saver)
+        graph.invoke({"messages": turns(0, 4)}, CONFIG)
+        with pytest.raises(NotFound, match=r"only of the subgraphs 'sub:.*where the messages are kept"):
+            saver.archive("t").restore(graph)
+        assert saver.archive("t").messages() == turns(0, 3)
+
+
+def test_on_one_line(memory_box: Box) -> None:
+    graph = trimmed(memory_box.saver)
+    entry = memory_box.call("pin", memory_box.call("entries")[0])
+    assert (
+        str(entry) == f"{entry.id[:12]}: 2 messages taken out by rule, step 2, {entry.at:%Y-%m-%d %H:%M:%S} UTC, pinned"
+    )
+    (hit,) = memory_box.call("search", "said 1")
+    assert str(hit) == f"{entry.id[:12]} #1  m1  ai: said 1"
+    done = memory_box.call("restore", graph, [entry, "m0"])
+    assert str(done) == "2 messages put back"
+    assert str(memory_box.call("restore", graph)) == "2 messages put back, 2 in the state already"
+    for one in (entry, hit, done):
+        assert str(one) in repr(one)
+        assert len(repr(one)) < 130

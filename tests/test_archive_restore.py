@@ -1,0 +1,349 @@
+"""The way back: restored messages stand where they stood, and a summary goes when all that it stands for is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import pytest
+from archive_parts import CONFIG, Box, box, turns
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+
+from langgraph_keel import InvalidInput, MemorySaver, NotFound
+from langgraph_keel.core.archived import Archived, in_order, places_of
+from langgraph_keel.summaries.order import Conversation, Summaries, with_summaries
+from langgraph_keel.summaries.removal import removal
+from langgraph_keel.testing.faults import Counter, with_tap
+
+__all__ = ["box"]  # a fixture
+
+ALL = RemoveMessage(id=REMOVE_ALL_MESSAGES)
+
+
+def summing(box: Box, schema: Any = MessagesState, *, among: bool = True, pinned: Sequence[str] = ()) -> Any:
+    """A graph whose node leaves the last two messages, and a summary for what came before, as Keel's own does."""
+
+    def shorten(state: Any, config: RunnableConfig) -> Any:
+        every = state["messages"] if isinstance(state, dict) else state.messages
+        kept = [
+            each for n, each in enumerate(every) if n >= len(every) - 2 or each.id in pinned or each.type == "system"
+        ]
+        going = [each for each in every if each not in kept]
+        earlier = next((each.additional_kwargs["part"] for each in going if "part" in each.additional_kwargs), None)
+        going = [each for each in going if "part" not in each.additional_kwargs]
+        if not going:
+            return {}
+        told = {"among": every} if among else {}
+        taken = removal(config, going, channel="messages", by="summary", previous=earlier, **told)
+        taken = replace(taken, summary=f"about {going[-1].id}", summary_id=f"sum {taken.id}")
+        box.put(taken)
+        summary = HumanMessage(taken.summary or "", id=taken.summary_id, additional_kwargs={"part": taken.id})
+        head = [each for each in kept if each.type == "system"]
+        return {"messages": [ALL, *head, summary, *(each for each in kept if each not in head)]}
+
+    builder = StateGraph(schema)
+    builder.add_node("n", shorten)
+    builder.add_edge(START, "n")
+    return builder.compile(checkpointer=box.saver)
+
+
+def state_of(graph: Any) -> list[BaseMessage]:
+    found: list[BaseMessage] = graph.get_state(CONFIG).values["messages"]
+    return found
+
+
+def said(graph: Any) -> list[str]:
+    return [message.text.replace("said ", "") for message in state_of(graph)]
+
+
+def grown(graph: Any, count: int = 10) -> list[BaseMessage]:
+    for n in range(0, count, 2):
+        graph.invoke({"messages": turns(n, n + 2)}, CONFIG)
+    return turns(0, count)
+
+
+def test_all_of_it_is_the_conversation_again(box: Box) -> None:
+    graph = summing(box)
+    every = grown(graph)
+    assert said(graph) == ["about m7", "8", "9"]
+    box.saver.prune(["t"])
+    done = box.call("restore", graph)
+    assert box.bytes_of(state_of(graph)) == box.bytes_of(every)
+    assert list(done.message_ids) == [f"m{n}" for n in range(8)]
+    assert len(done.summary_ids) == 1
+    assert done.config == CONFIG
+    assert done.present == 0
+    again = box.call("restore", graph)
+    assert (again.message_ids, again.summary_ids, again.present) == ((), (), 8)
+    assert len(box.call("entries")) == 4, "the archive keeps what it has, and the rule adds nothing"
+    graph.invoke({"messages": turns(10, 12)}, CONFIG)
+    assert said(graph) == ["about m9", "10", "11"]
+    box.call("restore", graph)
+    assert state_of(graph) == turns(0, 12)
+
+
+@pytest.mark.parametrize("among", [True, False], ids=["places known", "places unknown"])
+def test_some_of_it_stands_where_it_stood(among: bool) -> None:
+    with MemorySaver() as saver:
+        box = Box(saver)
+        graph = summing(box, among=among)
+        grown(graph)
+        parts = box.call("entries")
+        assert [part.message_ids for part in parts] == [(f"m{n}", f"m{n + 1}") for n in (0, 2, 4, 6)]
+        for which, expected in (
+            (parts[2], "about m7|4|5|8|9"),
+            (parts[0].id, "0|1|about m7|4|5|8|9"),
+            (["m7", "m2"], "0|1|2|about m7|4|5|7|8|9"),
+            ([parts[1], "m6"], "0|1|2|3|4|5|6|7|8|9"),
+        ):
+            box.call("restore", graph, which)
+            assert "|".join(said(graph)) == expected
+
+
+def test_between_what_was_kept(box: Box) -> None:
+    graph = summing(box, pinned=["m1", "m4"])
+    graph.invoke({"messages": [SystemMessage("be brief", id="sys"), *turns(0, 2)]}, CONFIG)
+    grown(graph)
+    assert said(graph) == ["be brief", "about m7", "1", "4", "8", "9"]
+    box.call("restore", graph)
+    assert said(graph) == ["be brief", *map(str, range(10))]
+
+
+def test_a_window_without_a_summary() -> None:
+    with MemorySaver(archive_removed=True) as saver:
+        builder = StateGraph(MessagesState)
+        builder.add_node("n", lambda state: {"messages": [RemoveMessage(each.id) for each in state["messages"][1:-2]]})
+        builder.add_edge(START, "n")
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"messages": [SystemMessage("be brief", id="sys")]}, CONFIG)
+        grown(graph)
+        assert said(graph) == ["be brief", "8", "9"]
+        saver.archive("t").restore(graph, saver.archive("t")[1])
+        assert said(graph) == ["be brief", "2", "3", "8", "9"]
+        saver.archive("t").restore(graph)
+        assert said(graph) == ["be brief", *map(str, range(10))]
+
+
+class Model(BaseModel):
+    """A state that is no dict."""
+
+    messages: Annotated[list[AnyMessage], add_messages] = []
+
+
+def test_a_state_of_another_kind() -> None:
+    with MemorySaver() as saver:
+        graph = summing(Box(saver), Model)
+        grown(graph)
+        saver.archive("t").restore(graph)
+        assert state_of(graph) == turns(0, 10)
+
+
+def test_a_part_that_was_removed_leaves_its_summary() -> None:
+    with MemorySaver() as saver:
+        graph, archive = summing(Box(saver)), saver.archive("t")
+        grown(graph)
+        archive.remove(archive[1])
+        archive.restore(graph)
+        assert said(graph) == ["0", "1", "about m7", "4", "5", "6", "7", "8", "9"]
+
+
+def test_what_cannot_be_restored() -> None:
+    with MemorySaver() as saver:
+        graph, archive = summing(Box(saver)), saver.archive("t")
+        with pytest.raises(NotFound, match=r"archive of thread 't' is empty.*is the id right"):
+            archive.restore(graph)
+        box_of_none = summing(Box(saver), TypedState)
+        box_of_none.update_state(CONFIG, {"n": 1})
+        assert str(archive.restore(box_of_none)) == "0 messages put back, for the archive holds none that belong here"
+        grown(graph)
+        before = state_of(graph)
+        for unknown in ("m99", "", "0" * 24, ["m0", "nothing"]):
+            with pytest.raises(NotFound, match="no part and no message"):
+                archive.restore(graph, unknown)
+        other = StateGraph(TypedState)
+        other.add_node("n", lambda state: {})
+        other.add_edge(START, "n")
+        with pytest.raises(InvalidInput, match="no list of messages 'messages'"):
+            archive.restore(other.compile(checkpointer=saver))
+        with pytest.raises(InvalidInput, match="different graphs"):
+            archive.restore(graph, archive[0], config={"configurable": {"checkpoint_ns": "sub"}})
+        assert state_of(graph) == before
+
+
+class TypedState(BaseModel):
+    """A state without messages."""
+
+    n: int = 0
+
+
+def test_not_while_somebody_is_asked() -> None:
+    with MemorySaver() as saver:
+        box = Box(saver)
+        box.keep(turns(0, 2))
+        builder: Any = StateGraph(MessagesState)
+        builder.add_node("ask", lambda state: {"messages": [AIMessage(str(interrupt("really?")), id="answer")]})
+        builder.add_edge(START, "ask")
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"messages": turns(2, 3)}, CONFIG)
+        for face in ("sync", "async"):
+            with pytest.raises(InvalidInput, match="answer first"):
+                Box(saver, face).call("restore", graph)
+        graph.invoke(Command(resume="yes"), CONFIG)
+        saver.archive("t").restore(graph)
+        assert said(graph) == ["0", "1", "2", "yes"]
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_what_somebody_adds_meanwhile_stays(face: str) -> None:
+    with MemorySaver() as saver:
+        graph = summing(Box(saver))
+        grown(graph)
+
+        class Rival(Counter):
+            def sending(self, request: Any) -> None:
+                super().sending(request)
+                if self.count in (2, 5):  # the restore has read the state, and goes on to write
+                    graph.update_state(CONFIG, {"messages": turns(8 + self.count, 9 + self.count)})
+
+        tapped = graph.copy(update={"checkpointer": with_tap(saver, Rival())})
+        done = Box(saver, face).call("restore", tapped)
+        assert state_of(graph) == [*turns(0, 11), *turns(13, 14)]
+        assert len(done.message_ids) == 8
+
+
+def test_a_subgraph_that_remembers() -> None:
+    with MemorySaver(archive_removed=True) as saver:
+        inner = StateGraph(MessagesState)
+        inner.add_node("n", lambda state: {"messages": [RemoveMessage(each.id) for each in state["messages"][:-2]]})
+        inner.add_edge(START, "n")
+        config: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "sub"}}
+        outer: Any = StateGraph(TypedState)
+        outer.add_node("sub", inner.compile(checkpointer=True))
+        outer.add_edge(START, "sub")
+        graph = outer.compile(checkpointer=saver)
+        graph.invoke({"n": 1}, CONFIG)
+        graph.update_state(config, {"messages": turns(0, 4)}, as_node="n")
+        graph.update_state(config, {"messages": [RemoveMessage("m1")]}, as_node="n")
+        (entry,) = saver.archive("t")
+        assert entry.checkpoint_ns == "sub"
+        with pytest.raises(NotFound, match=r"only of the subgraphs 'sub': config=.*'checkpoint_ns': 'sub'"):
+            saver.archive("t").restore(graph)
+        done = saver.archive("t").restore(graph, entry, as_node="n")
+        assert done.config == config
+        assert graph.get_state(config).values["messages"] == turns(0, 4)
+
+
+# -- the order of a conversation ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Talk:
+    """A conversation that loses messages now and then, and an archive of what it has lost."""
+
+    state: list[BaseMessage]
+    parts: list[Archived]
+    count: int = 0
+
+    def lose(self, chosen: Sequence[bool], with_summary: bool) -> None:
+        going = [each for each, goes in zip(self.state, chosen, strict=False) if goes]
+        if not going:
+            return
+        name = f"{len(self.parts):024x}"
+        summary = f"s{len(self.parts)}" if with_summary else None
+        said = {each.id or "" for each in going}
+        earlier = [part.id for part in self.parts if part.summary_id in said]
+        places = places_of(going, self.state)
+        part = replace(
+            EMPTY, id=name, at=datetime(2026, 1, 1, tzinfo=UTC), message_ids=tuple(each.id or "" for each in going)
+        )
+        part = replace(
+            part, count=len(going), summary_id=summary, previous=earlier[-1] if earlier else None, places=places
+        )
+        first = self.state.index(going[0])
+        left = [each for each in self.state if each not in going]
+        at = sum(each in left for each in self.state[:first])
+        self.state = [*left[:at], *([HumanMessage("", id=summary)] if summary else []), *left[at:]]
+        self.parts.append(part)
+
+    def say(self, more: int) -> None:
+        self.state += turns(self.count, self.count + more)
+        self.count += more
+
+
+EMPTY = Archived(
+    "",
+    "t",
+    "",
+    None,
+    None,
+    None,
+    "messages",
+    "rule",
+    None,
+    datetime(2026, 1, 1, tzinfo=UTC),
+    None,
+    None,
+    None,
+    (),
+    0,
+    0,
+)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 4), st.lists(st.booleans(), max_size=12), st.booleans()), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.data())
+def test_the_order_is_found_again(steps: Any, data: st.DataObject) -> None:
+    talk = Talk([], [])
+    for more, chosen, with_summary in steps:
+        talk.say(more)
+        talk.lose(chosen, with_summary)
+    parts = in_order(talk.parts)
+    assert parts == talk.parts
+    current = [each.id or "" for each in talk.state]
+    conversation = Conversation(list(current))
+    conversation.put_in(parts)
+    summaries = Summaries(parts, {})
+    every = [key for key in conversation.order if key not in summaries.keys]
+    assert every == [f"m{n}" for n in range(talk.count)]
+    shown = set(conversation.order)
+    assert with_summaries(conversation.order, shown, summaries) == every
+    back = data.draw(st.sets(st.sampled_from(every))) if every else set()
+    part_shown = {*current, *back}
+    found = with_summaries(conversation.order, part_shown, summaries)
+    assert [key for key in found if key not in summaries.keys] == [key for key in every if key in part_shown]
+    assert with_summaries(conversation.order, set(current), summaries) == current
+
+
+def test_clocks_that_differ_do_not_turn_a_chain_around() -> None:
+    late, early = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)
+    first = replace(EMPTY, id="a" * 24, at=late)
+    second = replace(EMPTY, id="b" * 24, at=early, previous=first.id)
+    circle = replace(EMPTY, id="c" * 24, at=early, previous="d" * 24), replace(EMPTY, id="d" * 24, previous="c" * 24)
+    assert in_order([second, first]) == [first, second]
+    assert set(in_order([*circle, first])) == {*circle, first}
+
+
+def test_long_chains_and_many_messages() -> None:
+    parts: list[Archived] = []
+    for n in range(1200):
+        ids = tuple(f"{n}.{m}" for m in range(5))
+        before = parts[-1].id if parts else None
+        parts.append(replace(EMPTY, id=f"{n:024x}", message_ids=ids, count=5, summary_id=f"s{n}", previous=before))
+    assert in_order(parts[::-1]) == parts
+    conversation = Conversation(["s1199", "now"])
+    conversation.put_in(parts)
+    assert conversation.order[1:] == [key for part in parts for key in part.message_ids] + ["now"]
+    found = with_summaries(conversation.order, set(conversation.order), Summaries(parts, {}))
+    assert found == conversation.order[1:]

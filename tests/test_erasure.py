@@ -1,0 +1,108 @@
+"""After an erasure no byte of the store tells of the person, and nothing of another one's has changed."""
+
+from __future__ import annotations
+
+import os
+from asyncio import to_thread
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import psycopg
+import pytest
+import servers
+from erasure_people import OTHER, left, live
+from erasure_scans import places, shows_pages
+from psycopg.conninfo import make_conninfo
+from savers import SAVERS, needing
+
+from langgraph_keel import PostgresSaver, Receipt
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+
+
+@pytest.fixture(autouse=True)
+def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compressed cannot be searched."""
+    monkeypatch.setattr("langgraph_keel.core.frames.WORTHWHILE", 1 << 40)
+    monkeypatch.setattr("langgraph_keel.core.bodies.SMALL", 0)
+
+
+@pytest.fixture
+def mark() -> str:
+    """A person's name that stands nowhere else on the server; no character of it is escaped anywhere."""
+    return f"zq{token_hex(8)}"
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    needing(request.param, request)
+    with postgres_apart() if request.param == "postgres" else SAVERS[request.param](tmp_path) as opened:
+        yield opened
+
+
+@contextmanager
+def postgres_apart() -> Iterator[PostgresSaver]:
+    """A saver on a database of its own: a transaction of another test would keep dead rows in any other."""
+    url, name = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0".encode())
+        try:
+            with PostgresSaver(make_conninfo(url, dbname=name), schema="keel") as opened:
+                yield opened
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+async def erase(saver: Any, face: str, user: str, **options: Any) -> Receipt:
+    if face == "sync":
+        return await to_thread(saver.erase, user, **options)
+    receipt: Receipt = await saver.aerase(user, **options)
+    return receipt
+
+
+def has_everything(kept: Mapping[str, Any]) -> bool:
+    """Whether a person had something of every kind."""
+    kinds = list(zip(*(parts for thread, parts in kept.items() if thread.startswith(OTHER)), strict=True))
+    events = [event.kind for event in kept["audit"]]
+    return len(kinds) == 7 and all(map(any, kinds)) and events == ["asked", "approved", "consumed", "asked"]
+
+
+@each_face
+async def test_nothing_is_left_of_a_person_and_all_of_another_one(saver: Any, face: str, mark: str) -> None:
+    await to_thread(live, saver, OTHER)
+    await to_thread(live, saver, mark)
+    before = await to_thread(left, saver, OTHER)
+    assert has_everything(before)
+    looked = await erase(saver, face, mark, dry_run=True)
+    assert looked.threads == tuple(f"{mark}-{end}" for end in ("chat", "copy", "fork", "waiting" * 40))
+    receipt = await erase(saver, face, mark, reclaim="full")
+    assert receipt.complete
+    assert (receipt.threads, receipt.checkpoints, receipt.requests) == (looked.threads, looked.checkpoints, 2)
+    assert places(saver, mark) == []
+    assert await to_thread(left, saver, OTHER) == before
+    assert (await to_thread(saver.approvals.verify_audit)).ok
+    again = await erase(saver, face, mark)
+    assert (again.threads, again.cached, again.complete) == ((), 0, True)
+    (*_, last) = await to_thread(saver.approvals.audit, limit=1000)
+    said = {name: last.content[name] for name in ("user", "threads", "requests")}
+    assert (last.kind, said) == ("erased", {"user": sha256(mark.encode()).hexdigest(), "threads": 4, "requests": 2})
+
+
+@pytest.mark.parametrize("saver", ["sqlite", "postgres"], indirect=True)
+async def test_a_mere_deletion_leaves_what_the_scan_sees(saver: Any, mark: str) -> None:
+    await to_thread(live, saver, mark)
+    receipt = await erase(saver, "sync", mark, reclaim=False)
+    assert (receipt.complete, receipt.reclaimed) == (True, None)
+    assert list(saver.threads()) == []
+    found = places(saver, mark)
+    assert found or not shows_pages(saver)
+    assert all(where.endswith(("-wal", ")")) for where in found)  # no row of a table: only what is free
+    receipt = await erase(saver, "sync", mark, reclaim="full")
+    assert receipt.reclaimed
+    # Samples of tables that are empty now.
+    assert [where for where in places(saver, mark) if "pg_statistic" not in where] == []

@@ -1,0 +1,346 @@
+"""Which threads are a person's, and what becomes of an erasure that others get in the way of."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+from places import Place, file_place
+from process_children import exit_code, forked
+from repositories import Repository, isolate
+
+from langgraph_keel import (
+    FileSaver,
+    InvalidInput,
+    KeelCache,
+    KeelSaver,
+    KeelSerializer,
+    Receipt,
+    Retention,
+    SqliteSaver,
+)
+from langgraph_keel.core.codec import Codec
+from langgraph_keel.core.headers import Header, UnreadHeader, pack_header
+from langgraph_keel.core.noted import owners_lost
+from langgraph_keel.core.records import Address, Node
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+
+
+def graph(saver: KeelSaver, *, asks: bool = False) -> Any:
+    def answer(state: MessagesState) -> Any:
+        return {"messages": [AIMessage(str(interrupt("well?") if asks else "yes"))]}
+
+    return StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)
+
+
+def config(thread_id: str, owner: object = None) -> Any:
+    return {"configurable": {"thread_id": thread_id} | ({} if owner is None else {"user_id": owner})}
+
+
+def say(saver: KeelSaver, thread_id: str, owner: object = None, **options: Any) -> None:
+    graph(saver, **options).invoke({"messages": [HumanMessage(f"{owner} says")]}, config(thread_id, owner))
+
+
+@pytest.fixture
+def store(stores: Any, backend: str) -> Any:
+    stores[backend].wipe()
+    return stores[backend]
+
+
+def ids(saver: KeelSaver) -> list[str]:
+    return sorted(info.thread_id for info in saver.threads())
+
+
+# -- whose a thread is -------------------------------------------------------------------------------------------------
+
+
+@each_backend
+def test_threads_of_several_persons_are_reported_or_deleted(store: Any) -> None:
+    with store.open() as saver:
+        owners: Any = {"own": ["ann"], "joint": ["ann", "bob"], "of bob": ["bob"], "nobody's": [None]}
+        for thread, owner in ((thread, owner) for thread, names in owners.items() for owner in names):
+            say(saver, thread, owner)
+        saver.copy_thread("own", "copied")
+        saver.fork(config("own"), "forked for bob")
+        say(saver, "forked for bob", "bob")
+        receipt = saver.erase("ann")
+        assert (receipt.threads, receipt.shared) == (("copied", "own"), ("forked for bob", "joint"))
+        assert any("2 threads with checkpoints" in sentence for sentence in receipt.exempt)
+        assert any(sentence.startswith("1 thread in which nothing") for sentence in receipt.exempt)
+        assert ids(saver) == ["forked for bob", "joint", "nobody's", "of bob"]
+        assert saver.erase("ann", shared="delete").threads == ("forked for bob", "joint")
+        assert ids(saver) == ["nobody's", "of bob"]
+
+
+@each_backend
+def test_a_run_that_names_nobody_goes_on_for_the_same_person(store: Any) -> None:
+    with store.open() as saver, store.open() as other:
+        say(saver, "t", "ann")
+        say(saver, "t")
+        say(other, "t")
+        other.prune(["t"])
+        assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == ["ann"]
+        say(saver, "t", "bob")
+        assert saver.erase("ann", dry_run=True).shared == ("t",)
+
+
+@each_backend
+def test_whom_only_pruned_checkpoints_named_is_not_forgotten(store: Any) -> None:
+    with store.open() as saver:
+        for owner in ("ann", "Evelyn", "bob"):
+            say(saver, "t", owner)
+        saver.prune(["t"])
+        saver.prune(["t"])
+        saver.copy_thread("t", "copied")
+        saver.fork(config("t"), "forked")
+        assert [found.metadata["user_id"] for found in saver.list(config("t"))] == ["bob"]
+        for person in ("ann", "Evelyn", "bob"):
+            receipt = saver.erase(person)
+            assert (receipt.threads, receipt.shared) == ((), ("copied", "forked", "t"))
+        assert len(saver.erase("ann", shared="delete").threads) == 3
+        assert b"Evelyn" not in store.raw()
+
+
+def test_runs_that_are_deleted_leave_whom_they_named(tmp_path: Path) -> None:
+    run_id = "5f0c2a91-0000-4000-8000-000000000000"
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        graph(saver).invoke({"messages": [HumanMessage("ann")]}, {**config("t", "ann"), "metadata": {"run_id": run_id}})
+        say(saver, "t", "bob")
+        saver.delete_for_runs([run_id])
+        assert saver.erase("ann").shared == ("t",)
+
+
+SMALL, LARGE = "x", "".join(chr(97 + n % 26) for n in range(3000))
+
+
+@pytest.mark.parametrize("note", [SMALL, LARGE], ids=["plain", "compressed"])
+@pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "foreign"])
+def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> None:
+    codec = Codec(serde or KeelSerializer())
+    owners: list[Any] = ["ann", None, "ann", 7, "bob", "bo", "anna", "ann"]
+    moments, decoded = [], []
+
+    def where(address: Address) -> str:
+        decoded.append(address)
+        return "here"
+
+    for n, owner in enumerate(owners):
+        metadata = {"note": note, **({} if owner is None else {"user_id": owner})}
+        body = pack_header(Header({"id": n}, metadata, {"user_id": "eve"} if n == 7 else {}), codec, "here")
+        node = Node(Address("t", "", str(n)), None, n, body, {}, None, False, False)
+        moments.append((node, UnreadHeader(node, codec, where)))
+    assert owners_lost(moments, {4}) == ["7", "ann", "anna", "bo"]
+    assert len(decoded) == (8 if serde else 5)  # each owner once, and where a channel has that name as well
+    assert owners_lost(moments, ()) == []
+
+
+@each_backend
+def test_a_look_writes_nothing(store: Any) -> None:
+    with store.open() as saver:
+        say(saver, "t", 7, asks=True)
+        before = store.raw()
+        receipt = saver.erase("7", dry_run=True)
+        assert (receipt.threads, receipt.checkpoints, receipt.requests) == (("t",), 2, 1)
+        assert (receipt.complete, receipt.dry_run, receipt.reclaimed) == (True, True, None)
+        assert store.raw() == before
+
+
+@each_backend
+def test_a_thread_without_checkpoints_is_known_by_what_it_has_asked(store: Any) -> None:
+    with store.open() as saver:
+        run_id = "5f0c2a91-0000-4000-8000-000000000000"
+        start = {"messages": [HumanMessage("ann asks")]}
+        graph(saver, asks=True).invoke(start, {**config("t", "ann"), "metadata": {"run_id": run_id}})
+        saver.delete_for_runs([run_id])
+        assert ids(saver) == []
+        assert saver.erase("ann").threads == ("t",)
+        assert b"ann" not in store.raw()
+
+
+def test_the_program_says_whose_a_thread_is(tmp_path: Path) -> None:
+    def owner(asked: Any) -> str | None:
+        return str(asked["configurable"]["thread_id"]).partition("/")[0] or None
+
+    with SqliteSaver(tmp_path / "keel.db", owner=owner) as saver:
+        for thread, named in (("ann/1", None), ("ann/2", "bob"), ("/", None)):
+            say(saver, thread, named, asks=True)
+        found = {
+            thread: graph(saver).get_state(config(thread)).metadata.get("user_id") for thread in ("ann/1", "ann/2", "/")
+        }
+        assert found == {"ann/1": "ann", "ann/2": "bob", "/": None}
+        assert [request.owner for request in saver.approvals.pending()] == ["ann", "bob", ""]
+        assert saver.erase("ann").threads == ("ann/1",)
+
+
+def test_an_id_of_any_kind_names_an_owner_also_in_a_store_in_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolate(monkeypatch)
+    Repository.made(tmp_path)
+    with FileSaver(tmp_path / "store", git=True, owner=lambda asked: "bob") as saver:
+        say(saver, "a", UUID(int=7), asks=True)
+        say(saver, "b", asks=True)
+        assert {request.thread_id: request.owner for request in saver.approvals.pending()} == {
+            "a": str(UUID(int=7)),
+            "b": "bob",
+        }
+        assert saver.erase(str(UUID(int=7)), dry_run=True).threads == ("a",)
+        assert saver.erase(UUID(int=7)).threads == ("a",)
+
+
+@pytest.mark.parametrize("said", ["a failure", "a number"])
+def test_a_program_that_cannot_say_it_stores_nothing(said: str, tmp_path: Path) -> None:
+    def owner(asked: Any) -> Any:
+        return 1 // 0 if said == "a failure" else 17
+
+    with SqliteSaver(tmp_path / "keel.db", owner=owner) as saver:
+        with pytest.raises(InvalidInput, match=r"owner= .* nothing was written"):
+            say(saver, "t")
+        assert ids(saver) == []
+        say(saver, "t", "ann")
+        assert ids(saver) == ["t"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"user_id": ""},
+        {"user_id": None},
+        {"user_id": True},
+        {"shared": "all"},
+        {"node_cache": "keep"},
+        {"reclaim": "fulll"},
+        {"dry_run": "yes"},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(wrong: Any, tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver, pytest.raises(InvalidInput, match=next(iter(wrong))):
+        saver.erase(**{"user_id": "ann", **wrong})
+
+
+# -- what gets in the way ----------------------------------------------------------------------------------------------
+
+
+def meddling(saver: KeelSaver, write: Callable[[KeelSaver], object], times: int) -> Callable[[int, int | None], None]:
+    """Write whenever all threads that were found are deleted, so many times."""
+    left = [write] * times
+
+    def tell(done: int, total: int | None) -> None:
+        if done == total and left:
+            left.pop()(saver)
+
+    return tell
+
+
+@each_backend
+@pytest.mark.parametrize("times", [1, 9], ids=["once", "always"])
+def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
+    with store.open() as saver, store.open() as other:
+        say(saver, "t", "ann")
+        tell = meddling(other, lambda saver: say(saver, "t", "ann"), times)
+        receipt = saver.erase("ann", on_progress=tell)
+        assert (receipt.threads, receipt.failed.keys()) == ((("t",), set()) if times == 1 else ((), {"t"}))
+        assert receipt.complete is (times == 1)
+        assert ids(saver) == ([] if times == 1 else ["t"])
+        assert saver.erase("ann").complete
+        assert ids(saver) == []
+
+
+def cut_off(saver: KeelSaver) -> None:
+    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    saver.put_writes(place, [("messages", "ann writes")], "task")
+
+
+@each_backend
+def test_writes_of_a_task_that_was_cut_off_go_too(store: Any) -> None:
+    with store.open() as saver, store.open() as other:
+        say(saver, "t", "ann")
+        assert saver.erase("ann", on_progress=meddling(other, cut_off, 1)).complete
+        assert b"ann" not in store.raw()
+
+
+def test_a_thread_that_cannot_be_read_does_not_stop_the_others(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for thread in ("a", "b", "c"):
+            say(saver, thread, "ann")
+        with sqlite3.connect(tmp_path / "keel.db") as connection:
+            connection.execute("UPDATE entries SET header = x'00' WHERE key >> 32 = 2")
+        connection.close()
+        receipt = saver.erase("ann")
+        assert (receipt.threads, list(receipt.failed), receipt.complete) == (("a", "c"), ["b"], False)
+        assert "nobody knows whose it is" in receipt.failed["b"]
+        assert "Not done: 1 thread" in str(receipt)
+
+
+def erase_and_die(place: Place) -> None:
+    def tell(done: int, total: int | None) -> None:
+        if (done, total) == (1, 3):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    place.open().erase("ann", on_progress=tell)
+
+
+def test_what_was_killed_is_finished_by_the_next_one(place: Place) -> None:
+    with place.open() as saver:
+        for thread in ("a", "b", "c"):
+            say(saver, thread, "ann")
+        say(saver, "d", "bob")
+    assert exit_code(forked(erase_and_die, place)) == -signal.SIGKILL
+    with place.open() as saver:
+        assert ids(saver) == ["b", "c", "d"]
+        assert saver.erase("ann").threads == ("b", "c")
+        assert ids(saver) == ["d"]
+    place.check()
+
+
+def test_what_is_not_erased_is_said(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann")
+        say(saver, "of bob", "bob", asks=True)
+        (request,) = saver.approvals.pending()
+        saver.approvals.answer(request.id, value=1, by="ann")
+        saver.set_retention(Retention(threads="ann-*", last=3))
+        cached = KeelCache(saver)
+        cached.set({(("node",), "key"): ([("messages", "of ann")], None)})
+        receipt = saver.erase("ann", node_cache="report")
+        assert (receipt.threads, receipt.cached, cached.get([(("node",), "key")]) != {}) == (("t",), 0, True)
+        for words in (
+            "1 result in the cache of nodes",
+            "1 request for approval in threads of others",
+            "1 retention rule",
+        ):
+            assert any(sentence.startswith(words) for sentence in receipt.exempt)
+            assert f"Not erased: {words}" in str(receipt)
+        assert saver.erase("ann").cached == 0  # nobody's thread has gone
+        say(saver, "t", "ann")
+        assert (saver.erase("ann").cached, cached.get([(("node",), "key")])) == (1, {})
+
+
+# -- the receipt -------------------------------------------------------------------------------------------------------
+
+
+def receipt_in(place: Place) -> Receipt:
+    with place.open() as saver:
+        say(saver, "ann's thread", "ann")
+        return saver.erase("ann")
+
+
+def test_a_receipt_names_nobody(tmp_path: Path) -> None:
+    receipt = receipt_in(file_place(tmp_path))
+    assert receipt.threads == ("ann's thread",)
+    for told in (str(receipt), str(receipt.to_dict())):
+        assert "ann" not in told.replace("anned", "").replace("planner", "").replace("cannot", "")
+        assert receipt.user_hash in told

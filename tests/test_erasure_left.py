@@ -1,0 +1,257 @@
+"""What an erasure cannot tell of, and says so: threads without a checkpoint, and threads that cannot be read."""
+
+from __future__ import annotations
+
+import sqlite3
+from asyncio import to_thread
+from contextlib import closing
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from test_erasure_found import config, cut_off, each_backend, graph, ids, say
+from test_erasure_found import store as store
+
+from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
+from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.core.frames import frame
+
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+
+
+async def called(saver: Any, face: str, verb: str, *args: Any, **options: Any) -> Any:
+    if face == "sync":
+        return await to_thread(getattr(saver, verb), *args, **options)
+    return await getattr(saver, f"a{verb}")(*args, **options)
+
+
+def archive_late(saver: KeelSaver) -> None:
+    """As a summary that comes to its end after its thread was deleted."""
+    core = saver._backend.checkpoints
+    saver._run(core.store.swap_cell(Shelf("late", "archive"), "k", None, Cell("1", frame(b"ann says"))))
+
+
+# -- threads without a checkpoint --------------------------------------------------------------------------------------
+
+
+@each_backend
+@each_face
+async def test_what_comes_after_an_erasure_is_counted_until_it_is_reclaimed(store: Any, face: str) -> None:
+    with store.open() as saver, store.open() as other:
+        await to_thread(say, saver, "t", "ann")
+        await to_thread(say, saver, "of bob", "bob")
+        receipt: Receipt = await called(saver, face, "erase", "ann")
+        assert (receipt.complete, receipt.strays) == (True, 0)
+        await to_thread(cut_off, other)
+        await to_thread(archive_late, other)
+        for person in ("ann", "bob"):
+            looked = await called(saver, face, "erase", person, dry_run=True)
+            assert (looked.complete, looked.strays, looked.to_dict()["strays"]) == (False, 2, 2)
+        receipt = await called(saver, face, "erase", "ann")
+        assert (receipt.threads, receipt.complete, receipt.strays) == ((), False, 2)
+        assert "Not erased: 2 threads with something stored but no checkpoint" in str(receipt)
+        assert "without a checkpoint" not in (await called(saver, face, "reclaim", full=True)).note
+        assert b"ann " in await to_thread(store.raw)
+        assert "2 threads without a checkpoint removed" in (await called(saver, face, "reclaim", strays=True)).note
+        assert (await called(saver, face, "erase", "ann")).complete
+        assert b"ann " not in await to_thread(store.raw)
+        assert await to_thread(ids, saver) == ["of bob"]
+
+
+@each_backend
+def test_what_comes_at_the_end_of_an_erasure_goes_with_it(store: Any) -> None:
+    with store.open() as saver, store.open() as other:
+        say(saver, "t", "ann")
+        ends = [lambda: None, lambda: cut_off(other)]  # after all is deleted, and deleted once more
+
+        def tell(done: int, total: int | None) -> None:
+            if done == total and ends:
+                ends.pop(0)()
+
+        receipt = saver.erase("ann", on_progress=tell)
+        assert (receipt.threads, receipt.complete, ends) == (("t",), True, [])
+        assert b"ann" not in store.raw()
+
+
+@each_backend
+def test_a_thread_that_begins_meanwhile_is_not_reclaimed(store: Any) -> None:
+    with store.open() as saver, store.open() as other:
+        say(saver, "of bob", "bob")
+        cut_off(other)
+        saver.reclaim(
+            full=True,
+            strays=True,
+            on_progress=lambda done, total: say(other, "t", "ann") if not ids(other)[1:] else None,
+        )
+        assert ids(saver) == ["of bob", "t"]
+
+
+@each_backend
+def test_a_person_who_was_asked_in_a_thread_without_checkpoints_is_known(store: Any) -> None:
+    run_id = "5f0c2a91-0000-4000-8000-000000000000"
+    with store.open() as saver:
+        asked: Any = {**config("t", "ann"), "metadata": {"run_id": run_id}}
+        graph(saver, asks=True).invoke({"messages": [HumanMessage("ann asks")]}, asked)
+        saver.delete_for_runs([run_id])
+        assert (saver.erase("bob").complete, saver.erase("ann").threads) == (True, ("t",))
+
+
+def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann")
+
+        def fail(*args: Any) -> Any:
+            yield from ()
+            raise InvalidInput("no")
+
+        monkeypatch.setattr(saver._core.store, "list_strays", fail)
+        receipt = saver.erase("ann")
+        assert (receipt.threads, receipt.complete) == (("t",), False)
+        assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)
+
+
+# -- threads that cannot be read ---------------------------------------------------------------------------------------
+
+
+def damage(path: Path, column: str, thread: int) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE entries SET {column} = x'00' WHERE key >> 32 = ?", (thread,))
+
+
+def test_who_has_asked_in_a_thread_that_cannot_be_read_is_not_all_who_may_own_it(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann", asks=True)
+        damage(tmp_path / "keel.db", "header", 1)
+        receipt = saver.erase("ann")
+        assert (receipt.threads, list(receipt.failed), receipt.complete) == ((), ["t"], False)
+        assert len(list(saver.approvals.pending("t"))) == 1
+
+
+def test_a_damaged_thread_keeps_no_space_of_others(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for thread in ("a", "b"):
+            say(saver, thread, "ann")
+        damage(tmp_path / "keel.db", "refs", 1)
+        reclaimed = saver.reclaim(full=True)
+        assert reclaimed.note.startswith("1 damaged thread left alone: 'a'; the file was written anew")
+        assert ids(saver) == ["a", "b"]
+
+
+# -- whose a checkpoint is ---------------------------------------------------------------------------------------------
+
+
+def test_an_empty_id_names_nobody(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db", owner=lambda asked: "ann") as saver:
+        say(saver, "t", "")
+        assert saver.erase("ann").threads == ("t",)
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "u", "ann")
+        say(saver, "u", "")
+        saver.prune(["u"])
+        assert saver.erase("ann").threads == ("u",)
+
+
+def test_whom_a_run_goes_on_for_is_known_of_more_threads_than_the_memo_holds(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db", memo_entries=1) as saver:
+
+        def answer(state: MessagesState) -> Any:
+            say(saver, "other", "bob")
+            return {"messages": [AIMessage("yes")]}
+
+        builder = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer")
+        chat: Any = builder.compile(checkpointer=saver)
+        for owner in ("ann", None):
+            chat.invoke({"messages": [HumanMessage("well?")]}, config("t", owner))
+        assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == ["ann"] * 6
+        assert saver.erase("ann").threads == ("t",)
+        say(saver, "t")
+        assert [found.metadata.get("user_id") for found in saver.list(config("t"))] == [None] * 3
+
+
+class Named(MessagesState):
+    """A state with a channel that is called as metadata names an owner."""
+
+    user_id: str
+
+
+@each_backend
+def test_a_channel_of_that_name_is_no_owner(store: Any) -> None:
+    with store.open() as saver:
+        builder = StateGraph(Named).add_node("answer", lambda state: {"messages": [AIMessage("yes")]})
+        named: Any = builder.add_edge(START, "answer").compile(checkpointer=saver)
+        for n, owner in enumerate(("bob", "ann")):
+            named.invoke({"messages": [HumanMessage(str(n))], "user_id": "bob"}, config("t", owner))
+        saver.prune(["t"], strategy=Retention(last=1))
+        assert [found.metadata["user_id"] for found in saver.list(config("t"))] == ["ann"]
+        assert saver.erase("bob").shared == ("t",)
+
+
+# -- the receipt -------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_of_several_is_left_and_so_it_is_not_complete(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for owner in ("ann", "bob"):
+            say(saver, "joint", owner)
+        receipt = saver.erase("ann")
+        assert (receipt.shared, receipt.complete) == (("joint",), False)
+        assert "backups" not in str(receipt).lower()  # nothing went, so nothing of it is elsewhere
+        assert saver.erase("ann", shared="delete").complete
+
+
+def test_nobody_knows_an_id_that_was_never_used(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann")
+        receipt = saver.erase("anne")
+        assert receipt.complete
+        assert "is the id right?" in str(receipt)
+        assert "Not erased" not in str(receipt)
+
+
+def test_a_look_names_the_first_threads(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        for n in range(22):
+            say(saver, f"<b>{n:02}", "ann")
+        looked = saver.erase("ann", dry_run=True)
+        lines = str(looked).splitlines()
+        assert (lines[1], lines[20], lines[21]) == ("  '<b>00'", "  '<b>19'", "  and 2 more")
+        assert "&lt;b&gt;00" in looked._repr_html_()
+        receipt = saver.erase("ann")
+        assert "<b>" not in str(receipt)
+        assert receipt.reclaimed
+        assert receipt.reclaimed._repr_html_().startswith("<pre>")
+        assert receipt.to_dict()["thread_count"] == 22
+
+
+def test_space_is_measured_before_anything_goes(tmp_path: Path) -> None:
+    with FileSaver(tmp_path) as saver:
+        say(saver, "t", "ann")
+        graph(saver).invoke({"messages": [HumanMessage(token_hex(2500))]}, config("u", "ann"))
+        receipt = saver.erase("ann")
+        assert receipt.reclaimed
+        assert receipt.reclaimed.before is not None
+        assert receipt.reclaimed.after is not None
+        assert receipt.reclaimed.before > 5000 > receipt.reclaimed.after
+
+
+@pytest.mark.parametrize("wrong", ["full", None, 1])
+async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        with pytest.raises(InvalidInput, match="full must be True or False"):
+            saver.reclaim(full=wrong)
+        with pytest.raises(InvalidInput, match="full must be True or False"):
+            await saver.areclaim(full=wrong)
+
+
+def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langgraph_keel.core.erasure.CELLS", 2)
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann")
+        cached = KeelCache(saver)
+        cached.set({(("node",), f"key {n}"): ([("messages", "of ann")], None) for n in range(5)})
+        assert saver.erase("ann", dry_run=True, node_cache="report").cached == 0
+        assert (saver.erase("ann", dry_run=True).cached, saver.erase("ann").cached) == (5, 5)
+        assert cached.get([(("node",), "key 3")]) == {}

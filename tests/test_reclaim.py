@@ -1,0 +1,221 @@
+"""Space that returns: how much, what it says, and what it does not get in the way of."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from erasure_scans import places
+from langchain_core.messages import HumanMessage
+from places import Place
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from repositories import Repository, isolate
+from test_erasure_found import config, graph, ids, say
+
+from langgraph_keel import AccessDenied, FileSaver, MemorySaver, PostgresSaver, ReadOnlyStore, SqliteSaver
+
+LONG = os.urandom(3000).hex()
+
+
+def fill(saver: Any, *threads: str) -> None:
+    """Threads of some 12 KB each, which do not compress."""
+    for thread in threads:
+        graph(saver).invoke({"messages": [HumanMessage(LONG), HumanMessage(LONG[::-1])]}, config(thread, "ann"))
+
+
+async def test_a_store_says_what_it_has_given_back(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver, *"abcdef")
+        for thread in "abcde":
+            saver.delete_thread(thread)
+        first = saver.reclaim()
+        last = await saver.areclaim(full=True)
+        assert first.to_dict() == {"before": first.before, "after": first.after, "note": first.note}
+        assert str(last).endswith(last.note)
+        if place.kind != "redis":
+            assert last.after is not None
+            assert first.before is not None
+            assert 0 < last.after <= first.before - (40_000 if place.kind == "sqlite" else 0)
+        assert ids(saver) == ["f"]
+
+
+# -- SQLite ------------------------------------------------------------------------------------------------------------
+
+
+def free_pages(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+
+
+def test_a_file_is_written_anew_when_half_of_it_is_free(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        fill(saver, *"abcdef")
+        saver.delete_thread("a")
+        assert "pages are free for what is written next" in saver.reclaim().note
+        assert free_pages(tmp_path / "keel.db") > 0
+        assert (tmp_path / "keel.db-wal").stat().st_size == 0
+        for thread in "bcde":
+            saver.delete_thread(thread)
+        assert "VACUUM" in saver.reclaim().note
+        assert free_pages(tmp_path / "keel.db") == 0
+
+
+def test_a_database_with_a_map_of_its_pages_gives_them_back_singly(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        fill(saver, *"abcdef")
+    with closing(sqlite3.connect(tmp_path / "keel.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("VACUUM")
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        saver.delete_thread("a")
+        assert "incremental_vacuum" in saver.reclaim().note
+        assert free_pages(tmp_path / "keel.db") == 0
+
+
+@contextmanager
+def reader(path: Path) -> Iterator[None]:
+    """Somebody who reads an old state."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM entries").fetchall()
+        yield
+
+
+def test_who_reads_an_old_state_keeps_the_log_and_the_receipt_says_so(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db", timeout=0.2) as saver:
+        say(saver, "t", "ann")
+        with reader(tmp_path / "keel.db"):
+            assert "somebody reads an old state" in saver.reclaim().note
+            receipt = saver.erase("ann")
+            assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
+            assert "saver.reclaim(full=True)" in str(receipt)
+        assert saver.erase("ann").complete
+        assert places(saver, "ann says") == []
+
+
+def test_who_writes_meanwhile_waits_and_is_not_refused(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver, SqliteSaver(tmp_path / "keel.db") as other:
+        fill(saver, *"abcdef")
+        over = threading.Event()
+        written: list[str] = []
+
+        def write() -> None:
+            while not over.is_set():
+                fill(other, f"w{len(written)}")
+                written.append(f"w{len(written)}")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        for _ in range(5):
+            saver.reclaim(full=True)
+        over.set()
+        thread.join()
+        assert written
+        assert ids(saver) == sorted([*"abcdef", *written])
+
+
+def test_what_only_reads_gives_nothing_back(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "keel.db") as saver:
+        say(saver, "t", "ann")
+    with SqliteSaver(tmp_path / "keel.db", read_only=True) as saver:
+        with pytest.raises(ReadOnlyStore):
+            saver.reclaim()
+        with pytest.raises(ReadOnlyStore):
+            saver.erase("ann")
+        assert saver.erase("ann", dry_run=True).threads == ("t",)
+
+
+@pytest.mark.parametrize("kind", [MemorySaver, lambda: SqliteSaver(":memory:")], ids=["memory", "sqlite"])
+def test_what_is_in_memory_has_no_size(kind: Any) -> None:
+    with kind() as saver:
+        say(saver, "t", "ann")
+        assert saver.erase("ann").complete
+        assert (saver.reclaim(full=True).before, ids(saver)) == (None, [])
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_interrupted_writes_have_left_goes(tmp_path: Path) -> None:
+    with FileSaver(tmp_path) as saver:
+        say(saver, "t", asks=True)
+        (cells, *_) = (tmp_path / "shared").glob("*/*.json")
+        left = [tmp_path / "threads" / name for name in (".gone-1", ".new-1", ".new-2")]
+        for path in left:
+            path.mkdir()
+            (path / "log.jsonl").write_text("ann")
+        os.utime(left[1], (time.time() - 100,) * 2)
+        cells.with_name("x.json.0000.tmp").write_text("ann")
+        reclaimed = saver.reclaim()
+        assert reclaimed.before is not None
+        assert reclaimed.before - 9 == reclaimed.after
+        assert [path.exists() for path in left] == [False, False, True]
+
+
+def test_the_history_of_git_is_said_to_keep_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(monkeypatch)
+    Repository.made(tmp_path)
+    with FileSaver(tmp_path / "store", git=True) as saver:
+        say(saver, "t", "ann")
+        receipt = saver.erase("ann")
+    assert any("git filter-repo" in sentence for sentence in receipt.exempt)
+
+
+# -- PostgreSQL --------------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_in_a_transaction_cannot_be_used(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url) as connection, PostgresSaver(connection) as saver:
+        say(saver, "t", "ann")
+        with pytest.raises(AccessDenied, match="not in autocommit: nothing was done"):
+            saver.reclaim()
+        receipt = saver.erase("ann")
+        assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
+        assert "not in autocommit" in str(receipt)
+
+
+async def test_pools_of_the_users_own_are_used(postgres_url: str) -> None:
+    options: Any = {"min_size": 1, "max_size": 2, "kwargs": {"autocommit": True}}
+    with ConnectionPool(postgres_url, **options) as pool, PostgresSaver(pool) as saver:
+        say(saver, "t", "ann")
+        assert saver.reclaim(full=True).note == "the tables were written anew (VACUUM FULL)"
+    async with AsyncConnectionPool(postgres_url, open=False, **options) as apool, PostgresSaver(apool) as saver:
+        assert (await saver.aerase("ann", reclaim="full")).reclaimed is not None
+
+
+def test_vacuum_works_behind_a_pooler_of_transactions(pgbouncer_url: str, postgres_server: Any) -> None:
+    schema = "reclaimed_behind_a_pooler"
+    try:
+        with PostgresSaver(pgbouncer_url, schema=schema, partitions=2, prepare_threshold=None) as saver:
+            say(saver, "t", "ann")
+            assert saver.erase("ann", reclaim="full").reclaimed is not None
+            assert (saver.reclaim().before or 0) > 0
+    finally:
+        with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+            connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
+
+def test_what_a_user_may_not_do_is_said(postgres_url: str, postgres_server: Any) -> None:
+    with PostgresSaver(postgres_url) as saver:
+        say(saver, "t", "ann")
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        (schema,) = connection.execute(b"SELECT current_schema()").fetchone() or ("",)
+        connection.execute(b"DO $$ BEGIN CREATE ROLE keel_reclaimer LOGIN; EXCEPTION WHEN duplicate_object THEN END $$")
+        connection.execute(f"GRANT USAGE ON SCHEMA {schema} TO keel_reclaimer".encode())
+        # Not ALL: from PostgreSQL 17 on, that has the right to VACUUM in it.
+        rights = "SELECT, INSERT, UPDATE, DELETE"
+        connection.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA {schema} TO keel_reclaimer".encode())
+        connection.execute(b"SET ROLE keel_reclaimer")
+        with PostgresSaver(connection) as saver:
+            receipt = saver.erase("ann")
+            assert (receipt.threads, receipt.complete, receipt.reclaimed) == (("t",), False, None)
+            assert "keel_items" in receipt.problems[0]
+        connection.execute(b"RESET ROLE")

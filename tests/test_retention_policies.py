@@ -1,0 +1,299 @@
+"""What a policy chooses, as a pure function over the checkpoints of a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from langgraph_keel import CorruptStore, InvalidInput, Retention
+from langgraph_keel.core import anchoring
+from langgraph_keel.core.headers import Header
+from langgraph_keel.core.ongoing import called_from, latest_only
+from langgraph_keel.core.policies import Moment, chosen, leaves, read_policies, trunk
+from langgraph_keel.core.records import Address, Graph, Node
+from langgraph_keel.core.removing import Doomed, Survey, doomed
+from langgraph_keel.core.retention import _led_on
+
+START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
+NOW = (START + timedelta(hours=10)).timestamp() * 1000
+
+
+def moment(
+    number: int,
+    parent: int | None,
+    step: int | None = None,
+    source: str = "loop",
+    *,
+    run: str | None = None,
+    head: bool = False,
+    ns: str = "",
+    **metadata: Any,
+) -> Moment:
+    """The checkpoint of this number, made so many hours after `START`."""
+    said = {"source": source, **({} if step is None else {"step": step}), **metadata}
+    header = Header({"ts": (START + timedelta(hours=number)).isoformat()}, said, {})
+    above = None if parent is None else str(parent)
+    return Node(Address("t", ns, str(number)), above, number, b"", {}, run, head, False), header
+
+
+def line(*sources: str, start: int = 0) -> list[Moment]:
+    """Checkpoints that follow each other, of these sources."""
+    last = start + len(sources) - 1
+    return [moment(n, n - 1 if n else None, n - 1, source, head=n == last) for n, source in enumerate(sources, start)]
+
+
+# Two runs; then a rewind to 3 (8 is its twin), from which another way leads to the head.
+CHAT = [
+    *(moment(n, n - 1 if n else None, n - 1, "input" if n in (0, 4) else "loop") for n in range(8)),
+    moment(8, 2, 2, "fork", keel_rewound_to="3"),
+    moment(9, 8, 3),
+    moment(10, 9, 4, head=True),
+]
+
+
+def numbers(policy: Retention, moments: Sequence[Moment] = CHAT, named: Sequence[int] = ()) -> list[Any]:
+    places = {Address("t", "", str(n)) for n in named}
+    return sorted(chosen(policy, moments, NOW, places), key=int)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Retention(), []),
+        (Retention(last=1), [10]),
+        (Retention(last=4), [2, 8, 9, 10]),
+        (Retention(last=99), [0, 1, 2, 8, 9, 10]),
+        (Retention(within=2 * 3600), [8, 9, 10]),
+        (Retention(within=timedelta(hours=1, seconds=1)), [9, 10]),
+        (Retention(within=1), [10]),
+        (Retention(per="run"), [3, 7, 10]),
+        (Retention(per="day"), [1, 10]),
+        (Retention(branch_points=True), [3, 4, 8]),
+        (Retention(last=2, per="day"), [1, 9, 10]),
+        (Retention(ttl=1), list(range(11))),
+    ],
+    ids=lambda value: str(value).replace(" ", "_"),
+)
+def test_what_is_chosen(policy: Retention, expected: list[int]) -> None:
+    assert numbers(policy) == expected
+
+
+def test_labels_count_unless_they_do_not() -> None:
+    assert numbers(Retention(), named=[3, 6]) == [3, 6]
+    assert numbers(Retention(labelled=False), named=[3, 6]) == []
+
+
+def test_runs_that_say_their_ids() -> None:
+    moments = [moment(n, n - 1 if n else None, n, run="ab"[n // 2], head=n == 3) for n in range(4)]
+    assert numbers(Retention(per="run"), moments) == [1, 3]
+
+
+def test_runs_of_which_only_the_end_is_stored() -> None:
+    """`durability="exit"`: no input, but the step that it took."""
+    moments = [moment(n, n - 1 if n else None, 3 * n + 1, head=n == 3) for n in range(4)]
+    assert numbers(Retention(per="run"), moments) == [0, 1, 2, 3]
+    resumed = [moment(0, None, 1), moment(1, 0, 2, head=True)]
+    assert numbers(Retention(per="run"), resumed) == [1]
+
+
+def test_updates_by_hand_end_a_run() -> None:
+    assert numbers(Retention(per="run"), line("input", "loop", "update", "loop", "loop")) == [1, 4]
+
+
+def test_the_way_goes_on_where_a_parent_is_gone() -> None:
+    left = [each for each in CHAT if each[0].stamp in (1, 3, 7, 9, 10)]
+    assert [node.stamp for node, _ in trunk(left)] == [10, 9, 3, 1]
+
+
+def test_a_circle_of_parents_ends() -> None:
+    """No saver writes one, but stored bytes are untrusted."""
+    circle = [moment(0, 1, 0), moment(1, 0, 1, head=True, counters_since_delta_snapshot={"log": [1, 1]})]
+    assert len(list(trunk(circle))) == 2
+    assert set(_led_on(circle, {1})) == {"0", "1"}
+    assert doomed(circle, {1}).ghosts == {0: {"log"}}
+
+
+def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memories: neither where nothing is removed, nor where only heads stay."""
+    monkeypatch.setattr(anchoring, "Memories", None)
+    nodes = [node for node, _ in CHAT]
+    read = Survey("t", Graph(nodes, {}, None), CHAT)
+    anchoring.anchor(read, {node.stamp for node in nodes}, Doomed())
+    anchoring.anchor(read, {10}, Doomed(gone={node.stamp for node in nodes} - {10}))
+
+
+def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:
+    node, header = moment(0, None)
+    untimed = (node, Header({}, header.metadata, {}))
+    assert numbers(Retention(within=1), [untimed]) == [0]
+    assert numbers(Retention(per="day"), [untimed]) == [0]
+
+
+def test_leaves_are_what_nothing_goes_on_from() -> None:
+    assert [node.stamp for node, _ in leaves(CHAT)] == [7, 10]
+    rewound = [*line("input", "loop"), moment(2, 0, 0, "fork", keel_rewound_to="1")]
+    assert [node.stamp for node, _ in leaves(rewound)] == [2]
+
+
+CALL, NESTED = (f"{name}:{UUID(int=7)}" for name in ("call", "nested"))
+
+
+def called(number: int, ns: str, *, head: bool = True, **parents: str) -> Moment:
+    """A subgraph's checkpoint; `root` and `call` say from which it was called."""
+    names = {"root": "", "call": CALL}
+    return moment(number, None, ns=ns, head=head, parents={names[name]: said for name, said in parents.items()})
+
+
+@pytest.mark.parametrize(
+    ("moments", "kept"),
+    [
+        ([*line("input", "loop"), called(2, CALL, root="1")], {1, 2}),
+        ([*line("input", "loop"), called(2, CALL, root="0")], {1}),
+        ([called(0, CALL, root="gone"), *line("input", "loop", start=1)], {2, 0}),
+        ([called(0, CALL, root="0000"), *line("input", "loop", start=1)], {2}),
+        ([*line("input", "loop"), called(2, CALL, root="3")], {1, 2}),
+        ([*line("input", "loop"), called(2, CALL, root="00-of-a-host-whose-clock-is-late")], {1, 2}),
+        ([*line("input"), called(1, CALL, root="3"), moment(2, 0, 1, head=True)], {1, 2}),
+        ([called(0, CALL, root="1")], {0}),
+        (
+            [*line("input", "loop"), called(2, CALL, root="3"), called(3, f"{CALL}|{NESTED}", root="3", call="4")],
+            {1, 2, 3},
+        ),
+        ([*line("input", "loop"), called(2, CALL, root="0"), called(3, f"{CALL}|{NESTED}", root="0", call="4")], {1}),
+        ([*line("input", "loop"), called(2, f"{CALL}|{NESTED}", root="0", call="9")], {1}),
+        ([*line("input", "loop"), called(2, f"{CALL}|{NESTED}", root="3", call="9")], {1, 2}),
+    ],
+    ids=[
+        "under way",
+        "over",
+        "its step is yet to come by its id",
+        "its step was pruned",
+        "its step is not stored yet",
+        "not stored yet, by a clock that is late",
+        "overtaken by two steps",
+        "no root yet",
+        "nested, nothing stored yet",
+        "nested in what is over",
+        "nested, nothing is left around it",
+        "nested, nothing stored around it yet",
+    ],
+)
+def test_which_calls_of_subgraphs_go_on(moments: list[Moment], kept: set[int]) -> None:
+    heads = [(replace(node, is_head=node.is_head and node.stamp in _last_of(moments)), said) for node, said in moments]
+    assert latest_only(heads) == kept
+
+
+def _last_of(moments: list[Moment]) -> set[Any]:
+    return set({node.address.checkpoint_ns: node.stamp for node, _ in moments}.values())
+
+
+def test_what_subgraphs_have_put_in_a_step_belongs_to_it() -> None:
+    inner = f"{CALL}|{NESTED}"
+    moments = [
+        *CHAT,
+        called(11, CALL, head=False, root="3"),
+        called(12, CALL, root="3"),
+        called(13, "memory", root="3"),
+    ]
+    moments += [called(14, inner, root="3", call="12"), called(15, "memory", root="4"), moment(16, None, ns="memory")]
+    assert called_from(moments, {"3"}) == {11, 12, 13, 14}
+    assert called_from(moments, set()) == set()
+
+
+@st.composite
+def threads(draw: st.DrawFn) -> list[Moment]:
+    """Any tree, with twins, gaps, unknown steps and unknown runs."""
+    count = draw(st.integers(1, 14))
+    made = []
+    for n in range(count):
+        parent = draw(st.none() | st.integers(0, n - 1)) if n else None
+        marks = {"keel_rewound_to": str(draw(st.integers(0, n - 1)))} if n and draw(st.booleans()) else {}
+        step = draw(st.none() | st.integers(-1, 6))
+        source = draw(st.sampled_from(["input", "loop", "update", "fork"]))
+        made.append(
+            moment(n, parent, step, source, run=draw(st.sampled_from([None, "a"])), head=n == count - 1, **marks)
+        )
+    return made
+
+
+POLICIES = st.builds(
+    Retention,
+    last=st.none() | st.integers(1, 6),
+    within=st.none() | st.integers(1, 12 * 3600),
+    per=st.sampled_from([None, "run", "day"]),
+    branch_points=st.booleans(),
+)
+
+
+@given(threads(), POLICIES, st.integers(0, 13))
+@settings(max_examples=120, deadline=None)
+def test_choosing_again_chooses_the_same(moments: list[Moment], policy: Retention, cut: int) -> None:
+    """After a prune that was carried out in part, the oldest first, and after one that was carried out."""
+    heads = {node.stamp for node, _ in moments if node.is_head}
+    kept = chosen(policy, moments, NOW, ()) | heads
+    doomed = [node.stamp for node, _ in moments if node.stamp not in kept]
+    for gone in (doomed[:cut], doomed):
+        left = [each for each in moments if each[0].stamp not in gone]
+        assert kept - chosen(policy, left, NOW, ()) <= heads
+    if not policy.last:  # the way to the head may be longer where a gap hides that it ended
+        assert chosen(policy, left, NOW, ()) <= kept
+
+
+@given(POLICIES, st.text(min_size=1), st.none() | st.integers(1, 9**9))
+def test_a_policy_is_plain_data_and_back(policy: Retention, threads: str, ttl: int | None) -> None:
+    whole = Retention.from_dict({**policy.to_dict(), "threads": threads, **({"ttl": ttl} if ttl else {})})
+    assert Retention.from_dict(whole.to_dict()) == whole
+    assert str(whole)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"last": 0},
+        {"last": True},
+        {"last": 2.5},
+        {"within": -1},
+        {"within": 0},
+        {"within": "7d"},
+        {"within": float("nan")},
+        {"per": "week"},
+        {"labelled": 1},
+        {"threads": ""},
+        {"idle": True},
+        {"idle": 0.0},
+        {"ttl": 0},
+        {"ttl": timedelta(days=-1)},
+        {"keep": 3},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        Retention.from_dict(wrong)
+
+
+@pytest.mark.parametrize("said", [None, {}, [1], [{"last": 0}], [{"later": 1}], [[]]], ids=str)
+def test_damaged_policies_are_refused(said: Any) -> None:
+    with pytest.raises(CorruptStore, match="retention"):
+        read_policies(said)
+
+
+def test_patterns_and_words() -> None:
+    policy = Retention(last=20, per="day", threads="chat-*", idle=timedelta(hours=12), ttl=timedelta(days=90))
+    assert [policy.fits(name) for name in ("chat-1", "CHAT-1", "a chat-1")] == [True, False, False]
+    assert str(policy) == (
+        "threads 'chat-*' idle for 12h: keeps the last 20, the last of each day, labelled, waiting; "
+        "the thread goes after 90d"
+    )
+    assert repr(policy) == "Retention(last=20, per='day', threads='chat-*', idle=43200.0, ttl=7776000.0)"
+    assert eval(repr(policy)) == policy
+    assert Retention(threads="<b>")._repr_html_().startswith("<div>threads &#x27;&lt;b&gt;&#x27;: keeps")
+    assert str(Retention(labelled=False, waiting=False)) == "threads '*': keeps the latest"
+    assert [policy.says_nothing for policy in (Retention(idle=3), Retention(last=1), Retention(ttl=1))] == [1, 0, 0]

@@ -1,0 +1,250 @@
+"""Random threads and random policies on every backend: what is kept reads back as before, and nothing else is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from retention_threads import MEMORY, START, Written, prune, secrets_in
+from stores_files import FilesUnderTest
+
+from langgraph_keel import KeelSaver, Retention
+from langgraph_keel.core.checkpoints import where_is
+from langgraph_keel.core.headers import unpack_header
+from langgraph_keel.core.memories import moved_back
+from langgraph_keel.core.policies import KEEP_LATEST, chosen, leaves
+from langgraph_keel.core.records import Address, Entry
+from langgraph_keel.core.removing import Doomed, Survey, live_runs, survey
+from langgraph_keel.core.weighing import weigh
+from langgraph_keel.testing.rig import at
+
+NOW = START.timestamp() * 1000 + 3_600_000 * 14
+
+ACTIONS = st.tuples(
+    st.sampled_from(
+        [
+            "put",
+            "put",
+            "put",
+            "input",
+            "snapshot",
+            "branch",
+            "ask",
+            "answer",
+            "memory",
+            "call",
+            "rewind",
+            "label",
+            "fork",
+        ]
+    ),
+    st.integers(0, 20),
+)
+POLICIES = st.builds(
+    Retention,
+    last=st.none() | st.integers(1, 5),
+    within=st.none() | st.integers(1, 10 * 3600),
+    per=st.sampled_from([None, "run", "day"]),
+    labelled=st.booleans(),
+    branch_points=st.booleans(),
+    waiting=st.booleans(),
+).map(lambda policy: KEEP_LATEST if policy.says_nothing else policy)
+
+
+class History(Written):
+    """A thread that does what hypothesis says."""
+
+    def act(self, action: str, number: int) -> None:
+        roots = self.ids()
+        at = roots[number % len(roots)] if roots else None
+        if action in ("put", "input", "snapshot") or at is None:
+            self.put(source="input" if action == "input" else "loop", snapshot=action == "snapshot")
+        elif action == "branch":
+            self.put(at, source="input" if number % 2 else "loop", run_id=f"run {number % 3}")
+        elif action == "ask":
+            self.ask(at)
+        elif action == "answer":
+            self.answer(at)
+        elif action == "memory":
+            self.remember()
+        elif action == "call":
+            self.call(number, at if number % 3 == 0 else None)
+        elif action == "label":
+            self.saver.label(self.config(at), f"label {at} {self.made} {self.said}")
+        else:
+            self._twin(action, at)
+
+    def _twin(self, action: str, of: str) -> None:
+        """Rewind, or branch; twins hold nothing of their own but are named by the saver."""
+        before = set(self.all())
+        if action == "rewind":
+            self.saver.rewind(self.config(of))
+        else:
+            self.saver.fork(self.config(of))
+        for address in set(self.all()) - before:
+            self._know(address, of if not address.checkpoint_ns else None)
+        if action == "rewind":
+            self.heads[""] = self.ids()[-1]
+
+    def _know(self, address: Address, of: str | None) -> None:
+        name = str(address.checkpoint_id)
+        found = self.saver.get_tuple({"configurable": {"thread_id": self.thread, "checkpoint_ns": address.checkpoint_ns,
+                                                        "checkpoint_id": name}})  # fmt: skip
+        assert found
+        marks = dict(found.metadata)
+        original = of or str(marks.get("keel_rewound_to", ""))
+        self.shown[name] = found.checkpoint["channel_values"].get("list", [])
+        self.counts[name] = self.counts.get(original, 0)
+        self.steps[name] = self.steps.get(original, -1)
+        self.parents[name] = self.parents.get(original)
+        self.beside[name] = self.beside.get(original, set())
+        if address.checkpoint_ns:
+            self.heads[address.checkpoint_ns] = name
+
+
+def read_all(saver: KeelSaver) -> Survey:
+    return saver._run(survey(saver._core, saver._codec, "t"))
+
+
+def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
+    """What the subgraph with a memory would go on from, if the root went back to a checkpoint."""
+    node = next(node for node, _ in read.seen if (node.address.checkpoint_ns, node.address.checkpoint_id) == ("", name))
+    back = moved_back(read.graph, node, saver._codec)
+    if MEMORY in back:
+        memory = back[MEMORY]
+    else:
+        memory = next((each for each, _ in read.seen if each.address.checkpoint_ns == MEMORY and each.is_head), None)
+    if memory is None or not unpack_header(memory.header, saver._codec, where_is(memory.address)).checkpoint.get(
+        "channel_versions"
+    ):
+        return None
+    found = saver.get_tuple(at("t", MEMORY, memory.address.checkpoint_id))
+    return found and found.checkpoint["channel_values"]
+
+
+def wanted(saver: KeelSaver, read: Survey, policy: Retention) -> set[str | None]:
+    """Which root checkpoints stay: by the pure functions, and by who asks, seen from outside."""
+    labels = {label.address for label in saver.labels("t")} if policy.labelled else set()
+    stamps = chosen(policy, read.seen, NOW, labels) | {node.stamp for node, _ in read.seen if node.is_head}
+    ends = {node.address.checkpoint_id for node, _ in leaves(read.seen)} if policy.waiting else set()
+    asking = {name for name in ends if name and asks(saver, name)}
+    roots = {
+        node.address.checkpoint_id for node, _ in read.seen if not node.address.checkpoint_ns and node.stamp in stamps
+    }
+    return roots | asking
+
+
+def asks(saver: KeelSaver, name: str) -> bool:
+    found = saver.get_tuple(at("t", "", name))
+    writes = (found.pending_writes or []) if found else []
+    return any(
+        channel == "__interrupt__" and {other for owner, other, _ in writes if owner == task} == {"__interrupt__"}
+        for task, channel, _ in writes
+    )
+
+
+GIVEN = given(st.lists(ACTIONS, min_size=3, max_size=16), POLICIES, st.sampled_from(["sync", "async"]))
+CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@GIVEN
+@settings(max_examples=25, deadline=None, suppress_health_check=CHECKS)
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_what_is_kept_reads_back_and_nothing_else_is_left(
+    stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str
+) -> None:
+    check(stores[backend], actions, policy, face)
+
+
+@GIVEN
+@settings(max_examples=10, deadline=None, suppress_health_check=CHECKS)
+@pytest.mark.parametrize("backend", ["files", "postgres", "redis"])
+def test_so_it_is_in_files_and_on_servers(
+    stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str
+) -> None:
+    check(stores[backend], actions, policy, face)
+
+
+def check(store: Any, actions: list[tuple[str, int]], policy: Retention, face: str) -> None:
+    store.wipe()
+    with pytest.MonkeyPatch.context() as patch, store.open() as saver:
+        patch.setattr("time.time", lambda: NOW / 1000)
+        thread = History(saver)
+        for action in actions:
+            thread.act(*action)
+        before, read = thread.all(), read_all(saver)
+        roots = wanted(saver, read, policy)
+        earlier = roots - {node.address.checkpoint_id for node, _ in read.seen if node.is_head}
+        memories = {name: remembered(saver, read, str(name)) for name in earlier}
+        strategy = "keep_latest" if policy == KEEP_LATEST else policy
+        (report,) = prune(saver, face, ["t"], strategy).threads
+        after, left = thread.all(), read_all(saver)
+
+        assert {address.checkpoint_id for address in after if not address.checkpoint_ns} == roots
+        assert {address: before[address] for address in after} == after
+        assert all(thread.read(address) is None for address in before if address not in after)
+        assert (report.kept, report.removed) == (len(after), len(before) - len(after))
+        assert {name: remembered(saver, left, str(name)) for name in earlier} == memories
+        no_leak(store, saver, thread, after, left)
+        as_a_copy(store, saver)
+        assert not prune(saver, face, ["t"], strategy).threads[0].is_changed
+
+
+def no_leak(store: Any, saver: KeelSaver, thread: Written, after: Mapping[Address, Any], left: Survey) -> None:
+    """Nothing stands in the store but what reading shows, and what the ancestors of delta channels need."""
+    ghosts = {str(node.address.checkpoint_id) for node in left.graph.nodes if node.is_ghost}
+    if any(address.checkpoint_ns == MEMORY for address in after):
+        thread.anchors = ghosts  # by them it is known what belongs to which moment
+    assert ghosts <= thread.expected_ghosts(after)
+    assert secrets_in(store.raw(), thread.said) <= thread.expected(after)
+    assert saver._run(saver._core.store.remove_rows("t", live_runs(left.graph), left.graph)) == 0
+
+
+def as_a_copy(store: Any, saver: KeelSaver) -> None:
+    """What is stored of the thread is what a copy of it holds that was made now, and no row more.
+
+    Compared are, as the store lists them: the entries in their order, ghosts too (ids, parents, headers, references),
+    their writes (tasks and bytes), and per channel the rows (numbers, counts of items, bytes: up to 32 elements of a
+    list share one); how much that is, as a dry run weighs it; and with how many rows there are at all. Files read a
+    stretch of a log as one row, so of them the rows are not counted. Cells are not compared, for copies have none of
+    them, nor what databases need besides.
+    """
+    saver.copy_thread("t", "copy")
+    held, copied = content(saver, "t"), content(saver, "copy")
+    assert held == copied
+    assert weight(saver, "t") == weight(saver, "copy")
+    # Entries stay, so this tells of all rows that the copy has, also of those that no entry shows.
+    graph = saver._run(saver._core.store.read_graph("copy"))
+    rows = saver._run(saver._core.store.remove_rows("copy", {}, graph))
+    assert rows == len(held[1]) or isinstance(store, FilesUnderTest)
+    saver.delete_thread("copy")
+
+
+def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
+    """The entries of a thread with their writes, and the rows that they show."""
+    nodes = saver._run(saver._core.store.read_graph(thread)).nodes
+    entries = [Entry(each.address, each.parent, each.stamp, each.header, each.refs, each.run_id) for each in nodes]
+    found = saver._run(saver._core.store.read_values(entries))
+    told = [
+        (node.address.checkpoint_ns, node.address.checkpoint_id, node.parent, node.header, dict(node.refs), node.run_id,
+         node.is_head, node.is_ghost)
+        for node in nodes
+    ]  # fmt: skip
+    writes = [(each.entry.address.checkpoint_id, tuple(each.batches)) for each in found]
+    rows = {
+        (each.entry.address.checkpoint_ns, channel, row.lo): (row.count, row.body)
+        for each in found
+        for channel, rows in each.rows.items()
+        for row in rows
+    }
+    return [told, writes], rows
+
+
+def weight(saver: KeelSaver, thread: str) -> tuple[int, int]:
+    """The rows of a thread, and the bytes of all of it."""
+    read = saver._run(survey(saver._core, saver._codec, thread))
+    everything = Doomed(gone={node.stamp for node in read.graph.nodes})
+    return saver._run(weigh(saver._core, read, everything))

@@ -1,0 +1,271 @@
+"""Stored policies, `sweep`, and upkeep by a thread of the saver."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from places import Place
+from retention_threads import BACKENDS, Written, secrets_in
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
+from langgraph_keel.core import noted
+from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.errors import CorruptStore
+from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap
+
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
+each_face = pytest.mark.parametrize("face", ["sync", "async"])
+FIFTY_YEARS = 24 * 365 * 50
+
+
+@pytest.fixture
+def saver(stores: Any, backend: str) -> Iterator[KeelSaver]:
+    with stores[backend].open() as saver:
+        yield saver
+    stores[backend].wipe()
+
+
+def sweep(saver: KeelSaver, face: str, *args: Any, **options: Any) -> SweepReport:
+    return saver.sweep(*args, **options) if face == "sync" else asyncio.run(saver.asweep(*args, **options))
+
+
+def counts(saver: KeelSaver) -> dict[str, int]:
+    return {info.thread_id: info.checkpoints for info in saver.threads()}
+
+
+def four_threads(saver: KeelSaver) -> None:
+    """Two chats and a job that ended long ago; a chat that will end in many years."""
+    for name, hours in (("chat-1", 1), ("chat-2", 1), ("job", 1), ("chat-live", FIFTY_YEARS)):
+        Written(saver, name, hours=hours).follow(4)
+
+
+@each_backend
+@each_face
+def test_stored_policies_are_swept_by(saver: KeelSaver, face: str, backend: str) -> None:
+    four_threads(saver)
+    assert saver.retention() == ()
+    assert sweep(saver, face).looked == 0
+    kept, long = Retention(threads="chat-*", last=2, idle=60), Retention(threads="job", ttl=timedelta(days=1))
+    saver.set_retention([Retention(last=9)])
+    saver.set_retention(kept, long, Retention(threads="j*", last=1))
+    assert saver.retention() == asyncio.run(saver.aretention()) == (kept, long, Retention(threads="j*", last=1))
+    seen: list[Any] = []
+    dry = sweep(saver, face, dry_run=True)
+    assert counts(saver) == {"chat-1": 4, "chat-2": 4, "job": 4, "chat-live": 4}
+    done = sweep(saver, face, on_progress=lambda *told: seen.append(told))
+    assert counts(saver) == {"chat-1": 2, "chat-2": 2, "chat-live": 4}
+    assert seen == [(n, None) for n in range(1, done.looked + 1)]
+    assert {(each.thread_id, each.removed, each.deleted) for each in dry.threads} == {
+        ("chat-1", 2, False),
+        ("chat-2", 2, False),
+        ("job", None, True),
+    }
+    assert [(each.thread_id, each.deleted) for each in dry.threads] == [
+        (each.thread_id, each.deleted) for each in done.threads
+    ]
+    assert (dry.deleted, done.deleted, done.failed) == (1, 1, {})
+    assert (dry.removed, done.removed) == (4, 4)
+    assert dry.bytes
+    asyncio.run(saver.aset_retention())
+    assert saver.retention() == ()
+    assert str(sweep(saver, face)) == "no policies are stored: nothing was pruned (see set_retention)"
+
+
+@each_backend
+def test_a_sweep_goes_on_where_the_last_one_ended(saver: KeelSaver, backend: str) -> None:
+    four_threads(saver)
+    assert [len(sweep(saver, "sync", Retention(last=1), limit=3).threads) for _ in range(3)] == [3, 1, 0]
+    assert set(counts(saver).values()) == {1}
+
+
+@each_backend
+def test_sweepers_do_not_disturb_each_other(saver: KeelSaver, stores: Any, backend: str) -> None:
+    for n in range(6):
+        Written(saver, f"t{n}").follow(4)
+        Written(saver, f"old{n}").follow(2)
+    policies = [Retention(threads="old*", ttl=60), Retention(last=1)]
+    with ThreadPoolExecutor(3) as pool:
+        sweeps = [pool.submit(stores[backend].open().sweep, policies) for _ in range(3)]
+        assert all(not each.result().failed for each in sweeps)
+    assert counts(saver) == {f"t{n}": 1 for n in range(6)}
+
+
+@each_backend
+def test_a_thread_that_becomes_active_is_not_deleted(saver: KeelSaver, stores: Any, backend: str) -> None:
+    Written(saver, "t").follow(2)
+
+    class Late(Tap):
+        """Puts to the thread once it was listed."""
+
+        def replied(self, request: Any, reply: Any) -> None:
+            if isinstance(reply, (list, tuple)) and not done:
+                done.append(True)
+                Written(stores[backend].open(), "t", hours=FIFTY_YEARS, made=2).follow(2)
+
+    done: list[bool] = []
+    sweep(saver, "sync", Retention(ttl=60), dry_run=True)
+    with_tap(saver, Late()).sweep([Retention(ttl=60)])
+    assert done
+    assert counts(saver) == {"t": 4}
+
+
+def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place.open() as saver:
+        thread = Written(saver, "old")
+        chat = thread.follow(3)
+        saver.copy_thread("old", "copied")
+        saver.fork(thread.config(chat[1]), "forked")
+        policies = [Retention(threads="old", ttl=60), Retention(threads="copied", ttl=60), Retention(idle=60, last=1)]
+        assert {each.thread_id for each in saver.sweep(policies, dry_run=True).threads} == {"old"}
+        saver.sweep(policies)
+        assert counts(saver) == {"copied": 3, "forked": 2}
+        later = time.time() + 90
+        monkeypatch.setattr(time, "time", lambda: later)
+        saver.sweep(policies)
+        assert counts(saver) == {"forked": 1}
+        saver.copy_thread("forked", "again")
+        saver.delete_thread("again")
+        assert saver._run(noted.made_at(saver._core.store, saver._codec, "again")) is None
+
+
+def test_threads_that_are_in_use_are_not_even_listed() -> None:
+    with MemorySaver() as saver:
+        for n in range(30):
+            Written(saver, f"live{n}", hours=FIFTY_YEARS).follow(3)
+        Written(saver, "old").follow(1)
+        report = saver.sweep([Retention(threads="old", ttl=60), Retention(idle=60, last=1)])
+        assert (report.looked, report.deleted) == (1, 1)
+
+
+def test_what_cannot_be_read_is_told_and_stays() -> None:
+    with MemorySaver() as saver:
+        four_threads(saver)
+        first = next(iter(saver._backend.driver._state["job"].records.values()))  # type: ignore[attr-defined]
+        first.entry = replace(first.entry, header=b"\x00broken")
+        report = saver.sweep(Retention(last=1))
+        assert list(report.failed) == ["job"]
+        assert counts(saver) == {"chat-1": 1, "chat-2": 1, "job": 4, "chat-live": 1}
+        assert "job: failed" in str(report)
+        with pytest.raises(CorruptStore):
+            saver.prune(["job"])
+
+
+def test_policies_that_are_none_or_damaged_are_refused() -> None:
+    with MemorySaver() as saver:
+        for wrong in ("keep_latest", [Retention(), 3], 7):
+            with pytest.raises(InvalidInput, match="Retention"):
+                saver.sweep(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="Retention"):
+            saver.set_retention({"last": 3})  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="limit"):
+            saver.sweep(Retention(last=1), limit=-1)
+        swap = saver._core.store.swap_cell(Shelf(None, "retention"), "policies", None, Cell("a", b"\x00broken"))
+        saver._run(swap)
+        with pytest.raises(CorruptStore, match="retention"):
+            saver.retention()
+        saver.set_retention(Retention(last=1))
+        assert saver.retention() == (Retention(last=1),)
+
+
+@pytest.mark.parametrize(
+    ("nothing", "said"),
+    [
+        (Retention(), "^this does not say what to keep: "),
+        (Retention(labelled=False, waiting=False), "^this does not say what to keep: "),
+        (Retention(idle=60), "^this says for which threads, but not what to keep: "),
+        (Retention(threads="a*"), "^this says for which threads, but not what to keep: "),
+    ],
+    ids=str,
+)
+def test_policies_that_say_nothing_are_refused_everywhere(nothing: Retention, said: str) -> None:
+    with MemorySaver() as saver:
+        Written(saver).follow(3)
+        with pytest.raises(InvalidInput, match=said):
+            saver.set_retention(Retention(threads="b", last=1), nothing)
+        with pytest.raises(InvalidInput, match=said):
+            saver.sweep(nothing)
+        with pytest.raises(InvalidInput, match=r"say what to keep|for sweep"):
+            saver.prune(["t"], strategy=nothing)
+        assert (saver.retention(), counts(saver)) == ((), {"t": 3})
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "is_refused"),
+    [
+        ("*", "vip-*", True),
+        ("*", "[ab]?", True),
+        ("a", "a", True),
+        ("a*", "ab*", True),
+        ("*-*", "a-?", True),
+        ("ab*", "a*", False),
+        ("a?", "a*", False),
+        ("*b*", "[ab]", False),
+        ("[ab]*", "a", False),
+        ("a", "b", False),
+    ],
+)
+def test_a_policy_that_would_never_count_is_refused(first: str, later: str, is_refused: bool) -> None:
+    policies = [Retention(threads=first, last=3), Retention(threads=later, last=100)]
+    refused = pytest.raises(InvalidInput, match=re.escape(f"the policy for {later!r} would never count"))
+    with MemorySaver() as saver:
+        for take in (saver.set_retention, saver.sweep):
+            with refused if is_refused else nullcontext():
+                take(policies)
+        assert bool(saver.retention()) != is_refused
+
+
+@each_face
+@pytest.mark.parametrize("wrong", [{"limit": -1}, {"limit": "3"}, {"policies": Retention()}], ids=str)
+def test_nothing_is_written_before_all_is_checked(wrong: dict[str, Any], face: str) -> None:
+    with MemorySaver() as saver:
+        counter = Counter()
+        with pytest.raises(InvalidInput):
+            sweep(with_tap(saver, counter), face, **wrong)
+        assert counter.taken() == 0
+
+
+@each_backend
+def test_a_prune_that_was_cut_off_is_finished_by_a_sweep(saver: KeelSaver, stores: Any, backend: str) -> None:
+    """Its entries went, and its rows did not: then the thread is as small as the policy wants it."""
+    thread = Written(saver)
+    thread.follow(5, counters_since_delta_snapshot={})  # no delta channel: so no ghost holds anything
+    fault = Fault(None)
+    tapped = with_tap(saver, fault)
+    rows = saver.prune(["t"], strategy=Retention(last=2), dry_run=True).threads[0].rows
+    fault.arm(3)  # labels, graph and entries pass, and what is read again for the rows does not
+    with pytest.raises(Injected):
+        tapped.prune(["t"], strategy=Retention(last=2))
+    assert counts(saver) == {"t": 2}
+    before = len(stores[backend].raw())
+    assert not saver.sweep(Retention(last=2), dry_run=True).threads
+    (told,) = saver.sweep(Retention(last=2)).threads
+    assert (told.thread_id, told.removed, told.kept) == ("t", 0, 2)
+    assert told.rows == rows or backend == "files"
+    assert "removed 0 of 2 checkpoints, and" in str(told)
+    assert len(stores[backend].raw()) < before
+    assert not saver.sweep(Retention(last=2)).threads
+    assert secrets_in(stores[backend].raw(), thread.said) <= thread.expected(thread.all())
+
+
+def test_a_sweep_over_small_threads_is_cheap() -> None:
+    """A trip for each thread that was never pruned, two for one that was; and those that list them."""
+    with MemorySaver() as saver:
+        for n in range(300):
+            Written(saver, f"t{n}").follow(1)
+        Written(saver, "pruned").follow(5)
+        saver.prune(["pruned"])
+        counter = Counter()
+        tapped = with_tap(saver, counter)
+        swept = tapped.sweep(Retention(last=2))
+        assert (swept.looked, swept.threads) == (301, ())
+        about_requests = 10
+        assert counter.taken() <= 301 + 1 + 2 + about_requests

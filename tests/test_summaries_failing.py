@@ -1,0 +1,135 @@
+"""A model that fails or says nothing: nothing is removed, nothing is archived, and the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+from summary_talks import Noting, ids, talk
+from tool_graphs import FACES, run, thread
+
+from langgraph_keel import InvalidInput, MemorySaver, SummarizationNode, SummaryFailed, SummaryWarning
+from langgraph_keel.core.archives import archived
+
+SAYS_NOTHING: dict[str, Any] = {
+    "empty": "",
+    "blank": " \n\t ",
+    "thoughts": AIMessage([{"type": "thinking", "thinking": "what do they want?"}]),
+    "a call": AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": "1"}]),
+}
+FAILS: dict[str, Any] = {
+    "error": RuntimeError("rate limit"),
+    "timeout": TimeoutError("too slow"),
+    "end": StopIteration("nothing left"),
+}
+
+
+def graph_of(saver: Any, model: Any, **options: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node(SummarizationNode(model, trigger=("messages", 10), keep=("messages", 4), **options))
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("said", id=f"said-{len(state['messages'])}")]})
+    builder.add_edge(START, "summarize")
+    builder.add_edge("summarize", "answer")
+    return builder.compile(checkpointer=saver)
+
+
+def parts(saver: Any) -> list[Any]:
+    return list(saver._run(archived(saver._core.store, saver._codec, "1")))
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("why", [*SAYS_NOTHING, *FAILS])
+async def test_nothing_is_removed(face: str, why: str) -> None:
+    model = Noting(said=[(SAYS_NOTHING | FAILS)[why], "a summary"])
+    graph, messages = graph_of(saver := MemorySaver(), model), talk(4)
+    with pytest.warns(SummaryWarning, match="thread '1': .* nothing was removed") as told:
+        result = await run(graph, face, {"messages": messages}, thread("1"))
+    (warning,) = told
+    assert isinstance(warning.message, SummaryWarning)
+    assert ("model failed" in str(warning.message)) is (why in FAILS)
+    assert warning.message.__cause__ is not None
+    assert ids(result["messages"]) == [*ids(messages), "said-20"]
+    assert parts(saver) == []
+    result = await run(graph, face, {"messages": []}, thread("1"))  # the next time is as good as the first
+    assert len(result["messages"]) == 7
+    assert [part.count for part in parts(saver)] == [16]
+
+
+def test_the_warning_is_about_the_program_that_runs_the_graph() -> None:
+    with pytest.warns(SummaryWarning) as told:
+        graph_of(MemorySaver(), Noting(said=[""])).invoke({"messages": talk(4)}, thread("1"))
+    assert told[0].filename == __file__
+
+
+async def test_a_part_that_fails_fails_the_whole() -> None:
+    model = Noting(said=["one", "two", ""])
+    graph, messages = graph_of(saver := MemorySaver(), model, max_input_tokens=600), talk(30)
+    with pytest.warns(SummaryWarning, match="answered with nothing"):
+        result = await graph.ainvoke({"messages": messages}, thread("1"))
+    assert len(result["messages"]) == len(messages) + 1
+    assert parts(saver) == []
+
+
+@pytest.mark.parametrize("why", [*SAYS_NOTHING, "error"])
+def test_the_error_ends_the_run_if_that_is_wanted(why: str) -> None:
+    error = RuntimeError if why == "error" else SummaryFailed
+    graph = graph_of(saver := MemorySaver(), Noting(said=[(SAYS_NOTHING | FAILS)[why], "better"]), on_error="raise")
+    with pytest.raises(error):
+        graph.invoke({"messages": talk(4)}, thread("1"))
+    assert parts(saver) == []
+    assert len(graph.invoke(None, thread("1"))["messages"]) == 6
+
+
+async def test_a_cancelled_run_removes_nothing() -> None:
+    class Slow(Noting):
+        async def _agenerate(self, *args: Any, **options: Any) -> Any:
+            await asyncio.sleep(60)
+
+    graph, messages = graph_of(saver := MemorySaver(), Slow()), talk(4)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(graph.ainvoke({"messages": messages}, thread("1")), 0.1)
+    assert ids((await graph.aget_state(thread("1"))).values["messages"]) == ids(messages)
+    assert parts(saver) == []
+
+
+def test_a_question_to_a_person_is_no_failure() -> None:
+    class Asking(Noting):
+        def _generate(self, *args: Any, **options: Any) -> Any:
+            self.said = [interrupt("may I?")]
+            return super()._generate(*args, **options)
+
+    graph = graph_of(saver := MemorySaver(), Asking())
+    assert graph.invoke({"messages": talk(4)}, thread("1"))["__interrupt__"][0].value == "may I?"
+    assert parts(saver) == []
+    result = graph.invoke(Command(resume="yes, briefly"), thread("1"))
+    assert "yes, briefly" in result["messages"][0].text
+
+
+def test_an_archive_that_fails_ends_the_run_before_anything_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    saver = MemorySaver()
+    graph = graph_of(saver, Noting())
+
+    def broken(*args: Any) -> Any:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(MemorySaver, "_archive", broken)
+    with pytest.raises(OSError, match="disk full"):
+        graph.invoke({"messages": talk(4)}, thread("1"))
+    assert len(graph.get_state(thread("1")).values["messages"]) == 20
+
+
+def test_without_an_archive() -> None:
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    for saver in (None, InMemorySaver()):
+        with pytest.raises(InvalidInput, match="archive=False"):
+            graph_of(saver, Noting()).invoke({"messages": talk(1)}, thread("1"))  # not only when it is due
+        graph = graph_of(saver, Noting(), archive=False)
+        result = graph.invoke({"messages": talk(4)}, thread("1"))
+        assert result["messages"][0].additional_kwargs["keel_summary"]["archive"] is None
+    with pytest.raises(InvalidInput, match="InMemorySaver"):
+        SummarizationNode(Noting(), InMemorySaver())
