@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import shutil
+import sys
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from redis import Redis
 from savers import SERVERS, needing
 from servers.server import Server
 from stores import each_store
+
+from langgraph_keel.cli import app
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +46,23 @@ def asked_url(_asked: Path, tmp_path: Path) -> str:
     """The URL of a store of the test's own with the threads of `cli_requests.asked`, which wait for somebody."""
     copied = shutil.copytree(_asked, tmp_path / "copy")
     return f"sqlite:///{copied / 'agent.db'}"
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Runs a command at a terminal, where a person has typed something; returns its exit status."""
+
+    def run(said: str, *words: str) -> int:
+        os.write(ours, said.encode())
+        monkeypatch.setattr(sys, "stdin", terminal)
+        with pytest.raises(SystemExit) as ended:
+            app(list(words))
+        return int(str(ended.value.code))
+
+    ours, theirs = pty.openpty()
+    with open(theirs) as terminal:
+        yield run
+    os.close(ours)
 
 
 @pytest.fixture(scope="module")

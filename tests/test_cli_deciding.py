@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -152,23 +148,6 @@ def test_questions_of_one_step_are_decided_one_by_one(tmp_path: Path) -> None:
 
 
 # ---- a terminal
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """Runs a command at a terminal, where a person has typed something; returns its exit status."""
-
-    def run(said: str, *words: str) -> int:
-        os.write(ours, said.encode())
-        monkeypatch.setattr(sys, "stdin", terminal)
-        with pytest.raises(SystemExit) as ended:
-            app(list(words))
-        return int(str(ended.value.code))
-
-    ours, theirs = pty.openpty()
-    with open(theirs) as terminal:
-        yield run
-    os.close(ours)
 
 
 @pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("\n", 1), ("\x04", 1), ("y\n", 0)], ids=repr)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import sqlite3
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from cli_threads import EVIL, RAW, keel, keel_json
 from test_erasure_found import ids, say
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli import app
 
 
 @pytest.fixture
@@ -72,23 +67,6 @@ def test_space_is_given_back(url: str) -> None:
     assert "(VACUUM)" in told.stdout
     reclaimed = keel_json("reclaim", "--url", url)
     assert reclaimed["before"] >= reclaimed["after"] > 0
-
-
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
-    """Runs a command at a terminal, where a person has typed something; returns its exit status."""
-
-    def run(said: str, *words: str) -> int:
-        os.write(ours, said.encode())
-        monkeypatch.setattr(sys, "stdin", terminal)
-        with pytest.raises(SystemExit) as ended:
-            app(list(words))
-        return int(str(ended.value.code))
-
-    ours, theirs = pty.openpty()
-    with open(theirs) as terminal:
-        yield run
-    os.close(ours)
 
 
 @pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("y\n", 0)], ids=["no", "yes"])

@@ -15,6 +15,7 @@ graph with one reads those of its step.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -72,6 +73,11 @@ class Step:
     def messages(self, channel: str) -> list[BaseMessage]:
         """Return the messages that a list will have."""
         return _messages(self.values.get(channel))
+
+
+def as_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of channels whose lists and dicts the program will not change."""
+    return {channel: copy(value) if type(value) in (list, dict) else value for channel, value in values.items()}
 
 
 def _messages(value: object) -> list[BaseMessage]:

@@ -7,7 +7,6 @@ another process pruned, a large state on a thread that this process has forgotte
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
@@ -23,7 +22,7 @@ from langgraph.checkpoint.serde.types import TASKS
 from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head, text_of
 from langgraph_keel.core.answers import without_stray
 from langgraph_keel.core.approvals import Noticing
-from langgraph_keel.core.archive_rule import ArchiveRule, Step
+from langgraph_keel.core.archive_rule import ArchiveRule, Step, as_of_now
 from langgraph_keel.core.codec import Codec
 from langgraph_keel.core.encoding import Known, Unpacker, is_inline, learn, next_version, rebased
 from langgraph_keel.core.filters import matches
@@ -130,7 +129,7 @@ class Checkpoints(Generic[Q, R]):
             header.metadata[USER] = owner
         draft = _draft(entry, header, values, base, codec)
         # Before the first trip: they are the program's own, which may go on meanwhile (durability="async").
-        seen = {key: copy(each) if type(each) in (list, dict) else each for key, each in values.items() if self.rule}
+        seen = as_of_now(values) if self.rule else values
         if base is None and parent.checkpoint_id and draft.weight > LARGE:
             # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
             base = yield from self._recall(codec, parent)
