@@ -105,10 +105,9 @@ def lines(text: str) -> list[str]:
     """The lines of a text, in no order: tools that start at the same time are listed in any.
 
     A column of a table is as wide as the longest time in it, so spaces and rules are of any length. A picture of sizes
-    is as high as they are, so numbers in it are of any size.
+    is as high as they are, so numbers in it are of any size; so are megabytes, since ids are compressed with the rest.
     """
-    if "<svg" in text:
-        text = re.sub(r"\d[\d.]*", "0", text)
+    text = re.sub(r"\d[\d.]*", "0", text) if "<svg" in text else re.sub(r"\d[\d.]*(?= MB)", "0", text)
     text = re.sub(r"(\x1b\[[\d;]*m) +", r"\1", text)  # where the longest time begins, no space stands after a colour
     return sorted(re.sub(r"([ ─])\1+", r"\1", line).strip() for line in text.splitlines())
 
