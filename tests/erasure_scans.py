@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-import servers
-from redis import Redis
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 
@@ -44,9 +42,9 @@ def _of_files(saver: Any) -> Iterator[Part]:
 
 
 def _of_redis(saver: Any) -> Iterator[Part]:
-    with Redis.from_url(os.environ[servers.SHARED["Redis"]]) as client:
-        for key in sorted(client.scan_iter(match=f"{saver._store.keys.prefix}*", count=1000)):
-            yield from ((key.decode(), part) for part in (key, *_values(client, key)))
+    client = saver._redis.ready(writes=False)  # of a Cluster, too
+    for key in sorted(client.scan_iter(match=f"{saver._store.keys.prefix}*", count=1000)):
+        yield from ((key.decode(), part) for part in (key, *_values(client, key)))
 
 
 def _values(client: Any, key: bytes) -> Iterator[bytes]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from asyncio import to_thread
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -19,7 +20,8 @@ from erasure_scans import places, shows_pages
 from psycopg.conninfo import make_conninfo
 from savers import SAVERS, needing
 
-from langgraph_keel import PostgresSaver, Receipt
+from langgraph_keel import PostgresSaver, Receipt, RedisSaver
+from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
@@ -106,3 +108,46 @@ async def test_a_mere_deletion_leaves_what_the_scan_sees(saver: Any, mark: str) 
     assert receipt.reclaimed
     # Samples of tables that are empty now.
     assert [where for where in places(saver, mark) if "pg_statistic" not in where] == []
+
+
+# -- erasures that are cut off -----------------------------------------------------------------------------------------
+
+
+def of_bystander(saver: Any) -> dict[str, Any]:
+    """What another person has; the audit trail, which all share, grows."""
+    return {name: said for name, said in left(saver, OTHER).items() if name != "audit"}
+
+
+def erased_in_two(saver: Any, mark: str, fault: Fault) -> bool:
+    """Erase a person, once until it is cut off and once to the end; return whether it was cut off."""
+    live(saver, mark)
+    of_other = of_bystander(saver)
+    with suppress(Injected):
+        with_tap(saver, fault).erase(mark)
+    receipt = saver.erase(mark, reclaim="full")
+    assert receipt.complete, receipt
+    assert places(saver, mark) == []
+    assert of_bystander(saver) == of_other
+    assert saver.approvals.verify_audit().ok
+    return fault.fired
+
+
+def cut_off_everywhere(saver: Any, step: int) -> int:
+    """Cut erasures off at every so many requests, before each and after it; return at how many."""
+    live(saver, OTHER)
+    for at in count(0, step):
+        if not all(erased_in_two(saver, f"zq{token_hex(8)}", Fault(at, lost_reply=lost)) for lost in (False, True)):
+            return at
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_what_is_cut_off_is_finished_by_the_next_one(saver: Any, request: pytest.FixtureRequest) -> None:
+    step = 1 if request.node.callspec.params["saver"] == "memory" else 6
+    assert cut_off_everywhere(saver, step) > 20
+
+
+@pytest.mark.slow
+def test_so_it_is_on_a_redis_cluster(redis_cluster_url: str, redis_prefix: str) -> None:
+    with RedisSaver(redis_cluster_url, prefix=redis_prefix, durability="any") as saver:
+        assert cut_off_everywhere(saver, 6) > 20

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 from summary_talks import Noting, ids, talk
@@ -14,6 +16,7 @@ from tool_graphs import FACES, run, thread
 
 from langgraph_keel import InvalidInput, MemorySaver, SummarizationNode, SummaryFailed, SummaryWarning
 from langgraph_keel.core.archives import archived
+from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
 SAYS_NOTHING: dict[str, Any] = {
     "empty": "",
@@ -31,7 +34,7 @@ FAILS: dict[str, Any] = {
 def graph_of(saver: Any, model: Any, **options: Any) -> Any:
     builder = StateGraph(MessagesState)
     builder.add_node(SummarizationNode(model, trigger=("messages", 10), keep=("messages", 4), **options))
-    builder.add_node("answer", lambda state: {"messages": [AIMessage("said", id=f"said-{len(state['messages'])}")]})
+    builder.add_node("answer", lambda state: {"messages": [AIMessage("said", id=f"to {state['messages'][-1].id}")]})
     builder.add_edge(START, "summarize")
     builder.add_edge("summarize", "answer")
     return builder.compile(checkpointer=saver)
@@ -52,7 +55,7 @@ async def test_nothing_is_removed(face: str, why: str) -> None:
     assert isinstance(warning.message, SummaryWarning)
     assert ("model failed" in str(warning.message)) is (why in FAILS)
     assert warning.message.__cause__ is not None
-    assert ids(result["messages"]) == [*ids(messages), "said-20"]
+    assert ids(result["messages"]) == [*ids(messages), "to answer-3"]
     assert parts(saver) == []
     result = await run(graph, face, {"messages": []}, thread("1"))  # the next time is as good as the first
     assert len(result["messages"]) == 7
@@ -133,3 +136,42 @@ def test_without_an_archive() -> None:
         assert result["messages"][0].additional_kwargs["keel_summary"]["archive"] is None
     with pytest.raises(InvalidInput, match="InMemorySaver"):
         SummarizationNode(Noting(), InMemorySaver())
+
+
+# -- a store that breaks ---------------------------------------------------------------------------------------
+
+
+def kept(saver: Any, graph: Any) -> list[str]:
+    """The ids of all messages that are in the state or in the archive."""
+    archive = saver.archive("1")
+    return [*ids(archive.messages()), *ids(graph.get_state(thread("1")).values.get("messages", []))]
+
+
+def chatted(graph: Any, turns: range, durability: Any) -> list[str]:
+    """Say something in each of these turns; return what was said in those that ended, cut off or not."""
+    said: list[str] = []
+    with suppress(Injected):
+        for n in turns:
+            asked = HumanMessage(f"turn {n}", id=f"h{n}")
+            said += ids(graph.invoke({"messages": [asked]}, thread("1"), durability=durability)["messages"][-2:])
+    return said
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("lost_reply", [False, True])
+def test_a_store_that_breaks_at_any_request_loses_nothing(durability: str, lost_reply: bool) -> None:
+    for at in count():
+        graph, fault = graph_of(saver := MemorySaver(), Noting()), Fault(at, lost_reply=lost_reply)
+        said = chatted(graph, range(4), durability)
+        said += chatted(graph_of(with_tap(saver, fault), Noting()), range(4, 9), durability)
+        assert set(said) <= set(kept(saver, graph))
+        graph.invoke(None, thread("1"), durability=durability)
+        chatted(graph, range(10, 12), durability)
+        assert set(said) <= set(kept(saver, graph))
+        saver.archive("1").restore(graph)
+        found = ids(graph.get_state(thread("1")).values["messages"])
+        assert [each for each in found if each in said] == said
+        assert len(found) == len(set(found))
+        if not fault.fired:
+            break
+    assert at > 10
