@@ -16,22 +16,12 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel.approvals.asking import arequest_approval, request_approval
+from langgraph_keel.approvals.ask import arequest_approval, request_approval
+from langgraph_keel.approvals.requests import ApprovalRequest, Decision
 from langgraph_keel.approvals.worker import Resumed
-from langgraph_keel.core.archived import Archived
-from langgraph_keel.core.audit import AuditEvent, AuditVerdict
-from langgraph_keel.core.calls import KeptCall
-from langgraph_keel.core.decisions import ApprovalRequest, Decision
-from langgraph_keel.core.drift import Change, DriftReport
-from langgraph_keel.core.labels import Label
-from langgraph_keel.core.policies import Retention
-from langgraph_keel.core.provenance import ModelCall
-from langgraph_keel.core.pruned import PruneReport, SweepReport, ThreadPruned
-from langgraph_keel.core.receipt import Receipt
-from langgraph_keel.core.reclaiming import Reclaimed
-from langgraph_keel.core.recorded import DriftMark
-from langgraph_keel.core.records import ThreadInfo
-from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+from langgraph_keel.engine.records import ThreadInfo
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
     AlreadyDecided,
@@ -65,40 +55,51 @@ from langgraph_keel.errors import (
     UnstorableValue,
     ValueRefused,
 )
-from langgraph_keel.provenance.comparison import Difference
-from langgraph_keel.provenance.verdict import Replay
+from langgraph_keel.history.diff import StateDiff
+from langgraph_keel.history.edits import Edit
+from langgraph_keel.history.labels import Label
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.timeline import Timeline
+from langgraph_keel.provenance.drift import Change, DriftReport
+from langgraph_keel.provenance.reading import DriftMark
+from langgraph_keel.provenance.records import ModelCall
+from langgraph_keel.provenance.replay.compare import Difference
+from langgraph_keel.provenance.replay.verdict import Replay
+from langgraph_keel.retention.policy import Retention
+from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
+from langgraph_keel.retention.receipt import Receipt
+from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
-from langgraph_keel.summaries.archive import Archive
-from langgraph_keel.summaries.naming import FoundMessage
-from langgraph_keel.summaries.restoring import Restored
-from langgraph_keel.timeline.diff import StateDiff
-from langgraph_keel.timeline.edits import Edit
-from langgraph_keel.timeline.moment import Moment
-from langgraph_keel.timeline.timeline import Timeline
+from langgraph_keel.summaries.archive.archive import Archive
+from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.references import FoundMessage
+from langgraph_keel.summaries.archive.restore import Restored
+from langgraph_keel.tools.ledger import KeptCall
 
 if TYPE_CHECKING:
-    from langgraph_keel.files import FileSaver
-    from langgraph_keel.memory import MemorySaver
-    from langgraph_keel.postgres import PostgresSaver
-    from langgraph_keel.redis import RedisSaver
-    from langgraph_keel.sqlite import SqliteSaver
+    from langgraph_keel.backends.files import FileSaver
+    from langgraph_keel.backends.memory import MemorySaver
+    from langgraph_keel.backends.postgres import PostgresSaver
+    from langgraph_keel.backends.redis import RedisSaver
+    from langgraph_keel.backends.sqlite import SqliteSaver
     from langgraph_keel.summaries.node import SlidingWindow, SummarizationNode
-    from langgraph_keel.summaries.summary import Summary
+    from langgraph_keel.summaries.summarizer import Summary
     from langgraph_keel.tools import CacheStats, KeelCache, ToolCache, ToolPolicy
+
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "CacheStats": "langgraph_keel.tools",
-    "FileSaver": "langgraph_keel.files",
+    "FileSaver": "langgraph_keel.backends.files",
     "KeelCache": "langgraph_keel.tools",
-    "MemorySaver": "langgraph_keel.memory",
-    "PostgresSaver": "langgraph_keel.postgres",
-    "RedisSaver": "langgraph_keel.redis",
+    "MemorySaver": "langgraph_keel.backends.memory",
+    "PostgresSaver": "langgraph_keel.backends.postgres",
+    "RedisSaver": "langgraph_keel.backends.redis",
     "SlidingWindow": "langgraph_keel.summaries.node",
-    "SqliteSaver": "langgraph_keel.sqlite",
+    "SqliteSaver": "langgraph_keel.backends.sqlite",
     "SummarizationNode": "langgraph_keel.summaries.node",
-    "Summary": "langgraph_keel.summaries.summary",
+    "Summary": "langgraph_keel.summaries.summarizer",
     "ToolCache": "langgraph_keel.tools",
     "ToolPolicy": "langgraph_keel.tools",
 }

@@ -7,23 +7,22 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Itera
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.address import address_of, thread_id_of
-from langgraph_keel.core.calls import KeptCall, calls_of, shelf_of
-from langgraph_keel.core.checkpoints import Checkpoints
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.plan import Plan, arun, run
-from langgraph_keel.core.provenance import ModelCall
-from langgraph_keel.core.queries import PAGE, checked_limit, query_of
-from langgraph_keel.core.recorded import DriftMark, recorded, traced
-from langgraph_keel.core.records import Query, ThreadInfo
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.config import address_of, thread_id_of
+from langgraph_keel.engine.leases import is_dead
+from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
+from langgraph_keel.engine.records import Query, ThreadInfo
+from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.holder import is_dead
-from langgraph_keel.provenance.order import Order, ordered
-from langgraph_keel.provenance.playing import AsyncReplayDriver, ReplayDriver
-from langgraph_keel.provenance.replay import Replayer
-from langgraph_keel.provenance.trajectories import Export, Label, OnSkip, Wanted
-from langgraph_keel.provenance.verdict import Replay
+from langgraph_keel.provenance.export import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.reading import DriftMark, recorded, traced
+from langgraph_keel.provenance.records import ModelCall
+from langgraph_keel.provenance.replay.replay import Order, Replayer, ordered
+from langgraph_keel.provenance.replay.run import AsyncReplayDriver, ReplayDriver
+from langgraph_keel.provenance.replay.verdict import Replay
 from langgraph_keel.running import Running
+from langgraph_keel.tools.ledger import KeptCall, calls_of, shelf_of
 
 
 class ThreadPages:

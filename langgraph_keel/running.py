@@ -17,27 +17,27 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, Checkpoin
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import INTERRUPT
 
+from langgraph_keel.approvals import run_claims as claims
+from langgraph_keel.approvals.hook import Questions
 from langgraph_keel.approvals.inbox import Inbox, new_token, now
-from langgraph_keel.approvals.notices import AsyncNotices, AsyncSource, Notices, Source, ring
-from langgraph_keel.approvals.noticing import Questions
-from langgraph_keel.core.answers import without_spent
-from langgraph_keel.core.archive_rule import ArchiveRule
-from langgraph_keel.core.backend import Backend
-from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.checkpoints import Checkpoints
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
-from langgraph_keel.core.noted import made_now
-from langgraph_keel.core.owners import Owner
-from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, arun, run
-from langgraph_keel.core.recorder import OnDrift, Recorder
-from langgraph_keel.core.serde import KeelSerializer
-from langgraph_keel.core.store import Store
+from langgraph_keel.approvals.run_claims import PlainResume, Runs
+from langgraph_keel.approvals.worker import AsyncNotices, AsyncSource, Notices, Source, ring
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.config import Owner
+from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.session import Backend
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.writes import without_spent
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.capture import package_versions, watch
-from langgraph_keel.runs import claims
-from langgraph_keel.runs.begun import PlainResume, Runs
-from langgraph_keel.upkeep_thread import upkeep_of
+from langgraph_keel.provenance.hook import OnDrift, Recorder
+from langgraph_keel.retention.background import upkeep_of
+from langgraph_keel.retention.owners import made_now
+from langgraph_keel.summaries.archive.hook import ArchiveRule
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

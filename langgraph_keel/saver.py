@@ -20,15 +20,16 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from langgraph_keel.archiving import Archiving
-from langgraph_keel.core import carried, retention
-from langgraph_keel.core.address import address_of, texts_of, thread_id_of
-from langgraph_keel.core.allowlist import allowing
-from langgraph_keel.core.deltas import delta_history
-from langgraph_keel.core.encoding import Unpacker
-from langgraph_keel.core.headers import next_version_of
-from langgraph_keel.core.queries import query_of
-from langgraph_keel.core.records import Query
+from langgraph_keel.engine.checkpoints import delta_history
+from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.headers import next_version_of
+from langgraph_keel.engine.queries import query_of
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.serde.codec import allowing
+from langgraph_keel.provenance import carryover as carried
+from langgraph_keel.retention import prune as retention
+from langgraph_keel.summaries.methods import Archiving
 
 
 class KeelSaver(Archiving):

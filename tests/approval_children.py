@@ -22,8 +22,8 @@ from places import Place
 from tool_graphs import ASKED, Scripted, calls, hello, tool_graph
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.approvals.asking import arequest_approval, request_approval
-from langgraph_keel.core.decisions import Decision
+from langgraph_keel.approvals.ask import arequest_approval, request_approval
+from langgraph_keel.approvals.requests import Decision
 from langgraph_keel.tools import ToolCache
 
 ARGS: Mapping[str, Any] = {"pay": {"amount": 100}, "mail": {"to": "ada"}}

@@ -14,8 +14,8 @@ from langgraph.graph import START, StateGraph
 from places import Place
 
 from langgraph_keel import AlreadyDecided, KeelSaver, ThreadTaken
-from langgraph_keel.approvals.asking import arequest_approval, request_approval
-from langgraph_keel.core.decisions import Decision
+from langgraph_keel.approvals.ask import arequest_approval, request_approval
+from langgraph_keel.approvals.requests import Decision
 
 LONG = 60.0
 Act = Callable[[str, Decision], object]

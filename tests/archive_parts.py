@@ -21,10 +21,10 @@ from langchain_core.messages import (
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel import Archived, KeelSaver, MemorySaver
-from langgraph_keel.core.archived import Removal
-from langgraph_keel.core.archives import shelf_of
-from langgraph_keel.core.cells import Cell
-from langgraph_keel.summaries.removal import removal
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.summaries.archive.parts import Removal
+from langgraph_keel.summaries.archive.storage import shelf_of
+from langgraph_keel.summaries.channels import removal
 
 NAMES = ("memory", "sqlite", "files", "postgres", "redis")
 CONFIG: Any = {"configurable": {"thread_id": "t"}}

@@ -13,10 +13,21 @@ import pytest
 from savers import SAVERS, needing
 
 from langgraph_keel import KeelSaver, MemorySaver
-from langgraph_keel.core import audit
-from langgraph_keel.core.audit import AuditEvent, AuditVerdict
-from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.chain import CONTENTS, HEAD, HEADS, LINKS, Link, cell_of, header_of, key_of, link_in
+from langgraph_keel.engine import audit
+from langgraph_keel.engine.audit import (
+    CONTENTS,
+    HEAD,
+    HEADS,
+    LINKS,
+    AuditEvent,
+    AuditVerdict,
+    Link,
+    cell_of,
+    header_of,
+    key_of,
+    link_in,
+)
+from langgraph_keel.engine.cells import Cell, Shelf
 
 AT = "2026-11-22T08:00:00+00:00"
 

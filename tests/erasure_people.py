@@ -13,8 +13,8 @@ from langgraph.types import CachePolicy
 from provenance_models import Fake
 
 from langgraph_keel import KeelCache, KeelSaver, ToolCache, ToolPolicy, request_approval
-from langgraph_keel.core.decisions import STATUSES
-from langgraph_keel.summaries.removal import removal
+from langgraph_keel.approvals.requests import STATUSES
+from langgraph_keel.summaries.channels import removal
 
 OTHER = "bystander"
 """Who must keep everything."""

@@ -18,7 +18,7 @@ from process_children import next_checkpoint
 from test_encoding import checkpoint_of
 
 from langgraph_keel import CheckpointConflict, KeelSaver, StoreBusy, StoreUnavailable
-from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.engine.plan import Plan, arun, run
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}

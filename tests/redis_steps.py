@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from langgraph_keel import KeelSaver, RedisSaver
-from langgraph_keel.testing.histories import chat
+from langgraph_keel.testing.machine import chat
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 Open = Callable[..., RedisSaver]

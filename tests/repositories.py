@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from langgraph_keel.files import FileSaver
-from langgraph_keel.files.names import directory_of
+from langgraph_keel.backends.files import FileSaver
+from langgraph_keel.backends.files.disk import directory_of
 
 
 class Repository:

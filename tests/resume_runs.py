@@ -12,8 +12,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.core.plan import run
-from langgraph_keel.runs import claims
+from langgraph_keel.approvals import run_claims as claims
+from langgraph_keel.engine.plan import run
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("invoke", "stream", "ainvoke", "astream")

@@ -14,13 +14,13 @@ from stores_files import FilesUnderTest
 from stores_postgres import postgres_store
 from stores_redis import redis_store
 
-from langgraph_keel.core.model import Thread
-from langgraph_keel.memory.driver import AsyncMemoryDriver, MemoryDriver
-from langgraph_keel.memory.store import MemoryStore, State
+from langgraph_keel.backends.memory.saver import AsyncMemoryDriver, MemoryDriver
+from langgraph_keel.backends.memory.store import MemoryStore, State
+from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
+from langgraph_keel.backends.sqlite.rows import Work
+from langgraph_keel.backends.sqlite.store import SqliteStore
+from langgraph_keel.engine.thread import Thread
 from langgraph_keel.saver import KeelSaver
-from langgraph_keel.sqlite.driver import AsyncSqliteDriver, SqliteDriver
-from langgraph_keel.sqlite.rows import Work
-from langgraph_keel.sqlite.store import SqliteStore
 
 
 class MemoryUnderTest:

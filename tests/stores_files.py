@@ -7,8 +7,8 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from langgraph_keel.files.driver import AsyncFileDriver, FileDriver
-from langgraph_keel.files.store import FileStore
+from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
+from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.saver import KeelSaver
 
 

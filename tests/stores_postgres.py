@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from langgraph_keel import PostgresSaver
-from langgraph_keel.core.bodies import restored
+from langgraph_keel.engine.encoding.frames import restored
 from langgraph_keel.saver import KeelSaver
 
 TABLES = ("threads", "entries", "items", "floors", "batches", "cells")

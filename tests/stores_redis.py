@@ -12,8 +12,8 @@ from typing import Any
 import redis
 from redis.cluster import RedisCluster
 
-from langgraph_keel.core.bodies import restored
-from langgraph_keel.redis.saver import RedisSaver
+from langgraph_keel.backends.redis.saver import RedisSaver
+from langgraph_keel.engine.encoding.frames import restored
 from langgraph_keel.saver import KeelSaver
 
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, Summary
-from langgraph_keel.core.archived import Archived
-from langgraph_keel.core.archives import archived, read_messages
+from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.storage import archived, read_messages
 
 
 class WithSummary(MessagesState):

@@ -15,10 +15,8 @@ from savers import SERVERS, needing
 from stores import each_store
 
 from langgraph_keel import KeelSerializer
-from langgraph_keel.testing.faces import FACES
-from langgraph_keel.testing.histories import DICTS, HISTORIES, LISTS, TREE, chat
-from langgraph_keel.testing.rig import Rig, at, id_of, values_of
-from langgraph_keel.testing.strategies import Edit, edits
+from langgraph_keel.testing.machine import DICTS, HISTORIES, LISTS, TREE, Edit, chat, edits
+from langgraph_keel.testing.rig import FACES, Rig, at, id_of, values_of
 
 PACKER = KeelSerializer()
 Rigs = Mapping[str, Rig]

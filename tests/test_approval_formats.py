@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from langchain.agents.middleware.human_in_the_loop import DecisionType
 
 from langgraph_keel import InvalidInput
-from langgraph_keel.approvals.formats import Ask, answer_of, as_hitl, as_inbox, asks_of, decision_from
-from langgraph_keel.core.decisions import BY_EXPIRY, ApprovalRequest, Decision
-from langgraph_keel.tools.doubts import decision_of
+from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, as_inbox, asks_of, decision_from
+from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.tools.results import decision_of
 
 ALL = ("approve", "reject", "edit", "answer")
 REQUEST = "0123456789abcdef01234567"

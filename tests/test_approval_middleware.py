@@ -17,9 +17,9 @@ from savers import SAVERS, needing
 from tool_graphs import ASKED, BACKENDS, FACES, Scripted, answers, calls, hello, resume, run, thread, tool_graph
 
 from langgraph_keel import InvalidInput, KeelSaver
-from langgraph_keel.approvals.formats import Ask, answer_of, as_hitl, asks_of, decision_from
-from langgraph_keel.core.decisions import BY_EXPIRY, ApprovalRequest, Decision
-from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, asks_of, decision_from
+from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.tools import ToolCache, ToolPolicy
 
 ALL = ("approve", "reject", "edit", "answer")

@@ -21,8 +21,8 @@ from process_children import exit_code, forked
 from savers import SAVERS, needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, PostgresSaver, StoreUnavailable
-from langgraph_keel.approvals import notices
-from langgraph_keel.approvals.asking import request_approval
+from langgraph_keel.approvals import worker as notices
+from langgraph_keel.approvals.ask import request_approval
 
 LATE = 20.0
 """Seconds between two looks of a worker that is to be woken sooner."""

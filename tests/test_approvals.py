@@ -17,9 +17,8 @@ from test_timeline import saver
 from tool_graphs import ASKED, FACES, thread
 
 from langgraph_keel import AlreadyDecided, InvalidInput, KeelSaver, NotAllowed, NotFound
-from langgraph_keel.core.approvals import CURRENT, OVER
-from langgraph_keel.core.decisions import STATUSES, ApprovalRequest
-from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.approvals.requests import CURRENT, OVER, STATUSES, ApprovalRequest
+from langgraph_keel.display.jsonable import as_json
 
 __all__ = ["saver"]
 

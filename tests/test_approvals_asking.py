@@ -26,8 +26,8 @@ from langgraph_keel import (
     MemorySaver,
     NotFound,
 )
-from langgraph_keel.approvals.asking import arequest_approval, request_approval
-from langgraph_keel.core.decisions import STATUSES, ApprovalRequest, Decision
+from langgraph_keel.approvals.ask import arequest_approval, request_approval
+from langgraph_keel.approvals.requests import STATUSES, ApprovalRequest, Decision
 from langgraph_keel.tools import ToolCache
 
 T = thread("t")

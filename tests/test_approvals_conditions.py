@@ -17,7 +17,7 @@ from test_approvals_asking import BOTH, Asking, Question, T, by_request, decide,
 from tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
 
 from langgraph_keel import AlreadyDecided, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotAllowed, NotFound
-from langgraph_keel.approvals.asking import arequest_approval, request_approval
+from langgraph_keel.approvals.ask import arequest_approval, request_approval
 from langgraph_keel.tools import ToolCache, ToolPolicy
 
 __all__ = ["saver"]

@@ -12,8 +12,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import MessagesState, StateGraph
 
 from langgraph_keel import Archive, CorruptStore, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound
-from langgraph_keel.core.archives import PIECE, shelf_of
-from langgraph_keel.core.cells import Cell
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.summaries.archive.storage import PIECE, shelf_of
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 
 __all__ = ["box"]  # a fixture

@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from summary_talks import Noting
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, SlidingWindow, SummarizationNode
-from langgraph_keel.core.archived import part_of
+from langgraph_keel.summaries.archive.parts import part_of
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 
 __all__ = ["memory_box"]  # a fixture

@@ -10,9 +10,9 @@ from langchain_core.messages import HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from langgraph_keel import InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound, SummarizationNode
-from langgraph_keel.core.archived import Archived
-from langgraph_keel.summaries.naming import part_in
-from langgraph_keel.summaries.removal import removal
+from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.references import part_in
+from langgraph_keel.summaries.channels import removal
 
 __all__ = ["memory_box"]  # a fixture
 

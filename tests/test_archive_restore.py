@@ -19,9 +19,9 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from langgraph_keel import InvalidInput, MemorySaver, NotFound
-from langgraph_keel.core.archived import Archived, in_order, places_of
-from langgraph_keel.summaries.order import Conversation, Summaries, with_summaries
-from langgraph_keel.summaries.removal import removal
+from langgraph_keel.summaries.archive.order import Conversation, Summaries, with_summaries
+from langgraph_keel.summaries.archive.parts import Archived, in_order, places_of
+from langgraph_keel.summaries.channels import removal
 from langgraph_keel.testing.faults import Counter, with_tap
 
 __all__ = ["box"]  # a fixture

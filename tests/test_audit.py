@@ -18,11 +18,10 @@ from places import Place, files_place
 from process_children import exit_code, forked
 
 from langgraph_keel import CorruptStore, InvalidInput
-from langgraph_keel.core.audit import append, verify
-from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.chain import BEGIN, CONTENTS, HEAD, HEADS, LINKS, key_of
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.memory.store import MemoryStore
+from langgraph_keel.backends.memory.store import MemoryStore
+from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, append, key_of, verify
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.testing.faults import Counter, with_tap
 
 __all__ = ["memory", "trail"]  # fixtures

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from places import files_place
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
-from langgraph_keel.core.cells import Cell
-from langgraph_keel.core.chain import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, linked
-from langgraph_keel.core.frames import frame
+from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, linked
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.encoding.frames import frame
 
 __all__ = ["memory", "trail"]  # fixtures
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from langgraph_keel import open_saver
 from langgraph_keel.cli import KeelGroup
-from langgraph_keel.cli.audit import audit
-from langgraph_keel.core.chain import LINKS, key_of
+from langgraph_keel.cli.approvals import audit
+from langgraph_keel.engine.audit import LINKS, key_of
 
 APP = typer.Typer(cls=KeelGroup)
 APP.add_typer(audit, name="audit")

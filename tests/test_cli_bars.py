@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_keel.cli import bars
+from langgraph_keel.cli import options as bars
 
 
 @pytest.fixture

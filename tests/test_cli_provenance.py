@@ -247,7 +247,7 @@ def test_a_file_is_replaced_only_if_asked_and_only_as_a_whole(
     path.write_text("mine")
     assert "--overwrite" in keel("export", "--url", url, "--output", str(path), status=1).stderr
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["langgraph_keel.cli.export"], "line_of", lambda line: 1 / 0)
+        patch.setattr(sys.modules["langgraph_keel.cli.provenance"], "line_of", lambda line: 1 / 0)
         keel("export", "--url", url, "--output", str(path), "--overwrite", status=1)
     assert path.read_text() == "mine"
     keel("export", "--url", url, "--output", str(path), "--overwrite")
@@ -319,7 +319,7 @@ def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
 TERMINATED = """
 import os, signal, sys
 from langgraph_keel.cli import main
-export = sys.modules["langgraph_keel.cli.export"]
+export = sys.modules["langgraph_keel.cli.provenance"]
 def line_of(line):
     print(*os.listdir(os.path.dirname(sys.argv[-1])), flush=True)
     os.kill(os.getpid(), getattr(signal, os.environ["ENDED_BY"]))

@@ -16,13 +16,10 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from langgraph_keel.cli.checkpoints import Row
-from langgraph_keel.cli.demo import hangs
-from langgraph_keel.cli.demo_model import CUSTOMER, SCRIPT, TASK, answer
-from langgraph_keel.cli.demo_proof import Evidence, claims
-from langgraph_keel.cli.demo_run import Snapshot
-from langgraph_keel.cli.demo_tools import Desk, calculate, ledger, search_notes, tools
-from langgraph_keel.core.calls import KeptCall
+from langgraph_keel.cli.demo import Evidence, Snapshot, claims, hangs
+from langgraph_keel.cli.demo_agent import CUSTOMER, SCRIPT, TASK, Desk, answer, calculate, ledger, search_notes, tools
+from langgraph_keel.cli.threads import Row
+from langgraph_keel.tools.ledger import KeptCall
 
 KILLED = 1 if os.name == "nt" else -signal.SIGKILL
 CALLS = 12

@@ -21,15 +21,15 @@ from test_encoding import checkpoint_of, config_for
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound
-from langgraph_keel.core.address import address_of
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Entry, Found
-from langgraph_keel.core.serde import encode
-from langgraph_keel.memory.store import MemoryStore
-from langgraph_keel.timeline.diff import StateDiff, diffed
-from langgraph_keel.timeline.edits import edits
-from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.backends.memory.store import MemoryStore
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Entry, Found
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import encode
+from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.edits import edits
 
 
 def stored(saver: KeelSaver, versions: Sequence[dict[str, Any]], thread: str = "t") -> list[Any]:

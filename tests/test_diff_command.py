@@ -11,7 +11,7 @@ from cli_threads import EVIL, RAW, keel, keel_json
 from places import Place
 from test_diff import stored
 
-from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.display.jsonable import as_json
 
 VERSIONS: list[dict[str, Any]] = [
     {"plan": {"steps": ["look"]}, "note": "it is not safe now", "branch:to:a": None},

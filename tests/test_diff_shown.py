@@ -16,7 +16,7 @@ from rich.console import Console
 from test_diff import stored
 
 from langgraph_keel import MemorySaver
-from langgraph_keel.timeline.diff import StateDiff
+from langgraph_keel.history.diff import StateDiff
 
 EVIL = "<script>alert(1)</script> [red]a[/red] \x1b[31mred\x9b2J\u202e \" '"
 

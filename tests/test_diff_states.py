@@ -18,9 +18,9 @@ from test_diff import stored
 from test_edits import PLAIN
 
 from langgraph_keel import MemorySaver
-from langgraph_keel.core.serde import encode
-from langgraph_keel.timeline.edits import Edit, edits
-from langgraph_keel.timeline.plain import DEEPEST, as_json
+from langgraph_keel.display.jsonable import DEEPEST, as_json
+from langgraph_keel.engine.serde.serializer import encode
+from langgraph_keel.history.edits import Edit, edits
 
 
 class Order(BaseModel):

@@ -16,8 +16,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.core.drift import NODES, SEEN, Known, followed
-from langgraph_keel.core.provenance import ModelCall, packed
+from langgraph_keel.provenance.drift import NODES, SEEN, Known, followed
+from langgraph_keel.provenance.records import ModelCall, packed
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 HELLO: Any = {"messages": [("user", "hello")]}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import BaseModel
 
-from langgraph_keel.core.serde import encode
-from langgraph_keel.timeline.edits import NOTHING, Edit, edits, parts_of
+from langgraph_keel.engine.serde.serializer import encode
+from langgraph_keel.history.edits import NOTHING, Edit, edits, parts_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.text("ab", max_size=2),

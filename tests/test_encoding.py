@@ -17,8 +17,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.core.checkpoints import Checkpoints
-from langgraph_keel.core.memo import Memo
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.saver import KeelSaver
 
 HANDS = st.integers(0, 1)

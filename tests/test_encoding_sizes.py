@@ -14,9 +14,9 @@ from langchain_core.runnables import RunnableConfig
 from test_encoding import checkpoint_of, config_for, twin
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.core.checkpoints import Checkpoints
-from langgraph_keel.core.plan import run
-from langgraph_keel.core.records import Address, Entry, NewEntry, Outcome
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.plan import run
+from langgraph_keel.engine.records import Address, Entry, NewEntry, Outcome
 
 LIMIT_OF_ROWS = 45
 """For 1000 small messages: the study measured 40 when 32 go to a row."""

@@ -30,8 +30,8 @@ each_face = pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compressed cannot be searched."""
-    monkeypatch.setattr("langgraph_keel.core.frames.WORTHWHILE", 1 << 40)
-    monkeypatch.setattr("langgraph_keel.core.bodies.SMALL", 0)
+    monkeypatch.setattr("langgraph_keel.engine.encoding.frames.WORTHWHILE", 1 << 40)
+    monkeypatch.setattr("langgraph_keel.engine.encoding.frames.SMALL", 0)
 
 
 @pytest.fixture

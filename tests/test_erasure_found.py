@@ -29,10 +29,10 @@ from langgraph_keel import (
     Retention,
     SqliteSaver,
 )
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.headers import Header, UnreadHeader, pack_header
-from langgraph_keel.core.noted import owners_lost
-from langgraph_keel.core.records import Address, Node
+from langgraph_keel.engine.headers import Header, UnreadHeader, pack_header
+from langgraph_keel.engine.records import Address, Node
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.retention.owners import owners_lost
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)

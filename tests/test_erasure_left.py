@@ -16,8 +16,8 @@ from test_erasure_found import config, cut_off, each_backend, graph, ids, say
 from test_erasure_found import store as store
 
 from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
-from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.frames import frame
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.frames import frame
 
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
 
@@ -247,7 +247,7 @@ async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
 
 
 def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_keel.core.erasure.CELLS", 2)
+    monkeypatch.setattr("langgraph_keel.retention.erase.CELLS", 2)
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
         cached = KeelCache(saver)

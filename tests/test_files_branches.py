@@ -13,8 +13,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
 
 from langgraph_keel import open_saver
+from langgraph_keel.backends.files.git import Side, decisions
 from langgraph_keel.errors import KeelError
-from langgraph_keel.files.branches import Side, decisions
 from langgraph_keel.saver import KeelSaver
 
 State = dict[str, Any]

@@ -17,16 +17,16 @@ from stores_files import FilesUnderTest
 from test_files_damage import put
 
 from langgraph_keel import CorruptStore, FileSaver, ReadOnlyStore, StoreBusy
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.frames import frame, raw_frame
-from langgraph_keel.core.serde import KeelSerializer
-from langgraph_keel.files import disk, folders
-from langgraph_keel.files.cells import cell_of, key_in, name_of, text_of
-from langgraph_keel.files.findings import Finding
-from langgraph_keel.files.folders import Folder
-from langgraph_keel.testing.faces import SyncFace
-from langgraph_keel.testing.rig import at, id_of
+from langgraph_keel.backends.files import disk
+from langgraph_keel.backends.files import disk as folders
+from langgraph_keel.backends.files.cells import cell_of, key_in, name_of, text_of
+from langgraph_keel.backends.files.check import Finding
+from langgraph_keel.backends.files.disk import Folder
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.encoding.frames import frame, raw_frame
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.testing.rig import SyncFace, at, id_of
 
 CODEC = Codec(KeelSerializer())
 OF_THREAD, SHARED = Shelf("t", "tool"), Shelf(None, "tool")

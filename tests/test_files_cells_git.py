@@ -11,7 +11,7 @@ from test_files_branches import opened, turn
 from test_files_cells import OF_THREAD, SHARED, Verbs, cell
 
 from langgraph_keel import FileSaver
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 
 OF_A = Shelf("a", "tool")
 

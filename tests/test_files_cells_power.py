@@ -17,7 +17,7 @@ from test_files_cells import OF_THREAD, SHARED, Verbs, cell
 from test_files_damage import put
 
 from langgraph_keel import FileSaver, StoreError
-from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell, Shelf
 
 WANTED = os.environ.get("KEEL_POWER_STATES", "500")
 SAMPLE = None if WANTED == "all" else int(WANTED)

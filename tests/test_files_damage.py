@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError
-from langgraph_keel.files import disk, threads
-from langgraph_keel.files.lines import line_of
+from langgraph_keel.backends.files import disk
+from langgraph_keel.backends.files import thread as threads
+from langgraph_keel.backends.files.log import line_of
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
 
 PUTS = 6

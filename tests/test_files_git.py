@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
 
-from langgraph_keel.core.records import Address
+from langgraph_keel.backends.files.git import Commits
+from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.files.git import Commits
 
 PENDING = {"branch:to:agent": None}
 

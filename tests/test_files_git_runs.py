@@ -19,8 +19,8 @@ from langgraph.types import Command, Send, interrupt
 from repositories import Repository, isolate
 from test_encoding import checkpoint_of, config_for
 
-from langgraph_keel.files import git
-from langgraph_keel.files.saver import FileSaver
+from langgraph_keel.backends.files import git
+from langgraph_keel.backends.files.saver import FileSaver
 from langgraph_keel.saver import KeelSaver
 
 DURABILITIES = ["sync", "async", "exit"]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from langgraph_keel.backends.files.disk import LONGEST, directory_of, thread_of
 from langgraph_keel.errors import CorruptStore, InvalidInput
-from langgraph_keel.files.names import LONGEST, directory_of, thread_of
 
 NAMES = {
     "user-1": "user-1",

@@ -21,16 +21,13 @@ from test_serde_messages import CLASSES, messages, messages_of
 from test_serde_properties import values
 from test_serde_samples import VALUES, Colour, Plain
 
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.frames import unframe
-from langgraph_keel.core.serde import KeelSerializer, array_header
-from langgraph_keel.core.types import MESSAGES, Leaf, Record, shape_of
+from langgraph_keel.backends.files.values import FORMS, element_end, packed_item, packed_items, shown_items, splits
+from langgraph_keel.engine.encoding.frames import unframe
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.serde.types import MESSAGES, Leaf, Record, shape_of
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.files.elements import element_end
-from langgraph_keel.files.messages import FORMS
-from langgraph_keel.files.values import packed_item, packed_items, shown_items, splits
-from langgraph_keel.testing.histories import HISTORIES
-from langgraph_keel.testing.strategies import elements, scalars
+from langgraph_keel.testing.machine import HISTORIES, elements, scalars
 
 KEEL = KeelSerializer()
 

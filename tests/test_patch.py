@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from test_edits import PLAIN, Order, Place
 
-from langgraph_keel.core.serde import encode
-from langgraph_keel.timeline.edits import edits
-from langgraph_keel.timeline.patch import operations
-from langgraph_keel.timeline.plain import as_json
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.serde.serializer import encode
+from langgraph_keel.history.diff import operations
+from langgraph_keel.history.edits import edits
 
 
 def patched(before: Any, after: Any) -> Any:

@@ -14,9 +14,9 @@ import servers
 from test_postgres import put, rows, run, value_of, with_options
 
 from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.plan import run as run_plan
-from langgraph_keel.postgres import cells
+from langgraph_keel.backends.postgres import store as cells
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.plan import run as run_plan
 from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.faults import Counter, with_tap
 

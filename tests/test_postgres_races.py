@@ -12,7 +12,7 @@ from test_encoding import checkpoint_of, config_for
 from test_postgres import put, rows, value_of
 
 from langgraph_keel import PostgresSaver, StoreBusy, ThreadExists
-from langgraph_keel.postgres import statements
+from langgraph_keel.backends.postgres import statements
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 

@@ -16,7 +16,7 @@ import servers
 from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
-from langgraph_keel.testing.histories import chat
+from langgraph_keel.testing.machine import chat
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 

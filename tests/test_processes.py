@@ -16,9 +16,9 @@ from test_encoding import checkpoint_of
 from test_server_processes import METADATA, aput, value_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
-from langgraph_keel.sqlite import driver as sqlite_driver
-from langgraph_keel.sqlite.jobs import Job
-from langgraph_keel.sqlite.rows import Work
+from langgraph_keel.backends.sqlite import driver as sqlite_driver
+from langgraph_keel.backends.sqlite.driver import Job
+from langgraph_keel.backends.sqlite.rows import Work
 
 
 @pytest.fixture

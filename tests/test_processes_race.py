@@ -20,7 +20,7 @@ ROUNDS = 200
 def context() -> ForkServerContext:
     """A clean process that has imported what children need, and is forked for each."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["pytest", "process_children", "langgraph_keel.sqlite"])
+    made.set_forkserver_preload(["pytest", "process_children", "langgraph_keel.backends.sqlite"])
     return made
 
 

@@ -13,10 +13,10 @@ from provenance_models import Fake
 from provenance_runs import ASK, Scene, calling
 
 from langgraph_keel import KeelSaver, KeelSerializer, MemorySaver
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.frames import RAW, ZSTD
-from langgraph_keel.core.waiting import THREADS, Captured, Waiting
+from langgraph_keel.engine.encoding.frames import RAW, ZSTD
+from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.provenance.capture import _CAPTURE
+from langgraph_keel.provenance.hook import WAITING_THREADS, Captured, Waiting
 from langgraph_keel.testing.faults import Counter, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
@@ -171,7 +171,9 @@ async def test_what_a_model_says_may_be_anything(odd: str) -> None:
 def test_what_stands_nowhere_is_never_let_go() -> None:
     """However many threads run at once; of the others, the latest are remembered."""
     waits = Waiting()
-    every = [Captured({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1) for n in range(3 * THREADS)]
+    every = [
+        Captured({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1) for n in range(3 * WAITING_THREADS)
+    ]
     for each in every:
         waits.add(each)
     assert [len(waits.unstored(each.thread_id)) for each in every] == [1, 0] * (len(every) // 2)

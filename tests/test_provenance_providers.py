@@ -14,7 +14,7 @@ from provenance_models import PROVIDERS, reply_to
 from provenance_runs import ASK, Scene, both
 
 from langgraph_keel import MemorySaver, ModelCall
-from langgraph_keel.provenance.facts import prompt_of
+from langgraph_keel.provenance.capture import prompt_of
 
 SERVED = {"openai": "gpt-4o-2024-08-06", "anthropic": "claude-test-20260101"}
 ASKED = {"openai": "gpt-4o", "anthropic": "claude-test"}

@@ -10,8 +10,8 @@ from provenance_models import Failed, Fake
 from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
 
 from langgraph_keel import KeelSaver, ModelCall, StoreError
-from langgraph_keel.core.carried import CARRIED
-from langgraph_keel.core.cells import Shelf
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.provenance.carryover import CARRIED
 from langgraph_keel.testing.faults import Counter, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")

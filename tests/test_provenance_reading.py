@@ -15,11 +15,11 @@ from provenance_models import Fake
 from provenance_runs import Scene, calling, thread_config
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
-from langgraph_keel.core import recorded
-from langgraph_keel.core.drift import Change
-from langgraph_keel.core.provenance import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
-from langgraph_keel.core.recorder import models_of
 from langgraph_keel.errors import DriftWarning
+from langgraph_keel.provenance import reading as recorded
+from langgraph_keel.provenance.drift import Change
+from langgraph_keel.provenance.hook import models_of
+from langgraph_keel.provenance.records import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)

@@ -22,10 +22,9 @@ from langgraph_keel import (
     RedisSaver,
     StoreClosed,
 )
-from langgraph_keel.redis import names
-from langgraph_keel.testing.faces import FACES
-from langgraph_keel.testing.histories import chat
-from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+from langgraph_keel.backends.redis import entries as names
+from langgraph_keel.testing.machine import chat
+from langgraph_keel.testing.rig import FACES, at, checkpoint_of, id_of, values_of
 
 __all__ = ["behind", "opened"]  # fixtures
 EVIL = ["a", "a:b", "a%3Ab", "{a}", "}{", "a b", "a\x00b", "a\nb", "ä", "%", "#1", "", "a:", ":a", "thread", "\x7f"]

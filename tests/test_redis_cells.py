@@ -13,12 +13,11 @@ import servers
 from redis_steps import Open, behind, keys, opened, put
 
 from langgraph_keel import CorruptStore, NotAKeelStore, NotFound, ReadOnlyStore, RedisSaver
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.frames import frame
-from langgraph_keel.redis.names import Keys
+from langgraph_keel.backends.redis.entries import Keys
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.encoding.frames import frame
 from langgraph_keel.testing.contract_cells import cell
-from langgraph_keel.testing.faces import FACES
-from langgraph_keel.testing.rig import at
+from langgraph_keel.testing.rig import FACES, at
 
 __all__ = ["behind", "opened"]  # fixtures
 MINE, SHARED = Shelf("t", "tool"), Shelf(None, "tool")

@@ -26,8 +26,7 @@ from servers.redis import own_redis
 from stores_redis import client_of, redis_store
 
 from langgraph_keel import InvalidInput, RedisSaver, StoreBusy, StoreError
-from langgraph_keel.testing.faces import FACES
-from langgraph_keel.testing.rig import at, checkpoint_of, id_of
+from langgraph_keel.testing.rig import FACES, at, checkpoint_of, id_of
 
 __all__ = ["behind", "opened"]  # fixtures
 

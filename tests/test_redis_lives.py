@@ -10,7 +10,7 @@ import pytest
 from redis_steps import Open, behind, keys, opened, put
 
 from langgraph_keel import KeelSaver, RedisSaver
-from langgraph_keel.redis import names
+from langgraph_keel.backends.redis import entries as names
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
 
 __all__ = ["behind", "opened"]  # fixtures

@@ -27,11 +27,12 @@ from langgraph_keel import (
     StoreUnavailable,
     UnsafeStore,
 )
-from langgraph_keel.core.cells import Shelf, Swapped
-from langgraph_keel.redis import Durability, names, opening
+from langgraph_keel.backends.redis import Durability
+from langgraph_keel.backends.redis import connection as opening
+from langgraph_keel.backends.redis import entries as names
+from langgraph_keel.engine.cells import Shelf, Swapped
 from langgraph_keel.testing.contract_cells import cell
-from langgraph_keel.testing.faces import FACES, Face
-from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+from langgraph_keel.testing.rig import FACES, Face, at, checkpoint_of, id_of, values_of
 
 SHELF = Shelf("t", "tool")
 

@@ -14,8 +14,8 @@ from langgraph_keel import (
     InvalidInput,
     NotFound,
 )
-from langgraph_keel.redis import names
-from langgraph_keel.testing.histories import chat
+from langgraph_keel.backends.redis import entries as names
+from langgraph_keel.testing.machine import chat
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
 
 __all__ = ["behind", "opened"]  # fixtures

@@ -17,7 +17,7 @@ from provenance_models import PROVIDERS
 from tool_graphs import hello, thread
 
 from langgraph_keel import Difference, KeelSerializer, MemorySaver, Replay, ToolNotReplayed
-from langgraph_keel.provenance.comparison import Comparison, state_of
+from langgraph_keel.provenance.replay.compare import Comparison, state_of
 
 
 class Colour(Enum):

@@ -13,9 +13,9 @@ from replay_graphs import Items, replayed
 from test_replay import Scene, faces, opened
 from tool_graphs import BACKENDS, run, thread
 
-from langgraph_keel.core.plan import run as plan
-from langgraph_keel.core.records import Address
-from langgraph_keel.provenance.versions import Versions
+from langgraph_keel.engine.plan import run as plan
+from langgraph_keel.engine.records import Address
+from langgraph_keel.provenance.replay.verdict import Versions
 
 TURNS = 12
 

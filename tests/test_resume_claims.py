@@ -21,11 +21,11 @@ from savers import SAVERS, needing
 from test_processes_race import context, received
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.core.plan import run
+from langgraph_keel.approvals import run_claims as claims
+from langgraph_keel.approvals.run_claims import Runs
+from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.engine.plan import run
 from langgraph_keel.errors import ThreadTaken
-from langgraph_keel.holder import this_holder
-from langgraph_keel.runs import claims
-from langgraph_keel.runs.begun import Runs
 
 
 @pytest.fixture(params=BACKENDS)

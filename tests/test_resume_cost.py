@@ -18,10 +18,11 @@ from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book,
 from savers import SAVERS, needing
 
 from langgraph_keel import FileSaver, KeelSaver, MemorySaver
-from langgraph_keel.core.cells import Shelf
-from langgraph_keel.core.plan import Plan, run
+from langgraph_keel.approvals import run_claims as begun
+from langgraph_keel.approvals import run_claims as claims
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.errors import ReadOnlyStore, StoreError, ThreadTaken
-from langgraph_keel.runs import begun, claims
 from langgraph_keel.testing.faults import Counter, with_tap
 
 each_face = pytest.mark.parametrize("face", FACES)

@@ -13,10 +13,10 @@ from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, asked, book, cla
 from savers import SAVERS, needing
 
 from langgraph_keel import KeelSaver
-from langgraph_keel.core.plan import run
+from langgraph_keel.approvals import run_claims as claims
+from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.engine.plan import run
 from langgraph_keel.errors import ThreadTaken
-from langgraph_keel.holder import this_holder
-from langgraph_keel.runs import claims
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
 each_face = pytest.mark.parametrize("face", FACES)

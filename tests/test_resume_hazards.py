@@ -24,8 +24,8 @@ from resume_runs import BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, 
 from savers import SAVERS, needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
+from langgraph_keel.approvals.run_claims import Runs
 from langgraph_keel.errors import ThreadTaken
-from langgraph_keel.runs.begun import Runs
 from langgraph_keel.testing.faults import Counter, with_tap
 
 THEIRS: dict[str, Callable[[Path], AbstractContextManager[BaseCheckpointSaver[Any]]]] = {

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langgraph_keel import CorruptStore, InvalidInput, Retention
-from langgraph_keel.core import anchoring
-from langgraph_keel.core.headers import Header
-from langgraph_keel.core.ongoing import called_from, latest_only
-from langgraph_keel.core.policies import Moment, chosen, leaves, read_policies, trunk
-from langgraph_keel.core.records import Address, Graph, Node
-from langgraph_keel.core.removing import Doomed, Survey, doomed
-from langgraph_keel.core.retention import _led_on
+from langgraph_keel.engine import removal
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.records import Address, Graph, Node
+from langgraph_keel.engine.removal import Doomed, Survey, doomed
+from langgraph_keel.retention.ongoing import called_from, latest_only
+from langgraph_keel.retention.policy import Moment, chosen, leaves, read_policies, trunk
+from langgraph_keel.retention.prune import _led_on
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 NOW = (START + timedelta(hours=10)).timestamp() * 1000
@@ -122,11 +122,11 @@ def test_a_circle_of_parents_ends() -> None:
 
 def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of memories: neither where nothing is removed, nor where only heads stay."""
-    monkeypatch.setattr(anchoring, "Memories", None)
+    monkeypatch.setattr(removal, "Memories", None)
     nodes = [node for node, _ in CHAT]
     read = Survey("t", Graph(nodes, {}, None), CHAT)
-    anchoring.anchor(read, {node.stamp for node in nodes}, Doomed())
-    anchoring.anchor(read, {10}, Doomed(gone={node.stamp for node in nodes} - {10}))
+    removal.anchor(read, {node.stamp for node in nodes}, Doomed())
+    removal.anchor(read, {10}, Doomed(gone={node.stamp for node in nodes} - {10}))
 
 
 def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:

@@ -12,13 +12,12 @@ from retention_threads import MEMORY, START, Written, prune, secrets_in
 from stores_files import FilesUnderTest
 
 from langgraph_keel import KeelSaver, Retention
-from langgraph_keel.core.checkpoints import where_is
-from langgraph_keel.core.headers import unpack_header
-from langgraph_keel.core.memories import moved_back
-from langgraph_keel.core.policies import KEEP_LATEST, chosen, leaves
-from langgraph_keel.core.records import Address, Entry
-from langgraph_keel.core.removing import Doomed, Survey, live_runs, survey
-from langgraph_keel.core.weighing import weigh
+from langgraph_keel.engine.checkpoints import where_is
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.lineage import moved_back
+from langgraph_keel.engine.records import Address, Entry
+from langgraph_keel.engine.removal import Doomed, Survey, live_runs, survey, weigh
+from langgraph_keel.retention.policy import KEEP_LATEST, chosen, leaves
 from langgraph_keel.testing.rig import at
 
 NOW = START.timestamp() * 1000 + 3_600_000 * 14

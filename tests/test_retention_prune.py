@@ -9,7 +9,7 @@ import pytest
 from retention_threads import BACKENDS, MEMORY, START, Written, call_of, name_of, prune, secret, secrets_in
 
 from langgraph_keel import InvalidInput, KeelSaver, Retention
-from langgraph_keel.core import removing
+from langgraph_keel.engine import removal as removing
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 from langgraph_keel.testing.rig import at
 

@@ -17,9 +17,9 @@ from places import Place
 from retention_threads import BACKENDS, Written, secrets_in
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
-from langgraph_keel.core import noted
-from langgraph_keel.core.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.errors import CorruptStore
+from langgraph_keel.retention import owners as noted
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)

@@ -27,9 +27,9 @@ from langgraph_keel import (
     RedisSaver,
     Retention,
     SqliteSaver,
-    upkeep_thread,
 )
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreUnavailable
+from langgraph_keel.retention import background as upkeep_thread
 from langgraph_keel.testing.faults import Counter, Tap, with_tap
 
 FIFTY_YEARS = 24 * 365 * 50

@@ -40,7 +40,7 @@ from test_serde_samples import (
     there_and_back,
 )
 
-from langgraph_keel.core.serde import KeelSerializer, encode
+from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.errors import RefusedType, UnstorableValue
 
 

@@ -27,9 +27,9 @@ from langchain_core.messages import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from test_serde_samples import Colour, Frozen, Level, assert_same
 
-from langgraph_keel.core.serde import KeelSerializer, array_header
-from langgraph_keel.core.serde import encode as fingerprint
-from langgraph_keel.core.types import MESSAGES
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.serde.serializer import encode as fingerprint
+from langgraph_keel.engine.serde.types import MESSAGES
 from langgraph_keel.errors import UnstorableValue
 
 KEEL = KeelSerializer()

@@ -26,7 +26,7 @@ from test_serde_samples import (
     assert_same,
 )
 
-from langgraph_keel.core.serde import KeelSerializer, array_header, encode
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 KEEL = KeelSerializer()

@@ -22,8 +22,8 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
 from test_serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 
-from langgraph_keel.core.serde import KeelSerializer, array_header
-from langgraph_keel.core.types import Leaf, Record
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 # --- What a stored name can reach ---
@@ -104,7 +104,7 @@ def gone() -> Any:
 def test_a_class_that_is_gone_is_refused_and_comes_back_with_types() -> None:
     script = """
 import dataclasses, sys
-from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import RefusedType
 def make():
     @dataclasses.dataclass

@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot, TimeoutPolicy
 
-from langgraph_keel.core.serde import KeelSerializer, array_header
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 
 KEEL = KeelSerializer()
 

@@ -16,7 +16,7 @@ from servers import Proxy
 from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
-from langgraph_keel.testing.faces import FACES, Face
+from langgraph_keel.testing.rig import FACES, Face
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 NAMES = [f"{number:08}" for number in range(1, 33)]

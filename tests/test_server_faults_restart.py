@@ -19,7 +19,7 @@ from test_encoding import checkpoint_of, config_for
 from test_server_processes import METADATA, aput, put, value_of
 
 from langgraph_keel import KeelSaver, StoreBusy, StoreError, StoreUnavailable
-from langgraph_keel.testing.faces import FACES
+from langgraph_keel.testing.rig import FACES
 
 SEED = random.SystemRandom().randrange(1 << 32)
 BOUND = 15.0

@@ -14,9 +14,9 @@ from process_children import exit_code, forked
 from test_bad_stores import FileLock, SqliteLock, path, put, store, value_of
 
 from langgraph_keel import CorruptStore, NotSetUp, ReadOnlyStore, SqliteSaver, StoreBusy
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.frames import raw_frame
-from langgraph_keel.testing.faces import AsyncFace, Face, SyncFace
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.encoding.frames import raw_frame
+from langgraph_keel.testing.rig import AsyncFace, Face, SyncFace
 
 __all__ = ["path", "store"]
 

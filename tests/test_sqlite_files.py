@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from langgraph_keel import SqliteSaver
-from langgraph_keel.sqlite import driver as sqlite_driver
+from langgraph_keel.backends.sqlite import driver as sqlite_driver
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
 

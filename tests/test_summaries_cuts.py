@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.messages.utils import count_tokens_approximately
 from summary_talks import ids, orphans, talk
 
-from langgraph_keel.summaries.cuts import Cut, cut, groups_of
+from langgraph_keel.summaries.policy import Cut, cut, groups_of
 
 
 def size(messages: Sequence[BaseMessage]) -> int:

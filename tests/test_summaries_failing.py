@@ -15,7 +15,7 @@ from summary_talks import Noting, ids, talk
 from tool_graphs import FACES, run, thread
 
 from langgraph_keel import InvalidInput, MemorySaver, SummarizationNode, SummaryFailed, SummaryWarning
-from langgraph_keel.core.archives import archived
+from langgraph_keel.summaries.archive.storage import archived
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
 SAYS_NOTHING: dict[str, Any] = {

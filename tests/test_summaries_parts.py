@@ -14,7 +14,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from summary_talks import Noting, talk, texts
 
 from langgraph_keel import InvalidInput, SummarizationNode
-from langgraph_keel.summaries.parts import filled, rendered
+from langgraph_keel.summaries.summarizer import filled, rendered
 
 OVERFLOW = ContextOverflowError("too long")
 

@@ -10,7 +10,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from test_trajectories import World, saver, world
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ThreadInfo
-from langgraph_keel.core.queries import PAGE
+from langgraph_keel.engine.queries import PAGE
 
 __all__ = ["saver", "world"]  # fixtures
 

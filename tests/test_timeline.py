@@ -15,8 +15,8 @@ from langgraph.types import Command, Send, interrupt
 from places import Place
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
-from langgraph_keel.core.records import Query
-from langgraph_keel.timeline.moment import Moment
+from langgraph_keel.engine.records import Query
+from langgraph_keel.history.moment import Moment
 
 LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
 CONFIG: Any = {"configurable": {"thread_id": "t"}}

@@ -13,8 +13,8 @@ from pages import check_harmless
 from rich.cells import cell_len
 from rich.console import Console
 
-from langgraph_keel.timeline.beside import Beside, side_by_side
-from langgraph_keel.timeline.moment import Moment
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.render.compare import Beside, side_by_side
 
 
 def positions(shown: Beside) -> list[tuple[int | None, int | None]]:

@@ -13,13 +13,13 @@ from langgraph.types import Interrupt
 from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from pages import Element, check_harmless, page
 
-from langgraph_keel.timeline.beside import side_by_side
-from langgraph_keel.timeline.details import moment_html
-from langgraph_keel.timeline.html import as_html
-from langgraph_keel.timeline.markup import LANES
-from langgraph_keel.timeline.moment import Change, Moment
-from langgraph_keel.timeline.plots import plot
-from langgraph_keel.timeline.safe import UNSAFE, plain
+from langgraph_keel.display.html import LANES
+from langgraph_keel.display.text import UNSAFE, plain
+from langgraph_keel.history.moment import Change, Moment
+from langgraph_keel.history.render.compare import side_by_side
+from langgraph_keel.history.render.details import moment_html
+from langgraph_keel.history.render.html import as_html
+from langgraph_keel.history.render.plots import plot
 
 
 def cells(moments: list[Moment], place: int) -> list[str]:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from moments import bushy, calls, chain, long, story, wide
 from pages import check_harmless, page
 
-from langgraph_keel.timeline.charts import WIDTH, ticks_to
-from langgraph_keel.timeline.moment import Moment
-from langgraph_keel.timeline.plots import MOST_BARS, plot
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.render.plots import MOST_BARS, WIDTH, plot, ticks_to
 
 
 def texts(moments: list[Moment]) -> list[str]:

@@ -14,11 +14,11 @@ from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story
 from rich.cells import cell_len
 from rich.console import Console
 
-from langgraph_keel.timeline.columns import short_ids, size
-from langgraph_keel.timeline.details import moment_rich, moment_text
-from langgraph_keel.timeline.moment import Change, Moment, ToolUse
-from langgraph_keel.timeline.safe import UNSAFE, plain
-from langgraph_keel.timeline.text import as_rich, as_text
+from langgraph_keel.display.text import UNSAFE, plain
+from langgraph_keel.history.moment import Change, Moment, ToolUse
+from langgraph_keel.history.render.details import moment_rich, moment_text
+from langgraph_keel.history.render.rows import short_ids, size
+from langgraph_keel.history.render.terminal import as_rich, as_text
 
 TREE = " │┊●○◉─┴╯╰┼"
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moments import CALL, Thread, bushy, calls, chain, hostile, shuffled, story, wide
 
-from langgraph_keel.timeline.boxes import drawn
-from langgraph_keel.timeline.moment import Moment
-from langgraph_keel.timeline.tree import MOST_LANES, Row, rows_of, width_of
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.render.rows import MOST_LANES, Row, rows_of, width_of
+from langgraph_keel.history.render.terminal import drawn
 
 PARENTS = st.lists(st.integers(0, 40), max_size=40).map(lambda backs: [at - back for at, back in enumerate(backs)])
 

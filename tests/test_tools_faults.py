@@ -306,7 +306,7 @@ def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: 
         started.append(Thread(*args, **options))
         return started[-1]
 
-    monkeypatch.setattr("langgraph_keel.runs.keeper.Thread", slowly)
+    monkeypatch.setattr("langgraph_keel.engine.leases.Thread", slowly)
     cache, gate, done = ToolCache(MemorySaver()), Barrier(4), list[int]()
 
     def begin(number: int) -> None:

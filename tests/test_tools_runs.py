@@ -38,9 +38,9 @@ from tool_children import (
 from tool_graphs import BACKENDS
 
 from langgraph_keel import KeelSaver, ToolOutcomeUnknown
-from langgraph_keel.core.ledger import Ledger
 from langgraph_keel.tools import ToolCache, ToolPolicy
 from langgraph_keel.tools.flow import Pause
+from langgraph_keel.tools.ledger import Ledger
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ALL_SAID = ("fast did it", "quick did it", "slow did it")

@@ -21,13 +21,12 @@ from process_children import exit_code, forked
 from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
-from langgraph_keel.core.cells import Shelf
-from langgraph_keel.core.ledger import HITS, CallRecord, Claim
-from langgraph_keel.core.plan import run as carried_out
-from langgraph_keel.holder import is_dead, this_holder
-from langgraph_keel.runs.keeper import Keeper
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.plan import run as carried_out
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 
-from langgraph_keel.provenance.trajectories import chat_of
+from langgraph_keel.provenance.export import chat_of
 
 IMAGE = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
 VIDEO = {"type": "video", "base64": "AAAA", "mime_type": "video/mp4"}

@@ -13,8 +13,8 @@ from langgraph.types import Command, interrupt
 from test_trajectories import Skipped, World, config, ids, memory, on_drift, saver, world
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.core.provenance import ModelCall
-from langgraph_keel.provenance.trajectories import _cost, _sum
+from langgraph_keel.provenance.export import _cost, _sum
+from langgraph_keel.provenance.records import ModelCall
 
 __all__ = ["memory", "saver", "world"]  # fixtures
 
@@ -158,7 +158,7 @@ def test_a_thread_that_began_with_an_update_is_whole(saver: KeelSaver, world: Wo
 @on_drift
 def test_a_model_of_long_ago_is_found_among_thousands(memory: MemorySaver, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SEEN", "NODES", "NAMES"):  # a head names as many as this
-        monkeypatch.setattr(f"langgraph_keel.core.drift.{name}", 3, raising=False)
+        monkeypatch.setattr(f"langgraph_keel.provenance.drift.{name}", 3, raising=False)
     for number in range(6):
         World(asked=f"m{number}", served=f"m{number}-x").run(memory)
     [head] = memory.threads()

@@ -11,7 +11,7 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from repositories import Repository, isolate
 
-from langgraph_keel.files import FileSaver
+from langgraph_keel.backends.files import FileSaver
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 

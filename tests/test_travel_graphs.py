@@ -19,9 +19,8 @@ from savers import SAVERS, needing
 from test_trajectories import World
 
 from langgraph_keel import DriftWarning, KeelSaver
-from langgraph_keel.testing.contract_copying import told
-from langgraph_keel.testing.faces import SyncFace
-from langgraph_keel.testing.rig import exact
+from langgraph_keel.testing.contract_removal import told
+from langgraph_keel.testing.rig import SyncFace, exact
 
 DURABILITIES = ["sync", "async", "exit"]
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t"}}

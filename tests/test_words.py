@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langgraph_keel.timeline.words import parts_between
+from langgraph_keel.history.edits import parts_between
 
 TEXTS = st.text("ab \n.", max_size=20)
 

@@ -29,10 +29,10 @@ from places import Place
 from process_children import exit_code, forked
 from pydantic import BaseModel
 
-import langgraph_keel.files
-import langgraph_keel.postgres
-import langgraph_keel.redis
-import langgraph_keel.sqlite  # noqa: F401 - once, before the forks
+import langgraph_keel.backends.files
+import langgraph_keel.backends.postgres
+import langgraph_keel.backends.redis
+import langgraph_keel.backends.sqlite  # noqa: F401 - once, before the forks
 from langgraph_keel import ToolOutcomeUnknown
 from langgraph_keel.testing.faults import Tap, with_tap
 from langgraph_keel.tools import ToolCache, ToolPolicy

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from langgraph_keel.core.address import text_of
+from langgraph_keel.display.jsonable import DEEPEST, as_json
+from langgraph_keel.engine.config import text_of
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.timeline.plain import DEEPEST, as_json
 
 _CENTURY = 100 * 365 * 86_400
 """Seconds, above which no time is meant."""

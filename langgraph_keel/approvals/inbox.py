@@ -1,32 +1,110 @@
-"""`saver.approvals`: what waits for a person, and what persons decide; both faces, on every backend."""
+"""`saver.approvals`: what waits for a person, and what persons decide; both faces, on every backend.
+
+Requests as a notebook shows them: a table, newest facts beside those of an earlier decision, all text escaped.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from langgraph_keel.approvals import deciding, worker
+from langgraph_keel.approvals import plans as deciding
+from langgraph_keel.approvals import worker
 from langgraph_keel.approvals.checks import ago, ahead
-from langgraph_keel.approvals.deciding import Desk
-from langgraph_keel.approvals.shown import Requests
+from langgraph_keel.approvals.plans import Desk
+from langgraph_keel.approvals.requests import (
+    CLOSED,
+    CURRENT,
+    DECIDED,
+    OPEN,
+    OVER,
+    STATUSES,
+    ApprovalRequest,
+    Approvals,
+    Decision,
+    Held,
+    as_of,
+)
 from langgraph_keel.approvals.worker import Patience, Resumed, Tried, Worker
-from langgraph_keel.core import audit
-from langgraph_keel.core.address import thread_id_of
-from langgraph_keel.core.approvals import CURRENT, OVER, Approvals, Held
-from langgraph_keel.core.audit import AuditEvent, AuditVerdict
-from langgraph_keel.core.calls import moment
-from langgraph_keel.core.checkpoints import Checkpoints
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.decisions import CLOSED, OPEN, STATUSES, ApprovalRequest, Decision, as_of
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.queries import checked_limit
+from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.text import one_line
+from langgraph_keel.engine import audit
+from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import iso_time
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.timeline.plain import as_json
+
+SHORT = 12
+"""Digits of an id that are shown: 8 of its thread, and 4 of its own."""
+_NAMES = ("request", "thread", "what the agent asks", "facts", "status")
+_WAITS, _DONE, _OVER = ("230,140,20", ".28"), ("47,159,79", ".24"), ("127,127,127", ".18")
+
+
+class Requests(list[ApprovalRequest]):
+    """Requests for approval: a list, and a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return tag("div", "nothing waits for anybody", style=FAINT)
+        return tag("div", table(head(_NAMES), tag("tbody", *map(_row, self))), style=PAGE)
+
+
+def _row(request: ApprovalRequest) -> str:
+    id_ = code(request.id[:SHORT], "", request.id)
+    return tag(
+        "tr",
+        cell(id_, *_small(f"{request.asked_at[:10]} {request.asked_at[11:19]} UTC"), style="white-space:nowrap"),
+        cell(text(request.thread_id), *_small(request.owner), style="overflow-wrap:anywhere"),
+        cell(*_asked(request), style="width:50%;overflow-wrap:anywhere"),
+        cell(*_facts(request)),
+        cell(*_status(request)),
+    )
+
+
+def _small(said: str) -> Iterator[str]:
+    if said:
+        yield tag("div", text(one_line(said)), style=f"{SMALL};{FAINT}")
+
+
+def _asked(request: ApprovalRequest) -> Iterator[str]:
+    if request.action:
+        yield code(f"{request.action}({arguments(request.args)})")
+    elif not request.description:
+        yield text(one_line(str(request.value)))
+    yield from _small(request.description)
+
+
+def arguments(args: Any) -> str:
+    """Return arguments on one line."""
+    said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, Mapping) else repr(args)
+    return one_line("" if args is None else said)
+
+
+def _facts(request: ApprovalRequest) -> Iterator[str]:
+    for name, fact in request.facts.items():
+        was = request.before.get(name, fact)
+        old = [tag("s", text(one_line(str(was))), style=FAINT), " → "] if was != fact else []
+        yield tag("div", text(f"{name}: "), *old, tag("b", text(one_line(str(fact)))))
+
+
+def _status(request: ApprovalRequest) -> Iterator[str]:
+    colour = _WAITS if request.status in OPEN else _DONE if request.status in DECIDED else _OVER
+    yield chip(request.status, *colour)
+    if request.claimed_by:
+        yield from _small(f"by {request.claimed_by}")
+    if request.decision and (request.decision.by or request.decision.reason):
+        yield from _small(" — ".join(filter(None, (f"by {request.decision.by}", request.decision.reason))))
+
 
 Progress = Callable[[int, int], None]
 """Told how many were read, and how many there are."""
@@ -48,7 +126,7 @@ class Runner(worker.Runner, Protocol):
 
 def now() -> str:
     """Return the time, as ISO text."""
-    return moment(time.time_ns() // 1_000_000)
+    return iso_time(time.time_ns() // 1_000_000)
 
 
 def new_token() -> str:
@@ -349,7 +427,7 @@ class Inbox:
         return await self._saver._arun(audit.events(self._saver._core.store, self._saver._codec, after, limit))
 
     def verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
-        """Return whether the audit trail is as it was written; see `langgraph_keel.core.audit.verify`.
+        """Return whether the audit trail is as it was written; see `langgraph_keel.engine.audit.verify`.
 
         Args:
             expected: A head that was noted earlier (`AuditVerdict.head`), which must still be there.

@@ -1,34 +1,193 @@
 """Workers: threads go on as decisions about them arrive.
 
 A poll is one listing of the requests that are not over. What keeps two workers apart is the claim that every run makes
-which goes on from where a thread waits (`langgraph_keel.runs`): the second one is refused before anything of it runs,
+which goes on from where a thread waits (`approvals.run_claims`): the second one is refused before anything of it runs,
 and passes on. And a run is told to refuse answers to what is not asked any more, so that one that comes after another
 has ended begins no node anew.
+
+Notices: somebody has decided. They only spare a worker the wait for its next poll.
+
+A decision is stored before anybody is told of it, and a worker looks for itself what there is to do, so a notice that
+is lost costs one poll, and one too many costs a look. In this process every decision is heard; those of other processes
+where the store's server passes notices on (PostgreSQL, Redis).
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph import errors
 from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
-from langgraph_keel.approvals.deciding import Desk, answers
-from langgraph_keel.approvals.notices import AsyncNotices, Notices
-from langgraph_keel.approvals.noticing import interrupts_in
-from langgraph_keel.core.approvals import CURRENT
-from langgraph_keel.core.decisions import SUPERSEDED, ApprovalRequest, as_of
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Address, Found
-from langgraph_keel.core.writes import pending_writes, waiting_tasks
+from langgraph_keel.approvals.hook import interrupts_in
+from langgraph_keel.approvals.plans import Desk, answers
+from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, as_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Found
+from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
+
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Passes the notices of other processes on."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a notice, for at most so many seconds."""
+
+    def close(self) -> None:
+        """Listen no longer."""
+
+
+class AsyncSource(Protocol):
+    """As `Source`, for a running loop."""
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a notice, for at most so many seconds."""
+
+    async def close(self) -> None:
+        """Listen no longer."""
+
+
+Listen = Callable[[], Source | None]
+AsyncListen = Callable[[], Awaitable[AsyncSource | None]]
+
+_listening: set[Callable[[], None]] = set()
+"""What wakes those who wait in this process, for whichever store: one look too many is cheaper than telling apart."""
+
+
+def ring() -> None:
+    """Wake who waits in this process."""
+    for wake in list(_listening):
+        wake()
+
+
+class Notices:
+    """What a worker waits for between two looks.
+
+    Args:
+        listen: Begins to listen to the server's notices; returns `None` if there are none.
+    """
+
+    def __init__(self, listen: Listen) -> None:
+        self._listen: Listen | None = listen
+        self._source: Source | None = None
+        self._woken = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Listen, before the first look: what is decided after it is heard."""
+        _listening.add(self._woken.set)
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Listen no longer."""
+        _listening.discard(self._woken.set)
+        self._close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until somebody has decided, or has maybe; for at most so many seconds."""
+        if self._source is None and self._open():
+            return  # what was decided while nobody listened is to be looked for
+        if self._source is not None:
+            try:
+                return self._source.wait(seconds)
+            except Exception as error:
+                _log.info("no notices of decisions until the next poll: %s", error)
+                self._close()
+        self._woken.wait(seconds)
+        self._woken.clear()
+
+    def _open(self) -> bool:
+        try:
+            self._source = self._listen() if self._listen else None
+        except Exception as error:
+            _log.info("no notices of decisions until the next poll: %s", error)
+        else:
+            self._listen = self._listen if self._source else None  # and there will be none later
+        return self._source is not None
+
+    def _close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            with suppress(Exception):
+                source.close()
+
+
+class AsyncNotices:
+    """As `Notices`, for a running loop.
+
+    Args:
+        listen: As there.
+    """
+
+    def __init__(self, listen: AsyncListen) -> None:
+        self._listen: AsyncListen | None = listen
+        self._source: AsyncSource | None = None
+        self._woken = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        """Listen, before the first look: what is decided after it is heard."""
+        self._loop = asyncio.get_running_loop()
+        _listening.add(self._wake)
+        await self._open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Listen no longer."""
+        _listening.discard(self._wake)
+        await self._close()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop was closed without notice
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+    async def wait(self, seconds: float) -> None:
+        """As `Notices.wait`."""
+        if self._source is None and await self._open():
+            return
+        if self._source is not None:
+            try:
+                return await self._source.wait(seconds)
+            except Exception as error:
+                _log.info("no notices of decisions until the next poll: %s", error)
+                await self._close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), seconds)
+        self._woken.clear()
+
+    async def _open(self) -> bool:
+        try:
+            self._source = await self._listen() if self._listen else None
+        except Exception as error:
+            _log.info("no notices of decisions until the next poll: %s", error)
+        else:
+            self._listen = self._listen if self._source else None
+        return self._source is not None
+
+    async def _close(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            with suppress(Exception):
+                await source.close()
+
 
 T = TypeVar("T")
 _LONGEST = 30.0

@@ -12,21 +12,15 @@ import typer
 from typer.core import TyperGroup
 
 from langgraph_keel.cli import app as commands
-from langgraph_keel.cli.approvals import answer, approval, approvals, approve, edit, reject, sweep
+from langgraph_keel.cli.admin import check, repair, schema
+from langgraph_keel.cli.approvals import answer, approval, approvals, approve, audit, edit, reject, sweep
 from langgraph_keel.cli.archive import archive
-from langgraph_keel.cli.audit import audit
-from langgraph_keel.cli.check import check, repair
 from langgraph_keel.cli.demo import demo
-from langgraph_keel.cli.diff import diff
-from langgraph_keel.cli.erase import erase, reclaim
-from langgraph_keel.cli.export import export
-from langgraph_keel.cli.options import wants_json
-from langgraph_keel.cli.provenance import provenance
-from langgraph_keel.cli.retention import prune, retention
-from langgraph_keel.cli.schema import schema
-from langgraph_keel.cli.terminal import report_error
+from langgraph_keel.cli.history import MOMENTS, diff, fork, label, rewind, timeline, unlabel
+from langgraph_keel.cli.options import report_error, wants_json
+from langgraph_keel.cli.provenance import export, provenance
+from langgraph_keel.cli.retention import erase, prune, reclaim, retention
 from langgraph_keel.cli.tools import cache, settle, tools
-from langgraph_keel.cli.travel import MOMENTS, fork, label, rewind, timeline, unlabel
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]

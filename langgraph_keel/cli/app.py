@@ -8,13 +8,23 @@ from typing import Annotated, Any, cast
 import typer
 from langgraph.checkpoint.base import CheckpointTuple
 
-from langgraph_keel.cli import checkpoints
-from langgraph_keel.cli import show as render
-from langgraph_keel.cli.naming import EVERY_NS, config_of, named, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Model, Thread, Url, reading
-from langgraph_keel.cli.terminal import console, print_json
-from langgraph_keel.core.provenance import ModelCall
+from langgraph_keel.cli import threads as checkpoints
+from langgraph_keel.cli import threads as render
+from langgraph_keel.cli.history import EVERY_NS, config_of, named, no_thread
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Full,
+    Imports,
+    Model,
+    Thread,
+    Url,
+    console,
+    print_json,
+    reading,
+)
 from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.provenance.records import ModelCall
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 Ns = Annotated[str, typer.Option("--ns", metavar="NS", help="A subgraph's namespace; `*` for all of them.")]

@@ -1,22 +1,341 @@
-"""The commands for approvals: `approvals`, `approval`, `approve`, `reject`, `edit`, `answer` and `sweep`."""
+"""The commands for approvals: `approvals`, `approval`, `approve`, `reject`, `edit`, `answer` and `sweep`.
+
+How requests for approval look on a terminal: all that a person decides on is shown, and shown whole.
+
+The commands for the audit trail: `audit show` and `audit verify`.
+"""
 
 from __future__ import annotations
 
+import json
 import json as _json
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, cast
 
 import typer
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.text import Text
 
-from langgraph_keel.cli import asked as render
-from langgraph_keel.cli.bars import bar
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, changing, reading, url_to_name
-from langgraph_keel.cli.pruned import pruned_page
-from langgraph_keel.cli.terminal import console, print_json
-from langgraph_keel.core.decisions import EXPIRED, OPEN, STATUSES, ApprovalRequest, Decision, decided
+from langgraph_keel.approvals.requests import (
+    BY_EXPIRY,
+    CLAIMED,
+    CLOSED,
+    EXPIRED,
+    OPEN,
+    STATUSES,
+    ApprovalRequest,
+    Decision,
+    decided,
+)
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Full,
+    Tell,
+    Url,
+    bar,
+    block,
+    changing,
+    console,
+    local_time,
+    print_json,
+    reading,
+    shell_word,
+    url_to_name,
+)
+from langgraph_keel.cli.retention import pruned_page
+from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.diff import StateDiff
+from langgraph_keel.history.edits import edits
+from langgraph_keel.history.render.diff import as_rich
+from langgraph_keel.history.render.rows import counted
+
+_STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
+_STYLE |= {"rejected": "red", "expired": "red"}
+_ID = 14
+"""Digits of an id that are shown at least: the first eight are those of its thread."""
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
+
+
+def request_json(request: ApprovalRequest) -> dict[str, Any]:
+    """Return a request as `--json` prints it."""
+    told = as_json(request)
+    del told["audited"]
+    return {**told, "interrupt_id": request.interrupt_id}
+
+
+# -- many --------------------------------------------------------------------------------------------------------------
+
+
+def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
+    """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
+    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), short_ids(found)
+    table.columns[0].no_wrap = True
+    narrow: list[RenderableType] = []
+    for request in found:
+        name = Text(plain(request.id if full else ids[request.id]), "bold")
+        asked, thread, status = (
+            _ago(request.asked_at),
+            Text(plain(request.thread_id), overflow="fold"),
+            _status(request),
+        )
+        wants, expires = _wants(request, full), _expires(request)
+        table.add_row(name, asked, thread, wants, status, expires)
+        told = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
+        narrow += [
+            Text.assemble(name, "  ", status),
+            Padding(wants, (0, 2)),
+            Padding(Text(" · ".join(told), "dim"), (0, 2)),
+        ]
+    newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
+    return Group(Fitting(table, Group(*narrow), 100), *newer)
+
+
+def nothing_line(thread: str | None, *, is_filtered: bool) -> Text:
+    """Return what `keel approvals` says if there is nothing to show."""
+    of = "" if thread is None else f" in thread {plain(thread)}"
+    return Text(f"No request for approval fits{of}" if is_filtered else f"Nothing waits for a decision{of}", "dim")
+
+
+def short_ids(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
+    """Return the beginning of each id, of one length that tells these apart."""
+    ids = {request.id for request in found}
+    longest = max(map(len, ids), default=0)
+    size = next((n for n in range(_ID, longest) if len({name[:n] for name in ids}) == len(ids)), longest)
+    return {name: name[:size] for name in ids}
+
+
+def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
+    """Return how to decide: lines with commands that a shell takes as they are, not to be wrapped.
+
+    Args:
+        found: The requests that are shown.
+        url: The store, if the command line must name it.
+    """
+    first = next((request for request in found if request.status in OPEN), None)
+    if first is None:
+        return
+    words = [short_ids(found)[first.id], *(["--url", url] if url else [])]
+    yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
+    yield Text("  " + " ".join(map(shell_word, ["keel", "approval", *words])), "cyan")
+    if first.allowed:
+        needs = {"edit": ["--args", "JSON"], "answer": ["--value", "TEXT"]}.get(first.allowed[0], [])
+        yield Text("  " + " ".join(map(shell_word, ["keel", first.allowed[0], *words, "--by", "NAME", *needs])), "cyan")
+
+
+def _wants(request: ApprovalRequest, full: bool) -> Text:
+    told = Text(one_line(request.action, 80), "bold", overflow="fold")
+    asked = request.args if request.action else request.value
+    if asked is not None:
+        told.append(" " * bool(request.action) + _short(asked, full), "not bold")
+    if request.facts:
+        told.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
+    return told
+
+
+def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
+    now, was = request.facts[name], request.before.get(name)
+    earlier = f" (was {_short(was, full)})" if name in request.before and was != now else ""
+    return f"{one_line(name, 60)}: {_short(now, full)}{earlier}"
+
+
+def _short(value: Any, full: bool) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return plain(text, "\n") if full else one_line(text, 80)
+
+
+def _status(request: ApprovalRequest) -> Text:
+    told = plain(request.status)
+    if request.status == CLAIMED:
+        told += f" by {one_line(request.claimed_by, 40)}"
+    elif request.decision and request.decision.by not in ("", BY_EXPIRY):
+        # What is over says how it was decided: superseded although approved, if the facts have changed since.
+        kind = f", {request.decision.kind}" if request.status in CLOSED else ""
+        told += f"{kind} by {one_line(request.decision.by, 40)}"
+    return Text(told, _STYLE.get(request.status, "dim"), overflow="fold")
+
+
+def _expires(request: ApprovalRequest) -> str:
+    return _in(request.expires_at) if request.expires_at and request.status in OPEN else ""
+
+
+def _ago(timestamp: str) -> str:
+    seconds = _seconds_until(timestamp)
+    return plain(timestamp) if seconds is None else f"{_span(-seconds)} ago"
+
+
+def _in(timestamp: str) -> str:
+    seconds = _seconds_until(timestamp)
+    return plain(timestamp) if seconds is None else f"in {_span(seconds)}"
+
+
+def _seconds_until(timestamp: str) -> float | None:
+    try:
+        return (datetime.fromisoformat(timestamp) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # damaged, or without a zone
+        return None
+
+
+def _span(seconds: float) -> str:
+    return next(
+        (f"{seconds / size:,.0f} {unit}" for unit, size in _UNITS if seconds >= 2 * size), f"{max(seconds, 0):.0f} s"
+    )
+
+
+# -- one ---------------------------------------------------------------------------------------------------------------
+
+
+def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
+    """Return all of a request: what will happen, on which facts, and what has happened to it.
+
+    Args:
+        request: The request.
+        decision: What somebody is about to decide.
+    """
+    return Group(_heading(request), *_asked(request), *_around(request), *_decided(request, decision))
+
+
+def _heading(request: ApprovalRequest) -> Text:
+    told = [f"thread {plain(request.thread_id)}", f"asked {_ago(request.asked_at)} ({local_time(request.asked_at)})"]
+    told += [f"owner {plain(request.owner)}"] if request.owner else []
+    told += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
+    if expires := _expires(request):
+        then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
+        told.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
+    return Text.assemble(
+        "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(told), "dim")
+    )
+
+
+def _told_earlier(earlier: Mapping[str, Any]) -> str:
+    reason = f", {earlier['reason']}" if earlier.get("reason") else ""
+    edited = f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}" if earlier["kind"] == "edit" else ""
+    return f"{earlier['kind']} by {earlier.get('by')}{edited}{reason} (request {str(earlier.get('request'))[:_ID]})"
+
+
+def _asked(request: ApprovalRequest) -> Iterator[RenderableType]:
+    """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
+    if request.description:
+        yield _part("description", block(request.description))
+    if request.action:
+        args = Text("without arguments", "dim") if request.args is None else _laid_out(request.args)
+        yield _part("wants", Text(plain(request.action), "bold", overflow="fold"), args)
+    else:
+        yield _part("asks", _laid_out(request.value))
+    if request.facts:
+        yield _part("facts", _laid_out(request.facts))
+    if request.earlier.get("kind"):
+        yield _part("decided before", Text(plain(_told_earlier(request.earlier)), overflow="fold"))
+    if request.before:
+        yield _part("changed since it was asked before", Changes("facts", request.before, request.facts))
+
+
+def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
+    said = decision or request.decision
+    if said is None:
+        return
+    title = f"about to {said.kind}" if decision else f"decided: {plain(said.kind)}"
+    by = Text(f"by {plain(said.by) or 'the program that resumed the graph'}", overflow="fold")
+    reason = [block(said.reason)] if said.reason else []
+    if said.kind == "edit":
+        yield _part(title, by, *reason, Changes("arguments", request.args, said.args))
+    elif said.kind == "answer" and said.value is not None:
+        yield _part(title, by, *reason, _laid_out(said.value))
+    else:
+        yield _part(title, by, *reason)
+
+
+def _around(request: ApprovalRequest) -> Iterator[RenderableType]:
+    who = ", ".join(map(plain, request.approvers)) or "anybody"
+    yield _part("who may decide", Text(f"{who}: {', '.join(map(plain, request.allowed))}", overflow="fold"))
+    if request.history:
+        yield _part("history", *map(_event, request.history))
+
+
+def _event(event: Mapping[str, Any]) -> Text:
+    more = {
+        name: value for name, value in event.items() if name not in ("kind", "at", "by") and value not in (None, "")
+    }
+    by = f" by {plain(str(event['by']))}" if event.get("by") else ""
+    told = Text.assemble(
+        (local_time(str(event.get("at"))), "dim"), f"  {plain(str(event.get('kind')))}{by}", overflow="fold"
+    )
+    return told.append("  " + one_line(json.dumps(more, ensure_ascii=False), 200), "dim") if more else told
+
+
+def _part(title: str, *body: RenderableType) -> RenderableType:
+    return Group(Text.assemble("\n", (title, "bold cyan")), Padding(Group(*body), (0, 0, 0, 2)))
+
+
+def _laid_out(value: Any) -> Text:
+    return block(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed between two values, as `keel diff` shows it.
+
+    Attributes:
+        name: What they are.
+        before: The older one.
+        after: The newer one.
+    """
+
+    name: str
+    before: Any
+    after: Any
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show it without the title, which names two checkpoints."""
+        found = list(edits(self.before, self.after, _mark, (self.name,)))
+        shown = as_rich(StateDiff(Address(""), Address(""), found), full=True)
+        _, *changes = cast(ConsoleRenderable, shown).__rich_console__(console, options)
+        yield from changes
+
+
+def _mark(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+# -- what was done -----------------------------------------------------------------------------------------------------
+
+
+def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
+    """Return what a command answers that has decided, and how the thread goes on; not to be wrapped.
+
+    Args:
+        request: The request.
+        others: What its step asks besides, and nobody has decided.
+    """
+    what = one_line(request.action, 80) or "the question"
+    yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
+    if others:
+        ids = ", ".join(short_ids([request, *others])[each.id] for each in others)
+        yield Text(f"Its step asks more, and goes on when that is decided, too: {ids}", "yellow")
+        return
+    thread = plain(repr(request.thread_id))
+    yield Text(f"The thread goes on when it is resumed: graph.invoke(saver.approvals.resume({thread}), config)", "dim")
+    yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")
+
+
+def swept_line(waiting: int, due: int) -> Text:
+    """Return what `keel sweep` answers; the table of those that a reminder is due for comes after it."""
+    if not waiting:
+        return Text("No requests for approval are open.")
+    reminded = f", {due:,} of them to be reminded of" if due else ""
+    return Text(f"All threads that wait were looked after: {counted(waiting, 'request')} to decide{reminded}")
+
 
 _LONGEST = 1_000_000_000
 """Seconds that an option takes: some thirty years."""
@@ -60,14 +379,14 @@ def approvals(
         found = saver.approvals.pending(thread, **given, status=wanted, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     if json:
-        print_json({"approvals": [render.request_json(each) for each in shown], "more": more})
+        print_json({"approvals": [request_json(each) for each in shown], "more": more})
     elif shown:
-        console().print(render.requests_page(shown, more=more, full=full))
-        for line in render.advice(shown, url_to_name(url)):
+        console().print(requests_page(shown, more=more, full=full))
+        for line in advice(shown, url_to_name(url)):
             console().print(line, soft_wrap=True)
     else:
         is_filtered = wanted is not OPEN or any(value is not None for value in given.values())
-        console().print(render.nothing_line(thread, is_filtered=is_filtered))
+        console().print(nothing_line(thread, is_filtered=is_filtered))
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -78,9 +397,9 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
     with reading(url) as saver:
         found = saver.approvals.get(request)
     if json:
-        print_json(render.request_json(found))
+        print_json(request_json(found))
     else:
-        console().print(render.request_page(found))
+        console().print(request_page(found))
 
 
 def approve(
@@ -167,14 +486,14 @@ def sweep(
         due = sorted(swept.reminders, key=lambda request: request.asked_at)
         waiting = len(saver.approvals.pending(limit=None))
     if json:
-        reminders = [render.request_json(each) for each in due]
+        reminders = [request_json(each) for each in due]
         print_json({"waiting": waiting, "reminders": reminders, "retention": swept.to_dict()})
         return
     console().print(pruned_page(swept))
     if not dry_run:
-        console().print(render.swept_line(waiting, len(due)))
+        console().print(swept_line(waiting, len(due)))
     if due:
-        console().print(render.requests_page(due, more=False, full=False))
+        console().print(requests_page(due, more=False, full=False))
 
 
 def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -> None:
@@ -183,7 +502,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         found = saver.approvals.get(name)
         decided(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
-            console().print(render.request_page(found, decision))
+            console().print(request_page(found, decision))
         if not (yes or json):
             _confirm(decision)
         # By the whole id: that is what was shown, whatever was asked meanwhile.
@@ -191,10 +510,10 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         done = getattr(saver.approvals, decision.kind)(found.id, by=decision.by, reason=decision.reason, **given)
         others = () if json else _others(saver, done)
     if json:
-        print_json(render.request_json(done))
+        print_json(request_json(done))
         return
     console().print()
-    for line in render.decided_lines(done, others):
+    for line in decided_lines(done, others):
         console().print(line, soft_wrap=True)
 
 
@@ -239,3 +558,122 @@ def _value(given: str) -> Any:
 
 def _no_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
+
+
+audit = typer.Typer(
+    no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
+)
+
+_PAGE = 1000
+_FOR_MACHINES = ("at", "by", "kind", "n", "thread_id", "checkpoint_id", "interrupt_id", "request", "args_hash")
+
+
+def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
+    page: Sequence[AuditEvent] = saver.approvals.audit(after, _PAGE)
+    return page
+
+
+def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], None]) -> AuditVerdict:
+    verdict: AuditVerdict = saver.approvals.verify_audit(expected, progress)
+    return verdict
+
+
+@audit.command()
+def show(
+    thread: Annotated[str | None, typer.Option("--thread", "-t", help="Only the events of this thread.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most events to show, the newest.")] = 50,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """List what has happened to requests for approval, newest last. What was deleted with its thread is told as such.
+
+    Example: `keel audit show --thread my-thread`
+    """
+    with reading(url) as saver, bar("Reading events", quiet=json) as tell:
+        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
+    shown, more = list(chosen)[-limit:], len(chosen) > limit
+    if json:
+        print_json({"events": [asdict(event) for event in shown], "more": more})
+    else:
+        console().print(_events_page(shown, more=more))
+
+
+@audit.command()
+def verify(
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still be there."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Check that nobody has changed, removed or inserted an event. Exit status 1 if somebody has.
+
+    Note the event it names at the end where nobody can change it, and give it to `--expect` the next time: then a trail
+    that was made anew, or cut off, is found out too.
+
+    Example: `keel audit verify --expect 17:9f86d081884c7d65…`
+    """
+    with reading(url) as saver, bar("Checking events", quiet=json) as tell:
+        verdict = _verdict(saver, expect, tell)
+    if json:
+        print_json({"ok": verdict.ok, **asdict(verdict)})
+    else:
+        for line in _verdict_lines(verdict):
+            console().print(line, soft_wrap=True)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
+    after = 0
+    while page := _page(saver, after):
+        yield from page
+        after = page[-1].number
+        tell(after, None)
+
+
+def _is_of(event: AuditEvent, thread: str | None) -> bool:
+    return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
+
+
+def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
+    if not shown:
+        return Text("No events in the audit trail", "dim")
+    table = table_of("event", "time", "what", "by", "thread", "about")
+    table.columns[0].justify = "right"
+    narrow: list[RenderableType] = []
+    for event in shown:
+        number, time, kind, by, thread, about = cells = _cells(event)
+        table.add_row(*cells)
+        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
+    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
+    return Group(*older, Fitting(table, Group(*narrow), 80))
+
+
+def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
+    start = str(event.number), local_time(event.at), Text(plain(event.kind), "bold")
+    if event.content is None:
+        return *start, Text(), Text(), Text("deleted with its thread", "dim")
+    by, thread = (Text(plain(str(event.content.get(name, ""))), overflow="fold") for name in ("by", "thread_id"))
+    return *start, by, thread, Text(one_line(_about(event.content), 200), overflow="fold")
+
+
+def _about(content: Mapping[str, Any]) -> str:
+    """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
+    said = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
+    action, reason = (str(said.pop(name, "")) for name in ("action", "reason"))
+    rest = [f"{name} {_json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
+    return " · ".join(each for each in (action, reason, *rest) if each)
+
+
+def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
+    for problem in verdict.problems:
+        yield Text(plain(problem), "red")
+    removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
+    count = f"{verdict.events:,} event{'s' * (verdict.events != 1)}{removed}"
+    if verdict.problems:
+        yield Text(f"The audit trail is not what was written: {count}", "bold red")
+    else:
+        yield Text(f"The audit trail is as it was written: {count}", "green")
+        yield Text(f"To note down, for --expect: {verdict.head}")

@@ -12,17 +12,28 @@ from langchain_core.messages import BaseMessage
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from langgraph_keel.cli.naming import no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, reading
-from langgraph_keel.cli.show import Fitting, table_of
-from langgraph_keel.cli.terminal import block, console, local_time, print_json
-from langgraph_keel.core.archived import Archived
+from langgraph_keel.cli.history import no_thread
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Full,
+    Imports,
+    Thread,
+    Url,
+    block,
+    console,
+    local_time,
+    print_json,
+    reading,
+)
+from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.text import one_line, plain
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.summaries.naming import part_in
-from langgraph_keel.summaries.shown import SHORT, counted, taken, total
-from langgraph_keel.timeline.plain import as_json
-from langgraph_keel.timeline.safe import one_line, plain
-from langgraph_keel.timeline.said import said, who
+from langgraph_keel.summaries.archive.archive import SHORT, counted, taken, total
+from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.references import part_in
 
 _LONG = 400
 """Characters of a message that are shown."""

@@ -1,22 +1,76 @@
-"""The commands that remove history: `prune`, and `retention show`, `set` and `clear`."""
+"""The commands that remove history: `prune`, and `retention show`, `set` and `clear`.
+
+How prunes, sweeps and policies look on a terminal.
+
+The commands that make a store hold less: `erase` a person's data, `reclaim` the space of what was deleted.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
-from langgraph_keel.cli.bars import bar
-from langgraph_keel.cli.naming import config_of, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, changing, duration, reading
-from langgraph_keel.cli.pruned import policies_page, pruned_page
-from langgraph_keel.cli.terminal import console, print_json
-from langgraph_keel.core.policies import Retention, meant
-from langgraph_keel.core.pruned import PruneReport
+from langgraph_keel.cli.history import config_of, no_thread
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, bar, changing, console, duration, print_json, reading
+from langgraph_keel.cli.threads import table_of
+from langgraph_keel.display.text import plain
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.history.render.rows import counted, size
+from langgraph_keel.retention.policy import Retention, meant
+from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
+from langgraph_keel.retention.receipt import Receipt
+from langgraph_keel.retention.reclaim import Reclaimed
+
+_MOST = 50
+"""Threads that a table shows."""
+
+
+def pruned_page(report: PruneReport) -> RenderableType:
+    """Return what `keel prune` and `keel sweep` answer."""
+    changed = [each for each in report.threads if each.is_changed]
+    table = table_of("thread", "removed", "kept", *["bytes"] * report.dry_run)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for each in changed[:_MOST]:
+        table.add_row(Text(plain(each.thread_id), "bold", overflow="fold"), *_cells(each, report.dry_run))
+    shown: list[RenderableType] = [table] if changed else []
+    if len(changed) > _MOST:
+        shown.append(Text(f"… and {len(changed) - _MOST:,} more threads (--json shows all)", "dim"))
+    if isinstance(report, SweepReport):
+        for name, why in report.failed.items():
+            shown.append(Text(f"{plain(name)} could not be read: {plain(why)}", "red"))
+    return Group(*shown, Text(total_line(report), "yellow" if report.dry_run else "green"))
+
+
+def _cells(each: ThreadPruned, dry_run: bool) -> list[str]:
+    removed = "all of it" if each.deleted else f"{each.removed:,}"
+    return [removed, f"{each.kept:,}", *([size(each.bytes or 0)] if dry_run else [])]
+
+
+def total_line(report: PruneReport) -> str:
+    """Return what goes in all, in one line."""
+    if isinstance(report, SweepReport) and not report.has_policies:
+        return "No policies are stored: nothing was pruned (`keel retention set` makes one)."
+    what = [counted(report.removed, "checkpoint")] if report.removed or not report.deleted else []
+    what += [counted(report.deleted, "whole thread")] if report.deleted else []
+    back = f", {size(report.bytes)}" if report.bytes else ""
+    looked = f" Looked at {counted(report.looked, 'thread')}." if isinstance(report, SweepReport) else ""
+    return f"{'Would remove' if report.dry_run else 'Removed'} {' and '.join(what)}{back}.{looked}"
+
+
+def policies_page(policies: Sequence[Retention]) -> RenderableType:
+    """Return what `keel retention show` answers."""
+    if not policies:
+        return Text("No policies: everything stays (`keel retention set` makes one)", "dim")
+    return Group(*(Text(plain(str(policy)), overflow="fold") for policy in policies))
+
 
 retention = typer.Typer(no_args_is_help=True, help="The policies by which `keel sweep` prunes and deletes threads.")
 
@@ -193,3 +247,115 @@ def _show_policies(policies: Sequence[Retention], *, json: bool) -> None:
         print_json({"policies": [policy.to_dict() for policy in policies]})
     else:
         console().print(policies_page(policies))
+
+
+class Shared(StrEnum):
+    """What becomes of threads that name others as well."""
+
+    report = "report"
+    delete = "delete"
+
+
+class Cached(StrEnum):
+    """What becomes of results of nodes, which name no thread."""
+
+    clear = "clear"
+    report = "report"
+
+
+User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose: as `user_id` names them in their threads.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")]
+Others = Annotated[Shared, typer.Option("--shared", help="What to do with threads that name others as well.")]
+Nodes = Annotated[Cached, typer.Option("--node-cache", help="What to do with KeelCache, which names no thread.")]
+Strays = Annotated[bool, typer.Option("--strays", help="Delete also what is stored of threads without a checkpoint.")]
+Whole = Annotated[bool, typer.Option("--full", help="Do all that can be done, also what makes others wait.")]
+WithoutAsking = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def erase(
+    user: User,
+    dry_run: DryRun = False,
+    shared: Others = Shared.report,
+    node_cache: Nodes = Cached.clear,
+    full: Whole = False,
+    yes: WithoutAsking = False,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Delete all that is stored of a person, and say what went and what did not.
+
+    Shows what would go, and asks. Exit status 1 if anything of the person is left, or may be. Stop what runs for the
+    person before. Threads that name others as well are reported.
+
+    Example: `keel erase --user alice@example.com --dry-run`
+    """
+    options = {"shared": shared.value, "node_cache": node_cache.value}
+    if not (yes or dry_run):
+        _check_terminal(json=json)
+    if dry_run or not yes:
+        with reading(url) as saver, bar("Looking at threads", quiet=json) as tell:
+            found: Receipt = saver.erase(user, dry_run=True, on_progress=tell, **options)
+        _print(found, json=json)
+        if dry_run:
+            return
+        if not found.threads:
+            _end(found)
+        _confirm_erasure()
+    with changing(url) as saver, bar("Erasing", quiet=json) as tell:
+        receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
+    _print(receipt, json=json)
+    _end(receipt)
+
+
+def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Give back the space of what was deleted. `--full` locks the tables, or the file, for as long as it takes.
+
+    Example: `keel reclaim --full`
+    """
+    with changing(url) as saver, bar("Looking at threads", quiet=json) as tell:
+        reclaimed: Reclaimed = saver.reclaim(full=full, strays=strays, on_progress=tell)
+    if json:
+        print_json(reclaimed.to_dict())
+    else:
+        console().print(_space(reclaimed), soft_wrap=True)
+
+
+def _space(reclaimed: Reclaimed) -> str:
+    if reclaimed.before is None or reclaimed.after is None:
+        return reclaimed.note
+    return f"{size(reclaimed.before)} before, {size(reclaimed.after)} after: {reclaimed.note}"
+
+
+def _end(receipt: Receipt) -> NoReturn:
+    raise typer.Exit(0 if receipt.complete else 1)
+
+
+def _check_terminal(*, json: bool) -> None:
+    if json or not sys.stdin.isatty():
+        raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
+
+
+def _confirm_erasure() -> None:
+    """Ask; on standard error, as standard output may go to a file."""
+    if not typer.confirm("Erase?", err=True):
+        typer.echo("Nothing was erased.", err=True)
+        raise typer.Exit(1)
+
+
+def _print(receipt: Receipt, *, json: bool) -> None:
+    if json:
+        print_json(_told(receipt))
+        return
+    space = [f"Space after that: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
+    # The first lines of a look name them already.
+    shared = [] if receipt.dry_run else [f"  shared: {thread_id!r}" for thread_id in receipt.shared]
+    done, *more = str(replace(receipt, reclaimed=None)).splitlines()
+    for line in [done, *shared, *more, *space]:
+        console().print(plain(line), soft_wrap=True)
+    for thread_id, why in receipt.failed.items():
+        console(stderr=True).print(f"  {plain(thread_id)}: {plain(why)}", style="red", soft_wrap=True)
+
+
+def _told(receipt: Receipt) -> dict[str, Any]:
+    ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
+    return {**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}}

@@ -13,13 +13,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
-from langgraph_keel.core.archived import Archived
-from langgraph_keel.core.archives import has_part
-from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.summaries.parts import LEAST, PROMPT, Answer, Ask, filled
-from langgraph_keel.summaries.summary import Request, Summarizer, Update
-from langgraph_keel.summaries.triggers import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
+from langgraph_keel.summaries.archive.parts import Archived
+from langgraph_keel.summaries.archive.storage import has_part
+from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
+from langgraph_keel.summaries.summarizer import LEAST, PROMPT, Answer, Ask, Request, Summarizer, Update, filled
 
 TOKENS = 8000
 """Most tokens that the model is given at once where nothing says how large its window is."""

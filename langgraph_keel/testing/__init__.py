@@ -9,34 +9,14 @@ from __future__ import annotations
 
 import pytest
 
-for _part in (
-    "rig",
-    "faces",
-    "machine",
-    *(
-        f"contract_{name}"
-        for name in (
-            "conflicts",
-            "copying",
-            "delta",
-            "faults",
-            "input",
-            "listing",
-            "reading",
-            "removal",
-            "values",
-            "writes",
-        )
-    ),
-):
+for _part in ("rig", "machine", *(f"contract_{name}" for name in ("reading", "removal", "travel", "writing"))):
     # Their assertions explain themselves when they fail, as in any test file.
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 
 from langgraph_keel.testing.contract import SaverContract  # noqa: E402
-from langgraph_keel.testing.faces import FACES, AsyncFace, Face, SyncFace  # noqa: E402
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, Tap, with_tap  # noqa: E402
 from langgraph_keel.testing.machine import SaverMachine  # noqa: E402
-from langgraph_keel.testing.rig import Rig, StoreUnderTest  # noqa: E402
+from langgraph_keel.testing.rig import FACES, AsyncFace, Face, Rig, StoreUnderTest, SyncFace  # noqa: E402
 
 __all__ = [
     "FACES",

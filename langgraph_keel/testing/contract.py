@@ -14,20 +14,10 @@ are no capability flags: a store keeps all of it, or it is no backend of Keel.
 from __future__ import annotations
 
 from langgraph_keel.testing.contract_cells import CellContract
-from langgraph_keel.testing.contract_conflicts import ConflictContract
-from langgraph_keel.testing.contract_copying import CopyingContract
-from langgraph_keel.testing.contract_delta import DeltaContract
-from langgraph_keel.testing.contract_diff import DiffContract
-from langgraph_keel.testing.contract_faults import FaultContract
-from langgraph_keel.testing.contract_forks import ForksContract
-from langgraph_keel.testing.contract_input import InputContract
-from langgraph_keel.testing.contract_listing import ListingContract
-from langgraph_keel.testing.contract_reading import ReadingContract
-from langgraph_keel.testing.contract_removal import RemovalContract
-from langgraph_keel.testing.contract_strays import StrayContract
-from langgraph_keel.testing.contract_travel import TravelContract
-from langgraph_keel.testing.contract_values import ValuesContract
-from langgraph_keel.testing.contract_writes import WritesContract
+from langgraph_keel.testing.contract_reading import InputContract, ListingContract, ReadingContract, ValuesContract
+from langgraph_keel.testing.contract_removal import CopyingContract, RemovalContract, StrayContract
+from langgraph_keel.testing.contract_travel import DeltaContract, DiffContract, ForksContract, TravelContract
+from langgraph_keel.testing.contract_writing import ConflictContract, FaultContract, WritesContract
 
 
 class SaverContract(

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.frames import frame
-from langgraph_keel.core.serde import KeelSerializer
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.encoding.frames import frame
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.testing.faults import Counter, with_tap
 from langgraph_keel.testing.rig import Rig, RigFixtures, at
 

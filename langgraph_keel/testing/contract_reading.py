@@ -1,16 +1,27 @@
-"""Reading: what `get_tuple` returns is what was put, the latest is what was put last, and it is the caller's own."""
+"""Reading: what `get_tuple` returns is what was put, the latest is what was put last, and it is the caller's own.
+
+Listing: newest first, filtered as the core says, in pages nobody notices.
+
+Values: whatever a channel goes through, each version comes back as it was put, and little is written for it.
+
+Bad and odd input: each is a named error, or works as if there were nothing odd about it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
 
-from langgraph_keel.core.records import Query
+from langgraph_keel.engine.records import Query
+from langgraph_keel.errors import InvalidConfig, InvalidInput, RefusedType, UnstorableValue
+from langgraph_keel.testing.machine import HISTORIES, TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
 STATE: dict[str, Any] = {
@@ -252,3 +263,494 @@ def _spoil(found: Any) -> None:
     found.metadata["step"] = 99
     for _, _, value in found.pending_writes:
         value[0].content = "spoiled"
+
+
+METADATA: dict[str, dict[str, Any]] = {
+    "nested": {"deep": {"a": {"b": [1, 2]}}},
+    "list": {"tags": ["x", "y"]},
+    "true": {"flag": True},
+    "false": {"flag": False},
+    "one": {"flag": 1},
+    "text one": {"flag": "1"},
+    "null": {"flag": None},
+    "odd keys": {"it's": 1, 'say "x"': 2, "a.b": 3, "a b": 4, "100%": 5, "$.x": 6, "": 7},
+    "unicode": {"naïve 😀": "ü"},
+}
+
+FILTERS: list[tuple[dict[str, Any], set[str]]] = [
+    ({"deep": {"a": {"b": [1, 2]}}}, {"nested"}),
+    ({"deep": {"a": {"b": [2, 1]}}}, set()),
+    ({"deep": {"a": {}}}, set()),
+    ({"tags": ["x", "y"]}, {"list"}),
+    ({"tags": ["x"]}, set()),
+    ({"tags": "x"}, set()),
+    ({"flag": True}, {"true", "one"}),
+    ({"flag": 1}, {"true", "one"}),
+    ({"flag": 0}, {"false"}),
+    ({"flag": "1"}, {"text one"}),
+    ({"flag": "true"}, set()),
+    ({"flag": None}, set(METADATA) - {"true", "false", "one", "text one"}),
+    ({"absent": None}, set(METADATA)),
+    ({"absent": 0}, set()),
+    ({"it's": 1}, {"odd keys"}),
+    ({'say "x"': 2}, {"odd keys"}),
+    ({"a.b": 3}, {"odd keys"}),
+    ({"a b": 4}, {"odd keys"}),
+    ({"100%": 5, "$.x": 6}, {"odd keys"}),
+    ({"": 7}, {"odd keys"}),
+    ({"naïve 😀": "ü"}, {"unicode"}),
+    ({"flag": True, "name": "one"}, {"one"}),
+    ({"source": "loop"}, set(METADATA)),
+    ({"' OR 1=1 --": 1}, set()),
+    ({}, set(METADATA)),
+]
+
+LONG = 130
+"""Checkpoints of a history that takes several pages."""
+
+
+class ListingContract(RigFixtures):
+    """`list`."""
+
+    def test_lists_newest_first(self, rig: Rig) -> None:
+        configs = rig.author().follow([{"n": n, "list": list(range(n))} for n in range(5)])
+        found = list(rig.face.list(at()))
+        assert [each.config for each in found] == configs[::-1]
+        assert [each.parent_config for each in found] == [*configs[-2::-1], None]
+        assert [values_of(each)["list"] for each in found] == [list(range(n)) for n in range(4, -1, -1)]
+
+    def test_a_listed_checkpoint_is_what_get_tuple_returns(self, rig: Rig) -> None:
+        author = rig.author()
+        for n in range(4):
+            author.put({"list": [n] * n, "tree": {f"k{k}": ["v" * 30, n] for k in range(30)}}, extra=[n])
+            rig.face.put_writes(author.config, [("list", n), ("__interrupt__", "ask")], f"task {n}", f"{9 - n}")
+        for found in rig.face.list(at()):
+            assert exact(found) == exact(rig.face.read(found.config))
+
+    def test_order_is_that_of_putting_not_of_ids(self, rig: Rig) -> None:
+        author = rig.author()
+        for checkpoint_id in ("m", "z", "a", "k"):
+            author.put({}, checkpoint_id=checkpoint_id)
+        assert [id_of(found) for found in rig.face.list(at())] == ["k", "a", "z", "m"]
+
+    @pytest.mark.parametrize("wanted", FILTERS, ids=lambda case: str(case[0]))
+    def test_filters_by_metadata(self, warm: Rig, wanted: tuple[dict[str, Any], set[str]]) -> None:
+        author = warm.author()
+        for name, metadata in METADATA.items():
+            author.put({}, metadata={"name": name, **metadata})
+        found = [str(each.metadata.get("name")) for each in warm.face.list(at(), filter=wanted[0])]
+        assert found == [name for name in reversed(METADATA) if name in wanted[1]]
+
+    def test_a_filter_looks_past_many_that_do_not_match(self, rig: Rig) -> None:
+        author = rig.author()
+        for n in range(70):
+            author.put({"n": n}, metadata={"wanted": n in (3, 66)})
+        found = rig.face.list(at(), filter={"wanted": True}, limit=2)
+        assert [values_of(each)["n"] for each in found] == [66, 3]
+
+    def test_before_is_exclusive(self, rig: Rig) -> None:
+        configs = rig.author().follow([{"n": n} for n in range(5)])
+        found = rig.face.list(at(), before=configs[3])
+        assert [each.config for each in found] == configs[2::-1]
+        assert list(rig.face.list(at(), before=configs[0])) == []
+        assert [each.config for each in rig.face.list(at(), before=configs[4], limit=1)] == [configs[3]]
+
+    def test_before_means_put_before_though_the_clock_went_back(self, rig: Rig) -> None:
+        author = rig.author()
+        for checkpoint_id in ("5", "9", "1", "7"):
+            author.put({}, checkpoint_id=checkpoint_id)
+        found = rig.face.list(at(), before=at("t", "", "1"))
+        assert [id_of(each) for each in found] == ["9", "5"]
+
+    def test_before_may_name_a_checkpoint_of_the_parent_graph(self, rig: Rig) -> None:
+        for checkpoint_id in ("1", "5", "9"):
+            rig.author().put({}, checkpoint_id=checkpoint_id)
+        author = rig.author("t", "sub")
+        for checkpoint_id in ("2", "4", "6"):
+            author.put({}, checkpoint_id=checkpoint_id)
+        found = rig.face.list(at("t", "sub"), before=at("t", "", "5"))
+        assert [id_of(each) for each in found] == ["4", "2"]
+        assert [id_of(each) for each in rig.face.list(at("t", "sub"), before=at("t", "", "9"), limit=1)] == ["6"]
+
+    def test_limits(self, rig: Rig) -> None:
+        configs = rig.author().follow([{"n": n} for n in range(3)])
+        assert list(rig.face.list(at(), limit=0)) == []
+        assert [each.config for each in rig.face.list(at(), limit=1)] == configs[:1:-1]
+        assert [each.config for each in rig.face.list(at(), limit=9)] == configs[::-1]
+        with pytest.raises(InvalidInput, match="limit"):
+            list(rig.face.list(at(), limit=-1))
+
+    def test_without_a_namespace_lists_all_of_them(self, rig: Rig) -> None:
+        rig.author("t", "sub").put({"n": 0})
+        rig.author().put({"n": 1})
+        rig.author("t", "sub|deep").put({"n": 2})
+        rig.author("other").put({"n": 3})
+        assert [values_of(each)["n"] for each in rig.face.list(at("t", None))] == [2, 1, 0]
+        assert [values_of(each)["n"] for each in rig.face.list(at("t", "sub"))] == [0]
+        assert [values_of(each)["n"] for each in rig.face.list(at("t", ""))] == [1]
+
+    def test_without_a_config_lists_all_threads_newest_id_first(self, rig: Rig) -> None:
+        for n in range(70):
+            rig.author(f"thread {n % 3}", f"ns {n % 2}").put({"n": n})
+        assert [values_of(each)["n"] for each in rig.face.list(None)] == list(range(69, -1, -1))
+        assert [values_of(each)["n"] for each in rig.face.list(None, limit=2)] == [69, 68]
+
+    def test_equal_ids_in_all_threads_are_each_listed_once(self, rig: Rig) -> None:
+        for n in range(LONG):
+            rig.author(f"thread {n}").put({"n": n}, checkpoint_id=f"same {n % 2}")
+        assert sorted(values_of(each)["n"] for each in rig.face.list(None)) == list(range(LONG))
+
+    def test_lists_one_checkpoint_by_id(self, rig: Rig) -> None:
+        configs = rig.author().follow([{"n": n} for n in range(3)])
+        assert [each.config for each in rig.face.list(configs[1])] == [configs[1]]
+        assert list(rig.face.list(at("t", "", "unknown"))) == []
+
+    def test_a_long_history_comes_complete_and_in_order(self, rig: Rig) -> None:
+        rig.author().follow([{"n": n, "list": [*range(n)]} for n in range(LONG)])
+        found = [values_of(each) for each in rig.face.list(at())]
+        assert found == [{"n": n, "list": [*range(n)]} for n in range(LONG - 1, -1, -1)]
+        assert len(list(rig.face.list(at(), limit=LONG - 3))) == LONG - 3
+
+    def test_an_abandoned_listing_holds_nothing(self, rig: Rig) -> None:
+        author = rig.author()
+        author.follow([{"n": n} for n in range(60)])
+        listing = rig.face.list(at())
+        next(listing)
+        listing.close()
+        author.put({"n": 60})
+        listing = rig.face.list(at())
+        next(listing)
+        author.put({"n": 61})
+        assert values_of(rig.face.read(at())) == {"n": 61}
+        listing.close()
+
+    def test_checkpoints_put_while_listing_do_not_disturb_it(self, warm: Rig) -> None:
+        author = warm.author()
+        author.follow([{"n": n} for n in range(LONG)])
+        listing = warm.face.list(at())
+        found = [values_of(next(listing))["n"] for _ in range(10)]
+        author.put({"n": "meanwhile"})
+        found += [values_of(each)["n"] for each in listing]
+        assert found == list(range(LONG - 1, -1, -1))
+
+    @pytest.mark.parametrize("config", [at(), None], ids=["one thread", "all threads"])
+    def test_checkpoints_removed_while_listing_do_not_end_it(self, warm: Rig, config: Any) -> None:
+        author = warm.author()
+        for n in range(LONG):
+            # What is removed is where a page of any size could end, as far as is known here.
+            author.put({"n": n}, metadata={"run_id": "gone" if n > LONG // 2 else "kept"})
+        listing = warm.face.list(config)
+        assert values_of(next(listing)) == {"n": LONG - 1}
+        warm.face.delete_for_runs(["gone"])
+        found = [values_of(each)["n"] for each in listing]
+        assert [n for n in found if n <= LONG // 2] == list(range(LONG // 2, -1, -1))
+
+
+IN_PLACE: dict[str, Callable[[dict[str, Any]], object]] = {
+    "append": lambda state: state["list"].append(chat(1, 50)[0]),
+    "edit a message": lambda state: setattr(state["list"][3], "content", "edited in place"),
+    "edit what is in a message": lambda state: state["list"][2].additional_kwargs.update(n="edited"),
+    "delete from the middle": lambda state: state["list"].pop(4),
+    "clear": lambda state: state["list"].clear(),
+    "reverse": lambda state: state["list"].reverse(),
+    "sort of the same": lambda state: state["list"].__setitem__(0, deepcopy(state["list"][0])),
+    "set a leaf": lambda state: state["tree"]["branch 3"]["leaves"]["leaf 1"].update(n="edited"),
+    "delete a branch": lambda state: state["tree"].pop("branch 3"),
+    "move a key to the end": lambda state: state["tree"].update(moved=state["tree"].pop("branch 0")),
+    "change a tuple's list": lambda state: state["pair"][0].append(2),
+    "equal but of another type": lambda state: state["numbers"].__setitem__(0, True),
+}
+
+
+class ValuesContract(RigFixtures):
+    """Channel values over time."""
+
+    @pytest.mark.parametrize("name", HISTORIES)
+    def test_every_version_comes_back(self, rig: Rig, name: str) -> None:
+        versions = HISTORIES[name]
+        author = rig.author()
+        for version in versions:
+            author.put({"channel": version, "other": "unchanged"})
+            assert exact(values_of(rig.face.read(at()))["channel"]) == exact(version)
+        listed = [values_of(found)["channel"] for found in rig.face.list(at())]
+        assert exact(listed) == exact([*reversed(versions)])
+
+    @pytest.mark.parametrize("change", IN_PLACE)
+    def test_a_change_in_place_is_seen(self, rig: Rig, change: str) -> None:
+        state: dict[str, Any] = {"list": chat(9), "tree": deepcopy(TREE), "pair": ([1], 2), "numbers": [1, 2]}
+        author = rig.author()
+        author.put(state)
+        before = exact(deepcopy(state))
+        IN_PLACE[change](state)
+        author.put(state, channel_versions={"list": 1})
+        found, first = rig.face.list(at())
+        assert exact(values_of(found)) == exact(state)
+        assert exact(values_of(first)) == before
+        author.put({**state, "list": [*state["list"], *chat(1, 60)]})
+        assert exact(values_of(rig.face.read(at()))["list"]) == exact([*state["list"], *chat(1, 60)])
+
+    def test_an_emptied_channel_does_not_come_back(self, rig: Rig) -> None:
+        author = rig.author()
+        author.put({"a": chat(3), "b": TREE, "c": 1}, channel_versions={"a": 1, "b": 1, "c": 1})
+        author.put({"c": 1}, channel_versions={"a": 2, "b": 2, "c": 1})
+        assert values_of(rig.face.read(at())) == {"c": 1}
+        author.put({"a": chat(4)}, channel_versions={"a": 3, "b": 2, "c": 2})
+        assert exact(values_of(rig.face.read(at()))) == exact({"a": chat(4)})
+
+    def test_odd_channel_names(self, rig: Rig) -> None:
+        names = ["", "it's", 'say "x"', "a.b", "a/b", "..", "\x00", "100%", "line\nbreak", "😀", "branch:to:x"]
+        author = rig.author()
+        for n in range(3):
+            author.put({name: [*range(n), name * 70] for name in names})
+        assert values_of(rig.face.read(at())) == {name: [0, 1, name * 70] for name in names}
+
+    def test_forks_share_and_differ(self, rig: Rig) -> None:
+        trunk = rig.author()
+        states = [{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 50)]
+        configs = trunk.follow(states)
+        forks = [rig.continuing(at("t", "", configs[n]["configurable"]["checkpoint_id"])) for n in (10, 30)]
+        for n in range(40):
+            for name, fork in zip("xy", forks, strict=True):
+                state = {"list": chat(11) + chat(n, 100 * ord(name)), "tree": {**TREE, name: n}}
+                fork.put(state)
+                states.append(state)
+        listed = [values_of(found) for found in rig.face.list(at())]
+        assert exact(listed) == exact([*reversed(states)])
+
+    def test_savers_that_know_different_versions_pack_nothing_away(self, warm: Rig) -> None:
+        """Rows that one saver packed hold items that another, who knew an older version, would pack otherwise."""
+        old = warm.author(face=warm.open())
+        states = [chat(n) for n in range(1, 33)]
+        old.follow([{"list": state} for state in states])
+        states.append(chat(20, 13))
+        warm.continuing(at(), warm.open()).put({"list": states[-1]})
+        # This saver knows the trimmed list only, so what it packs begins in the middle of what the old one would pack.
+        packing = warm.continuing(at(), warm.open())
+        for n in range(34, 80):
+            states.append(chat(n - 13, 13))
+            packing.put({"list": states[-1]})
+        old.config = at("t", "", "00000032")
+        states.append(chat(32) + chat(1, 900))
+        old.put({"list": states[-1]})
+        listed = [values_of(found)["list"] for found in warm.open().list(at())]
+        assert exact(listed) == exact([*reversed(states)])
+
+    def test_savers_in_turn_on_one_thread(self, warm: Rig) -> None:
+        faces = [warm.open() for _ in range(3)]
+        states = [{"list": chat(min(n, 40), max(0, n - 40)), "tree": {**TREE, "n": n}} for n in range(1, 70)]
+        for n, state in enumerate(states):
+            face = faces[n * n % 3]
+            author = warm.continuing(at(), face) if n else warm.author(face=face)
+            author.put(state)
+        listed = [values_of(found) for found in warm.open().list(at())]
+        assert exact(listed) == exact([*reversed(states)])
+
+    def test_bytes_grow_with_what_is_new(self, warm: Rig) -> None:
+        author = warm.author()
+        sizes = [len(warm.backend.raw())]
+        for hundred in (1, 2):
+            author.follow([{"messages": chat(n)} for n in range(100 * hundred - 99, 100 * hundred + 1)])
+            sizes.append(len(warm.backend.raw()))
+        assert sizes[2] - sizes[1] < 1.5 * (sizes[1] - sizes[0])
+
+    def test_a_small_change_of_a_large_dict_takes_few_bytes(self, warm: Rig) -> None:
+        tree = {f"k{n}": {"n": n, "text": f"{n} " * 30} for n in range(500)}
+        author = warm.author()
+        author.put({"tree": tree})
+        before = len(warm.backend.raw())
+        for n in range(10):
+            author.put({"tree": {**tree, "k77": {"n": n}}})
+        assert len(warm.backend.raw()) - before < 10 * 2000
+
+    def test_a_fork_takes_few_bytes(self, warm: Rig) -> None:
+        configs = warm.author().follow([{"messages": chat(n)} for n in range(1, 200, 9)])
+        before = len(warm.backend.raw())
+        warm.continuing(configs[11]).put({"messages": chat(100)})
+        assert len(warm.backend.raw()) - before < 5000
+
+
+ODD_IDS = {
+    "long": "x" * 10_000,
+    "slash": "a/b",
+    "dots": "..",
+    "dot": ".",
+    "NUL": "a\x00b",
+    "percent": "100%25%s",
+    "newline": "a\nb\r\n",
+    "emoji": "😀 naïve",
+    "quotes": 'it\'s "quoted" `so`',
+    "sql": "'; DROP TABLE threads; --",
+    "glob": "*?[a-z]",
+    "braces": "{t}:{}",
+    "spaces": "  ",
+    "backslash": "a\\b",
+    "separators": "a|b:c|d",
+    "not normalized": "e\u0301",
+}
+"""Ids that some store or other takes for something else."""
+
+BAD_IDS: dict[str, Any] = {
+    "surrogate": "lone \ud800",
+    "list": ["t"],
+    "bytes": b"t",
+    "float": 1.5,
+    "bool": True,
+}
+
+LOOKALIKES = [("a", "A"), ("a/b", "a%2Fb"), ("é", "e\u0301"), ("1", "01"), ("a", "a "), ("a\x00", "a"), ("%", "%%")]
+
+
+@dataclass
+class Allowed:
+    """A class of the program."""
+
+    name: str
+
+
+class Unknown:
+    """A class no serializer knows how to store."""
+
+    __slots__ = ("lock",)
+
+
+class InputContract(RigFixtures):
+    """What callers pass."""
+
+    @pytest.mark.parametrize("name", ODD_IDS)
+    def test_odd_ids_are_only_ids(self, warm: Rig, name: str) -> None:
+        odd = ODD_IDS[name]
+        config = warm.author(odd, odd).put({"a": [1]}, checkpoint_id=odd, metadata={"run_id": odd.replace("\x00", "")})
+        warm.face.put_writes(config, [(odd, 1)], odd, odd)
+        warm.author("other", odd).put({"a": [2]}, checkpoint_id=odd)
+        for found in (warm.face.read(at(odd, odd)), *warm.face.list(at(odd, odd, odd))):
+            assert (values_of(found), found.config) == ({"a": [1]}, at(odd, odd, odd))
+            assert found.pending_writes == [(odd, odd, 1)]
+        warm.face.copy_thread(odd, f"{odd} copy")
+        warm.face.prune([odd])
+        warm.face.delete_for_runs([odd.replace("\x00", "")])
+        assert list(warm.face.list(at(odd, None))) == list(warm.face.list(at(f"{odd} copy", None))) == []
+        warm.face.delete_thread(odd)
+        assert [values_of(found) for found in warm.face.list(None)] == [{"a": [2]}]
+
+    @pytest.mark.parametrize("pair", LOOKALIKES, ids=str)
+    def test_ids_that_look_alike_are_different(self, warm: Rig, pair: tuple[str, str]) -> None:
+        for thread in pair:
+            for ns in pair:
+                warm.author(thread, ns).put({"where": [thread, ns]}, checkpoint_id=pair[0])
+                warm.author(thread, ns).put({"where": [ns, thread]}, checkpoint_id=pair[1])
+        for thread in pair:
+            for ns in pair:
+                assert values_of(warm.face.read(at(thread, ns, pair[0]))) == {"where": [thread, ns]}
+                assert values_of(warm.face.read(at(thread, ns, pair[1]))) == {"where": [ns, thread]}
+        warm.face.delete_thread(pair[0])
+        assert len(list(warm.face.list(at(pair[1], None)))) == 4
+
+    @pytest.mark.parametrize("name", BAD_IDS)
+    def test_bad_ids_are_refused(self, warm: Rig, name: str) -> None:
+        bad = BAD_IDS[name]
+        for config in (at(bad), at("t", bad), at("t", "", bad)):
+            with pytest.raises(InvalidConfig):
+                warm.face.put(config, checkpoint_of("c1", {}))
+            with pytest.raises(InvalidConfig):
+                warm.face.get_tuple(config)
+            with pytest.raises(InvalidConfig):
+                list(warm.face.list(config))
+            with pytest.raises(InvalidConfig):
+                warm.face.put_writes({"configurable": {"checkpoint_id": "c", **config["configurable"]}}, [], "task")
+        assert list(warm.face.list(None)) == []
+
+    @pytest.mark.parametrize("name", BAD_IDS)
+    def test_bad_ids_besides_the_config_are_refused(self, warm: Rig, name: str) -> None:
+        bad = BAD_IDS[name]
+        config = warm.author().put({"a": 1})
+        with pytest.raises(InvalidInput):
+            warm.face.put(at(), checkpoint_of(bad, {}))
+        with pytest.raises(InvalidInput):
+            warm.face.put_writes(config, [("a", 1)], bad)
+        with pytest.raises(InvalidInput):
+            warm.face.put_writes(config, [("a", 1)], "task", bad)
+        with pytest.raises(InvalidInput):
+            list(warm.face.list(at(), before=at("t", "", bad)))
+        with pytest.raises(InvalidInput):
+            warm.face.delete_thread(bad)
+        with pytest.raises(InvalidInput):
+            warm.face.delete_for_runs([bad])
+        with pytest.raises(InvalidInput):
+            warm.face.copy_thread("t", bad)
+        with pytest.raises(InvalidInput):
+            warm.face.prune([bad])
+        (found,) = warm.face.list(None)
+        assert (values_of(found), found.pending_writes) == ({"a": 1}, [])
+
+    def test_a_surrogate_elsewhere_is_stored_or_refused(self, warm: Rig) -> None:
+        lone = "lone \ud800"
+        warm.author().put({"a": 1})
+        attempts: list[dict[str, Any]] = [
+            {"values": {lone: [1]}},
+            {"values": {}, "metadata": {"run_id": lone}},
+            {"values": {}, "metadata": {lone: 1}},
+            {"values": {}, "ts": lone},
+            {"values": {"a": lone}},
+            {"values": {"a": [lone, {lone: lone}]}},
+        ]
+        for attempt in attempts:
+            before = warm.face.read(at())
+            author = warm.continuing(at())
+            try:
+                author.put(attempt.pop("values"), **attempt)
+            except (InvalidInput, UnstorableValue):
+                assert exact(warm.face.read(at())) == exact(before)
+            else:
+                assert id_of(warm.face.read(at())) == id_of(author.config)
+
+    def test_configs_without_a_thread_are_refused(self, warm: Rig) -> None:
+        configs: list[Any] = [
+            {},
+            {"configurable": {}},
+            {"configurable": {"thread_id": None}},
+            at(""),
+            {"configurable": 1},
+        ]
+        for config in configs:
+            for call in (warm.face.get_tuple, lambda config: list(warm.face.list(config))):
+                with pytest.raises(InvalidConfig):
+                    call(config)
+            with pytest.raises(InvalidConfig):
+                warm.face.put(config, checkpoint_of("c1", {}))
+        assert list(warm.face.list(None)) == []
+
+    def test_an_int_is_a_thread_id(self, rig: Rig) -> None:
+        config = rig.author(7).put({"a": 1})
+        assert config["configurable"]["thread_id"] == "7"
+        assert rig.face.read(at("7")).config == rig.face.read(at(7)).config == config
+
+    def test_a_checkpoint_needs_an_id(self, rig: Rig) -> None:
+        for missing in (None, "", 1):
+            with pytest.raises(InvalidInput, match="id"):
+                rig.face.put(at(), {**checkpoint_of("c", {}), "id": missing})
+        assert list(rig.face.list(None)) == []
+
+    @pytest.mark.parametrize("size", [1, 400])
+    def test_what_cannot_be_stored_is_refused_by_name(self, rig: Rig, size: int) -> None:
+        good: dict[str, Any] = {"list": list(range(size))}
+        config = rig.author().put(good)
+        before = rig.backend.raw()
+        states: list[dict[str, Any]] = [{**good, "mine": Unknown()}, {"list": [*good["list"], {"deep": Unknown()}]}]
+        for state, channel in zip(states, ["mine", "list"], strict=True):
+            with pytest.raises(UnstorableValue, match=rf"thread 't'.*'{channel}'.*Unknown"):
+                rig.continuing(at()).put(state)
+        with pytest.raises(UnstorableValue, match=r"thread 't'.*task 1.*mine.*Unknown"):
+            rig.face.put_writes(config, [("mine", Unknown())], "task 1")
+        with pytest.raises(UnstorableValue, match=r"thread 't'.*metadata.*Unknown"):
+            rig.continuing(at()).put(good, metadata={"mine": Unknown()})
+        assert rig.backend.raw() == before
+        rig.continuing(at()).put({"list": [*good["list"], "next"]})
+        assert values_of(rig.face.read(at())) == {"list": [*good["list"], "next"]}
+
+    def test_a_type_that_is_not_allowed_is_refused_on_reading(self, warm: Rig) -> None:
+        warm.author().follow([{"mine": 1}, {"mine": Allowed("x")}])
+        narrow = warm.open(types=())
+        with pytest.raises(RefusedType, match=r"thread 't'.*'mine'.*Allowed"):
+            narrow.get_tuple(at())
+        assert values_of(narrow.read(at("t", "", "00000001"))) == {"mine": 1}
+        assert values_of(warm.face.read(at())) == {"mine": Allowed("x")}

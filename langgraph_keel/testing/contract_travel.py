@@ -1,19 +1,241 @@
-"""Going back: a checkpoint made the latest of its thread again, or the beginning of a branch. Nothing is deleted."""
+"""Going back: a checkpoint made the latest of its thread again, or the beginning of a branch. Nothing is deleted.
+
+Delta channels: their values are the writes of ancestors, which must be there for as long as somebody needs them.
+
+Forks: a new thread that is what another one was when a checkpoint was put.
+
+Differences: what changed between two checkpoints, found without reading what did not.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from typing_extensions import TypedDict
 
-from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
-from langgraph_keel.testing.contract_copying import told
-from langgraph_keel.testing.contract_delta import history, of, step, ten_steps, walked
+from langgraph_keel.engine.records import BaseGone, Copied, Occupied, Query
+from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound, ThreadExists
+from langgraph_keel.saver import KeelSaver
+from langgraph_keel.testing.contract_removal import told
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
-from langgraph_keel.testing.histories import TREE, chat
-from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, values_of
+from langgraph_keel.testing.machine import TREE, chat
+from langgraph_keel.testing.rig import AsyncFace, Author, Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
+
+CHANNELS = ["items", "other", "never"]
+
+
+def walked(saver: KeelSaver, config: RunnableConfig, channels: list[str] = CHANNELS) -> Any:
+    """Return the history as the walk that every saver inherits finds it, one `get_tuple` after the other."""
+    return exact(BaseCheckpointSaver.get_delta_channel_history(saver, config=config, channels=channels))
+
+
+def history(rig: Rig, config: RunnableConfig) -> Any:
+    """Return the history as the saver itself finds it."""
+    return exact(rig.face.delta_history(config, CHANNELS))
+
+
+def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata: Any) -> RunnableConfig:
+    """Put a checkpoint whose delta channels are not in its values, and write to them as its tasks would."""
+    values: dict[str, Any] = {"plain": n}
+    if snapshot:
+        values["items"] = _DeltaSnapshot([f"all before {n}", "x" * 100])
+    counters = {"items": [0, 0] if snapshot else [n, n], "other": [n, n]}
+    config = author.put(values, metadata={"counters_since_delta_snapshot": counters, **metadata})
+    rig.face.put_writes(config, [("items", [f"{n} b"]), ("plain", n), ("other", n)], "task 2", "~2")
+    rig.face.put_writes(config, [("items", [f"{n} a"])], "task 1", "~1")
+    return config
+
+
+def ten_steps(rig: Rig) -> list[RunnableConfig]:
+    """Put ten checkpoints, two of them with a snapshot."""
+    author = rig.author()
+    return [step(rig, author, n, snapshot=n in (2, 6)) for n in range(10)]
+
+
+def of(told: Any, *channels: str) -> Any:
+    """Return what a history tells of these channels."""
+    kind, pairs = told
+    return kind, [pair for pair in pairs if pair[0] in channels]
+
+
+class DeltaContract(RigFixtures):
+    """`get_delta_channel_history`."""
+
+    def test_finds_what_the_inherited_walk_finds(self, rig: Rig) -> None:
+        configs = ten_steps(rig)
+        for config in [at(), *configs, at("t", "", "unknown"), at("unknown")]:
+            assert history(rig, config) == walked(rig.face.saver, config)
+        assert rig.face.delta_history(at(), []) == {}
+
+    def test_tells_writes_and_seed(self, rig: Rig) -> None:
+        configs = ten_steps(rig)
+        found = rig.face.delta_history(configs[4], CHANNELS)
+        assert [value for _, _, value in found["items"]["writes"]] == [
+            ["2 a"],
+            ["2 b"],
+            ["3 a"],
+            ["3 b"],
+        ]
+        assert found["items"]["seed"] == _DeltaSnapshot(["all before 2", "x" * 100])
+        assert [value for _, _, value in found["other"]["writes"]] == [0, 1, 2, 3]
+        assert found["never"] == {"writes": []}
+        assert "seed" not in found["other"]
+
+    def test_any_stored_value_is_a_seed(self, rig: Rig) -> None:
+        author = rig.author()
+        author.put({"items": None, "other": list(range(50))})
+        config = author.put({})
+        found = rig.face.delta_history(config, CHANNELS)
+        assert found["items"] == {"writes": [], "seed": None}
+        assert found["other"]["seed"] == list(range(50))
+
+    def test_delta_forks_see_their_own_ancestors(self, rig: Rig) -> None:
+        configs = ten_steps(rig)
+        fork = rig.continuing(configs[4])
+        for n in range(20, 23):
+            step(rig, fork, n)
+        assert history(rig, at()) == walked(rig.face.saver, at())
+        found = rig.face.delta_history(at(), CHANNELS)["items"]["writes"]
+        assert [value[0] for _, _, value in found][::2] == ["2 a", "3 a", "4 a", "20 a", "21 a"]
+        assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
+
+    def test_delta_history_survives_a_prune(self, rig: Rig) -> None:
+        configs = ten_steps(rig)
+        before = history(rig, at())
+        rig.face.prune(["t"])
+        assert [found.config for found in rig.face.list(at())] == [configs[-1]]
+        assert rig.face.get_tuple(configs[-2]) is None
+        assert rig.face.read(at()).parent_config is None
+        assert list(rig.face.list(configs[-2])) == []
+        assert of(before, "items", "other") == of(history(rig, at()), "items", "other")
+        rig.face.prune(["t"])
+        assert of(before, "items", "other") == of(history(rig, at()), "items", "other")
+
+    def test_delta_channels_go_on_after_a_prune(self, rig: Rig) -> None:
+        ten_steps(rig)
+        for n in range(10, 16):
+            step(rig, rig.continuing(at()), n, snapshot=n == 13)
+            rig.face.prune(["t"])
+            writes = rig.face.delta_history(at(), CHANNELS)
+            assert [value for _, _, value in writes["other"]["writes"]] == list(range(n))
+            if n == 13:
+                continue  # the value is in this checkpoint: nobody asks what came before
+            since = 6 if n < 13 else 13
+            assert [value for _, _, value in writes["items"]["writes"]][::2] == [[f"{k} a"] for k in range(since, n)]
+
+    def test_of_delta_ancestors_only_what_is_needed_is_kept(self, rig: Rig) -> None:
+        author = rig.author()
+        secret = "seen in raw bytes " * 5
+        config = author.put({"plain": secret}, metadata={"counters_since_delta_snapshot": {"items": [1, 1]}})
+        rig.face.put_writes(config, [("items", ["a"])], "task")
+        author.put({}, metadata={"counters_since_delta_snapshot": {"items": [2, 2]}})
+        assert secret.encode() in rig.backend.raw()
+        rig.face.prune(["t"])
+        assert secret.encode() not in rig.backend.raw()
+        found = rig.face.delta_history(at(), ["items"])
+        assert [value for _, _, value in found["items"]["writes"]] == [["a"]]
+
+    def test_delta_history_survives_a_copy(self, rig: Rig) -> None:
+        ten_steps(rig)
+        before = history(rig, at())
+        rig.face.prune(["t"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.delete_thread("t")
+        assert of(history(rig, at("copy")), "items", "other") == of(before, "items", "other")
+        step(rig, rig.continuing(at("copy")), 10)
+        found = rig.face.delta_history(at("copy"), CHANNELS)
+        assert [value for _, _, value in found["other"]["writes"]] == list(range(10))
+
+    def test_delta_history_survives_the_deletion_of_runs(self, rig: Rig) -> None:
+        author = rig.author()
+        for n in range(9):
+            step(rig, author, n, snapshot=n == 2, run_id=f"run {n % 3}")
+        before = history(rig, at())
+        rig.face.delete_for_runs(["run 1", "run 0"])
+        assert [found.metadata["run_id"] for found in rig.face.list(at())] == ["run 2"] * 3
+        assert of(history(rig, at()), "items", "other") == of(before, "items", "other")
+
+    def test_nothing_is_built_on_a_ghost(self, rig: Rig) -> None:
+        counters = {"counters_since_delta_snapshot": {"items": [1, 1]}}
+        long = ["x" * 300 + str(n) for n in range(9)]
+        other = rig.open()
+        first = rig.author().put({"plain": long}, metadata=counters)
+        rig.continuing(at(), other).put({"plain": ["y" * 300]}, metadata=counters)
+        author = rig.continuing(first)
+        other.prune(["t"])
+        stored = author.put({"plain": [*long, "z" * 300]}, metadata=counters)
+        assert values_of(rig.face.read(stored)) == {"plain": [*long, "z" * 300]}
+
+    def test_a_ghost_put_again_is_seen_again(self, rig: Rig) -> None:
+        configs = ten_steps(rig)
+        rig.face.prune(["t"])
+        rig.author().put({"plain": "again"}, checkpoint_id=id_of(configs[-2]))
+        assert values_of(rig.face.read(at())) == {"plain": "again"}
+
+    def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
+        opened = GraphRuns(rig)
+        for n in range(5):
+            opened.invoke("t", [f"q{n}"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.prune(["t"])
+        for thread in ("t", "copy"):
+            assert opened.state(thread) == [part for n in range(5) for part in (f"q{n}", f"re {n + 1}")]
+            opened.invoke(thread, ["last"])
+            assert opened.state(thread)[-3:] == ["re 5", "last", "re 6"]
+        rig.face.prune(["t", "copy"])
+        assert opened.state("t") == opened.state("copy")
+
+
+def extended(value: list[str], writes: list[list[str]]) -> list[str]:
+    """Return a list with all that was written appended."""
+    return [*value, *(part for write in writes for part in write)]
+
+
+class State(TypedDict):
+    """A list that is stored as what was written to it."""
+
+    items: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=4)]
+
+
+def reply(state: State) -> Mapping[str, Any]:
+    """Answer with how many questions there were."""
+    return {"items": [f"re {sum(not item.startswith('re') for item in state['items'])}"]}
+
+
+class GraphRuns:
+    """Runs a graph of one node and one delta channel on the saver of a rig."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+
+    def _graph(self) -> Any:
+        builder = StateGraph(State)
+        builder.add_node("reply", reply)
+        builder.add_edge(START, "reply")
+        return builder.compile(checkpointer=self._rig.face.saver)
+
+    def invoke(self, thread: str, items: list[str]) -> None:
+        """Run the graph on new items."""
+        graph, config = self._graph(), at(thread)
+        if isinstance(self._rig.face, AsyncFace):
+            self._rig.face.run(graph.ainvoke({"items": items}, config))
+        else:
+            graph.invoke({"items": items}, config)
+
+    def state(self, thread: str) -> list[str]:
+        """Return what the channel holds."""
+        graph, face, config = self._graph(), self._rig.face, at(thread)
+        found = face.run(graph.aget_state(config)) if isinstance(face, AsyncFace) else graph.get_state(config)
+        items: list[str] = found.values["items"]
+        return items
+
 
 MEMORY = "memory"
 """The namespace of a subgraph with `checkpointer=True`."""
@@ -316,3 +538,350 @@ class TravelContract(RigFixtures):
         assert id_of(rig.face.read(stored).parent_config) == id_of(config)
         rig.face.rewind(configs[7])
         assert exact(values_of(rig.face.read(at()))) == exact(state(8))
+
+
+LATER = "put later, and nobody's business in the fork"
+
+
+def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
+    """Put eight checkpoints with subgraphs, branches and writes; return them, and what there was at each put."""
+    root, memory = rig.author(), rig.author("t", MEMORY)
+    configs, then = [], []
+    for n in range(8):
+        # The clock of this host was wrong for a moment.
+        checkpoint_id = "later than all" if n == 2 else None
+        config = root.put(state(n + 1), checkpoint_id=checkpoint_id, metadata={"run_id": f"run {n % 2}"})
+        configs.append(config)
+        then.append(told(rig, "t"))
+        memory.put({"seen": chat(n)}, metadata={"parents": {"": id_of(config)}})
+        rig.author("t", f"{CALL[:-1]}{n}").put({"n": n}, metadata={"parents": {"": id_of(config)}})
+        rig.face.put_writes(config, [("list", n)], "task 2", "~2")
+        rig.face.put_writes(config, [("list", -n), ("__interrupt__", n)], "task 1", "~1")
+        rig.face.put_writes(at("t", "", f"orphan {n}"), [("list", "orphan")], "task")
+        if n == 3:
+            rig.author("t").put({"list": chat(3), "n": "a branch"})
+    return configs, then
+
+
+def as_it_was(rig: Rig, thread: str, config: RunnableConfig) -> list[Any]:
+    """Return all there is to see of a fork, without what its latest says of where it comes from."""
+    (*latest, (kind, metadata), writes), *rest = told(rig, thread)
+    origin = {"keel_forked_from": {"thread_id": "t", "checkpoint_id": id_of(config)}}
+    assert metadata[-1:] == exact(origin)[1]
+    return [(*latest, (kind, metadata[:-1]), writes), *rest]
+
+
+class ForksContract(RigFixtures):
+    """`fork` to a thread of its own, and `Store.copy_thread` up to an entry."""
+
+    @pytest.mark.parametrize("place", [0, 3, 5, 7])
+    def test_a_fork_is_the_thread_as_it_was(self, rig: Rig, place: int) -> None:
+        configs, then = lived(rig)
+        before = told(rig, "t")
+        assert rig.face.fork(configs[place], "fork") == {"configurable": {"thread_id": "fork"}}
+        assert as_it_was(rig, "fork", configs[place]) == then[place]
+        assert told(rig, "t") == before
+        latest = rig.face.read(at("fork"))
+        assert id_of(latest) == id_of(configs[place])
+        assert latest.pending_writes == []
+        assert exact(values_of(latest)) == exact(state(place + 1))
+        memory = rig.face.get_tuple(at("fork", MEMORY))
+        assert exact(memory and values_of(memory)) == exact({"seen": chat(place - 1)} if place else None)
+
+    def test_a_fork_of_a_superseded_checkpoint_is_its_latest(self, warm: Rig) -> None:
+        warm.author().follow([state(1), state(2)])
+        winner, loser = (warm.continuing(at(), warm.open(on_conflict="fork")) for _ in range(2))
+        winner.put(state(3))
+        lost = loser.put({"n": "lost"})
+        warm.face.fork(lost, "fork")
+        assert values_of(warm.face.read(at("fork"))) == {"n": "lost"}
+        run, late = (warm.continuing(at("fork"), warm.open()) for _ in range(2))
+        stored = run.put({"n": "next"})
+        assert id_of(warm.face.read(at("fork"))) == id_of(stored)
+        with pytest.raises(CheckpointConflict):
+            late.put({"n": "too late"})
+        assert exact(values_of(warm.face.read(at()))) == exact(state(3))
+
+    def test_a_rewound_thread_is_forked(self, rig: Rig) -> None:
+        configs, _ = lived(rig)
+        rig.face.rewind(configs[2])
+        rig.face.fork(at(), "fork")
+        latest = rig.face.read(at("fork"))
+        assert exact(values_of(latest)) == exact(state(3))
+        assert marked(latest, "keel_rewound_to") == id_of(configs[2])
+        assert marked(latest, "keel_forked_from") == {"thread_id": "t", "checkpoint_id": id_of(latest)}
+        assert exact(values_of(rig.face.read(at("fork", MEMORY)))) == exact({"seen": chat(1)})
+        rig.face.rewind(at("fork", "", id_of(configs[6])))
+        assert exact(values_of(rig.face.read(at("fork")))) == exact(state(7))
+
+    def test_fork_and_source_go_their_own_ways(self, warm: Rig) -> None:
+        configs, then = lived(warm)
+        before = told(warm, "t")
+        warm.face.fork(configs[4], "fork")
+        runs = {thread: warm.continuing(at(thread)) for thread in ("t", "fork")}
+        states = {"t": chat(8), "fork": chat(5)}
+        for n in range(40):
+            for thread, run in runs.items():
+                states[thread] = [*states[thread], *chat(1, 1000 + n + 500 * len(thread))]
+                run.put({"list": states[thread]})
+        for thread in runs:
+            assert exact(values_of(warm.open().read(at(thread)))) == exact({"list": states[thread]})
+        assert told(warm, "t")[40:] == before
+        forked = told(warm, "fork")[40:]
+        assert [each[:4] for each in forked] == [each[:4] for each in then[4]]
+        assert forked[1:] == then[4][1:]
+
+    def test_the_fork_outlives_the_source_and_the_source_the_fork(self, rig: Rig) -> None:
+        configs, _ = lived(rig)
+        source = told(rig, "t")
+        rig.face.fork(configs[4], "gone")
+        rig.face.prune(["gone"])
+        assert exact(values_of(rig.face.read(at("gone")))) == exact(state(5))
+        rig.face.delete_thread("gone")
+        assert told(rig, "t") == source
+        rig.face.fork(configs[4], "fork")
+        before = told(rig, "fork")
+        rig.face.prune(["t"])
+        assert told(rig, "fork") == before
+        rig.face.delete_thread("t")
+        assert told(rig, "fork") == before
+        rig.face.fork(at("fork", "", id_of(configs[2])), "t")
+        assert exact(values_of(rig.face.read(at()))) == exact(state(3))
+        assert told(rig, "fork") == before
+
+    def test_what_was_put_later_is_not_in_the_fork(self, rig: Rig) -> None:
+        root = rig.author()
+        configs = root.follow([{"list": chat(n), "n": n} for n in range(1, 4)])
+        rig.face.put_writes(configs[2], [("list", LATER)], "task")
+        rig.face.put_writes(at("t", "", "orphan"), [("list", LATER)], "task")
+        root.put({"list": [*chat(3), {"text": LATER}], "text": f"{LATER} " * 9}, metadata={"note": LATER})
+        rig.author("t", f"sub {LATER}").put({"text": LATER})
+        rig.author("t", MEMORY).put({"text": LATER, LATER: f"{LATER} " * 9})
+        assert rig.backend.raw().count(LATER.encode()) >= 6
+        rig.face.fork(configs[2], "fork")
+        rig.face.delete_thread("t")
+        assert LATER.encode() not in rig.backend.raw()
+        assert exact(values_of(rig.face.read(at("fork")))) == exact({"list": chat(3), "n": 3})
+
+    def test_what_has_overtaken_is_not_in_the_fork(self, rig: Rig) -> None:
+        first = rig.author().put(state(1), checkpoint_id="first")
+        memory, call = rig.author("t", MEMORY), rig.author("t", CALL)
+        memory.put({"seen": "before"}, metadata={"parents": {"": "first"}})
+        for author in (memory, call):
+            author.put({"seen": LATER * 9}, metadata={"parents": {"": "second"}})
+            rig.face.put_writes(author.config, [("seen", LATER)], "task")
+        second = rig.continuing(first).put(state(2), checkpoint_id="second")
+        rig.face.fork(second, "fork")
+        assert values_of(rig.face.read(at("fork", MEMORY))) == {"seen": "before"}
+        assert [id_of(each) for each in rig.face.list(at("fork"))] == ["second", "first"]
+        assert rig.face.get_tuple(at("fork", CALL)) is None
+        rig.face.delete_thread("t")
+        assert LATER.encode() not in rig.backend.raw()
+
+    @pytest.mark.parametrize("place", [2, 6, 9])
+    def test_delta_channels_are_forked(self, rig: Rig, place: int) -> None:
+        configs = ten_steps(rig)
+        before = history(rig, configs[place])
+        rig.face.fork(configs[place], "fork")
+        rig.face.delete_thread("t")
+        assert history(rig, at("fork")) == before
+        step(rig, rig.continuing(at("fork")), 20)
+        writes = rig.face.delta_history(at("fork"), CHANNELS)["other"]["writes"]
+        assert [value for _, _, value in writes] == list(range(place))
+
+    def test_ghosts_are_forked(self, rig: Rig) -> None:
+        ten_steps(rig)
+        rig.face.prune(["t"])
+        head = rig.face.read(at())
+        before = history(rig, at())
+        step(rig, rig.continuing(at()), 10)
+        rig.face.fork(head.config, "fork")
+        rig.face.delete_thread("t")
+        assert of(history(rig, at("fork")), "items", "other") == of(before, "items", "other")
+        assert len(told(rig, "fork")) == 1
+
+    def test_a_fork_is_refused_as_a_copy_is(self, rig: Rig) -> None:
+        configs, _ = lived(rig)
+        rig.author("checkpoint").put({"a": 1})
+        rig.face.put_writes(at("only writes", "", "c"), [("a", 1)], "task")
+        before = rig.backend.raw()
+        for target in ("checkpoint", "only writes", "t"):
+            with pytest.raises(ThreadExists, match=target):
+                rig.face.fork(configs[3], target)
+        for config in (at("t", "", "unknown"), at("unknown"), at("unknown", "", "c")):
+            with pytest.raises(NotFound, match="no such checkpoint"):
+                rig.face.fork(config, "fork")
+        with pytest.raises(InvalidInput, match="subgraph"):
+            rig.face.fork(at("t", MEMORY), "fork")
+        assert rig.backend.raw() == before
+        rig.face.fork(configs[3], "fork")
+
+    def test_an_entry_that_is_gone_is_not_copied_up_to(self, rig: Rig) -> None:
+        ten_steps(rig)
+        rig.author("other").follow([{"n": 1}, {"n": 2}])
+        stamps = [entry.stamp for entry in rig.face.verb("scan", Query("t", ""))]
+        (of_other, *_) = [entry.stamp for entry in rig.face.verb("scan", Query("other", ""))]
+        rig.face.prune(["t"])
+        gone_and_ghosts = stamps[1:]
+        before = rig.backend.raw()
+        for stamp in (*gone_and_ghosts, of_other):
+            assert rig.face.verb("copy_thread", "t", "target", stamp) == BaseGone()
+            assert rig.face.verb("copy_thread", "t", "other", stamp) == Occupied()
+        assert rig.face.verb("copy_thread", "unknown", "target", stamps[0]) == BaseGone()
+        assert rig.backend.raw() == before
+        assert rig.face.verb("copy_thread", "t", "target", stamps[0]) == Copied()
+        assert [each[:5] for each in told(rig, "target")] == [each[:5] for each in told(rig, "t")]
+        rig.face.delete_thread("t")
+        rig.author().put({"n": "another life"})
+        assert rig.face.verb("copy_thread", "t", "second", stamps[0]) == BaseGone()
+
+    def test_a_fork_is_listed_as_what_it_is(self, rig: Rig) -> None:
+        root = rig.author()
+        configs = [
+            root.put({"n": n}, ts=f"2026-01-0{n + 1}T00:00:00+00:00", metadata={"run_id": f"run {n % 2}"})
+            for n in range(6)
+        ]
+        rig.face.fork(configs[3], "fork")
+        infos = {info.thread_id: info for info, _ in rig.face.verb("read_threads", None, 10)}
+        assert infos["t"].updated_at > infos["fork"].updated_at == "2026-01-04T00:00:00+00:00"
+        assert (infos["fork"].checkpoints, infos["fork"].latest) == (4, id_of(configs[3]))
+        assert sorted(rig.face.verb("find_runs", ["run 1"])) == ["fork", "t"]
+        rig.face.delete_for_runs(["run 1"])
+        assert [values_of(each)["n"] for each in rig.face.list(at("fork"))] == [2, 0]
+        assert rig.face.verb("find_runs", ["run 1"]) == []
+        rig.face.fork(at("fork"), "again")
+        rig.face.delete_for_runs(["run 0"])
+        assert list(rig.face.list(None)) == []
+
+    def test_a_parent_that_was_put_again_is_no_stranger(self, rig: Rig) -> None:
+        """It has a later number than the copy: no other entry of the fork may get that, and become the parent."""
+        first, second = rig.author().follow([{"n": 1}, {"n": 2}])
+        rig.face.put(at(), checkpoint_of(str(id_of(first)), {"n": 1}))
+        rig.face.fork(second, "fork")
+        assert rig.face.read(at("fork")).parent_config is None
+        run = rig.continuing(at("fork"))
+        run.follow([{"n": n} for n in range(3, 9)])
+        assert rig.face.read(at("fork", "", id_of(second))).parent_config is None
+
+    def test_forking_takes_few_round_trips(self, warm: Rig) -> None:
+        configs, _ = lived(warm)
+        counter = Counter()
+        face = warm.on(with_tap(warm.backend.open(), counter))
+        face.fork(configs[4], "fork")
+        assert counter.taken() <= 9
+
+    def test_what_goes_meanwhile_is_not_forked(self, warm: Rig) -> None:
+        configs, _ = lived(warm)
+        meanwhile = Meanwhile(1, lambda: warm.backend.open().prune(["t"]))
+        with pytest.raises(NotFound, match="no such checkpoint"):
+            warm.on(with_tap(warm.backend.open(), meanwhile)).fork(configs[4], "fork")
+        assert told(warm, "fork") == []
+        warm.author("fork").put({"n": 1})
+
+    @pytest.mark.parametrize("lost_reply", [False, True])
+    def test_forking_may_break_anywhere(self, warm: Rig, lost_reply: bool) -> None:
+        configs, then = lived(warm)
+        for trip in range(10):
+            fault, target = Fault(trip, lost_reply=lost_reply), f"fork {trip}"
+            try:
+                warm.on(with_tap(warm.backend.open(), fault)).fork(configs[4], target)
+            except Injected:
+                assert not told(warm, target) or as_it_was(warm, target, configs[4]) == then[4]
+                warm.face.delete_thread(target)
+                warm.face.fork(configs[4], target)
+            assert as_it_was(warm, target, configs[4]) == then[4]
+        assert not fault.fired
+
+
+Told = list[tuple[str, tuple[Any, ...], Any]]
+
+
+def told_changes(rig: Rig, before: RunnableConfig, after: RunnableConfig) -> Told:
+    """Return the edits between two checkpoints: what kind, where, and what stands there now (of a removal, stood)."""
+    found = rig.face.diff(before, after)
+    return [
+        (edit.kind, edit.path, exact(edit.before if edit.kind == "removed" else edit.after)) for edit in found.edits
+    ]
+
+
+class DiffContract(RigFixtures):
+    """`diff`."""
+
+    def test_only_what_changed_is_told(self, rig: Rig) -> None:
+        first, second = rig.author().follow([state(3), state(5)])
+        added = [("added", ("list", n), exact(chat(5)[n])) for n in (3, 4)]
+        assert told_changes(rig, first, second) == [
+            *added,
+            ("changed", ("tree", "n"), exact(5)),
+            ("changed", ("n",), exact(5)),
+        ]
+        assert told_changes(rig, first, first) == []
+        removed = [("removed", ("list", n), exact(chat(5)[n])) for n in (3, 4)]
+        assert told_changes(rig, second, first) == [
+            *removed, ("changed", ("tree", "n"), exact(3)), ("changed", ("n",), exact(3)),
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("places", [(0, 69), (30, 31), (40, 20)], ids=str)
+    def test_of_a_long_thread_whose_rows_were_packed(self, rig: Rig, places: tuple[int, int]) -> None:
+        configs = rig.author().follow([{"list": chat(n + 1), "tree": TREE} for n in range(70)])
+        lo, hi = (configs[place] for place in places)
+        kind = "added" if places[0] < places[1] else "removed"
+        between = range(min(places) + 1, max(places) + 1)
+        assert told_changes(rig, lo, hi) == [(kind, ("list", n), exact(chat(70)[n])) for n in between]
+
+    def test_in_the_middle_of_a_list(self, rig: Rig) -> None:
+        messages = chat(40)
+        edited = [*messages[:7], *messages[8:20], *chat(1, 100), *messages[20:]]
+        first, second = rig.author().follow([{"list": messages}, {"list": edited}])
+        assert told_changes(rig, first, second) == [
+            ("removed", ("list", 7), exact(messages[7])),
+            ("added", ("list", 19), exact(chat(1, 100)[0])),
+        ]
+
+    def test_channels_that_come_and_go(self, rig: Rig) -> None:
+        first, second = rig.author().follow([{"a": 1, "b": [1], "c": {"x"}}, {"b": [], "c": {"x"}, "d": None}])
+        assert told_changes(rig, first, second) == [
+            ("removed", ("a",), exact(1)),
+            ("removed", ("b", 0), exact(1)),
+            ("added", ("d",), exact(None)),
+        ]
+
+    def test_pending_writes_and_questions_are_no_change(self, rig: Rig) -> None:
+        first, second = rig.author().follow([state(2), state(3)])
+        expected = told_changes(rig, first, second)
+        rig.face.put_writes(first, [("list", "early"), ("__interrupt__", "may I?")], "task", "~1")
+        assert told_changes(rig, first, second) == expected
+
+    def test_between_branches_and_to_a_twin(self, rig: Rig) -> None:
+        configs = rig.author().follow([state(n) for n in range(1, 6)])
+        branch = rig.continuing(configs[1]).put({**state(2), "n": "branch"})
+        assert told_changes(rig, configs[1], branch) == [("changed", ("n",), exact("branch"))]
+        rig.face.rewind(configs[2])
+        assert told_changes(rig, configs[2], at()) == []
+        assert told_changes(rig, at(), configs[3]) == told_changes(rig, configs[2], configs[3])
+
+    def test_between_threads(self, rig: Rig) -> None:
+        [first] = rig.author().follow([state(3)])
+        [other] = rig.author("other").follow([{**state(3), "list": [*chat(3), *chat(1, 9)]}])
+        assert told_changes(rig, first, other) == [("added", ("list", 3), exact(chat(1, 9)[0]))]
+        rig.face.fork(first, "fork")
+        assert told_changes(rig, first, at("fork")) == []
+
+    def test_in_subgraphs(self, rig: Rig) -> None:
+        with_memory(rig)
+        found = [each.config for each in rig.face.list(at("t", MEMORY))]
+        assert len(found) == 4
+        assert told_changes(rig, found[1], found[0]) == [("changed", ("seen", 2), exact("b"))]
+
+    def test_delta_channels_are_no_edits(self, rig: Rig) -> None:
+        configs = ten_steps(rig)  # with a snapshot in the third, which is no change of its own
+        assert told_changes(rig, configs[1], configs[2]) == [("changed", ("plain",), exact(2))]
+        assert told_changes(rig, configs[2], configs[3]) == [("changed", ("plain",), exact(3))]
+
+    def test_what_is_not_there(self, rig: Rig) -> None:
+        [first] = rig.author().follow([state(1)])
+        for missing in (at("t", "", "nothing"), at("nobody"), at("t", "sub", id_of(first))):
+            with pytest.raises(NotFound):
+                rig.face.diff(first, missing)
+            with pytest.raises(NotFound):
+                rig.face.diff(missing, first)

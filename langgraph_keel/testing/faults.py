@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.plan import AsyncDriver, Driver
+from langgraph_keel.engine.plan import AsyncDriver, Driver
 from langgraph_keel.saver import KeelSaver
 
 

@@ -5,25 +5,373 @@ def make_backend(self):
 return MongoUnderTest(url)
 
 TestMongoMachine = MongoMachine.TestCase
+
+Histories: what a channel may go through from one checkpoint to the next.
+
+The oracle: what LangGraph means by a checkpoint saver, in whole values and plain dictionaries.
+
+Written to be obviously right and nothing else, with nothing of `core` in it.
+
+Strategies: values a channel may hold, and what a node may do to the state it was given.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from langgraph_keel.errors import CheckpointConflict, ThreadExists
 from langgraph_keel.saver import KeelSaver
-from langgraph_keel.testing.faces import AsyncFace, Face, SyncFace
-from langgraph_keel.testing.oracle import Call, Kept, Oracle, Place
-from langgraph_keel.testing.rig import StoreUnderTest, at, checkpoint_of, exact, id_of
-from langgraph_keel.testing.strategies import Edit, edits, elements, scalars
+from langgraph_keel.testing.rig import AsyncFace, Face, StoreUnderTest, SyncFace, at, checkpoint_of, exact, id_of
+
+TREE: dict[str, Any] = {
+    f"branch {n}": {"name": f"name {n}", "leaves": {f"leaf {k}": {"n": k, "text": "t" * 20} for k in range(8)}}
+    for n in range(6)
+}
+
+
+def chat(count: int, start: int = 0) -> list[Any]:
+    """Return messages of which no two are equal."""
+    return [
+        HumanMessage(f"question {n} " + "why " * 20, id=f"h{n}")
+        if n % 2
+        else AIMessage(f"answer {n} " + "so " * 30, id=f"a{n}", additional_kwargs={"n": n})
+        for n in range(start, start + count)
+    ]
+
+
+def _changed(value: dict[str, Any], *changes: tuple[Sequence[str], Any]) -> dict[str, Any]:
+    """Return a copy with the values at these paths set, or deleted where the value is `...`."""
+    result = deepcopy(value)
+    for (*path, key), new in changes:
+        place = result
+        for step in path:
+            place = place[step]
+        if new is ...:
+            del place[key]
+        else:
+            place[key] = new
+    return result
+
+
+def _edited() -> list[Any]:
+    messages = chat(12)
+    edited = [*messages[:5], HumanMessage("edited", id="h5"), *messages[6:]]
+    return [messages, edited, [*edited, *chat(1, 20)], messages]
+
+
+def _tree_steps() -> list[Any]:
+    leaf = ("branch 2", "leaves", "leaf 3")
+    steps = [TREE, _changed(TREE, ((*leaf, "n"), "set"))]
+    steps.append(_changed(steps[-1], ((*leaf, "new"), {"deep": [1, (2,)]}), (("branch 4", "name"), None)))
+    steps.append(_changed(steps[-1], (leaf, ...), (("branch 0",), ...)))
+    steps.append(_changed(steps[-1], (("branch 0",), TREE["branch 0"])))
+    steps.append(_changed(steps[-1], (("branch 3",), "no longer a dict")))
+    steps.append(_changed(steps[-1], (("branch 3",), TREE["branch 5"])))
+    steps.append(_changed(steps[-1], (("branch 1", "leaves"), {})))
+    return steps
+
+
+def _snapshots() -> list[Any]:
+    """Return so many changes that no chain of differences is worth reading any more."""
+    steps = [TREE]
+    for n in range(40):
+        path = (f"branch {n % 6}", "leaves", f"leaf {n % 8}", "text")
+        steps.append(_changed(steps[-1], (path, f"{n} " * 10)))
+    return steps
+
+
+def _appended(count: int) -> list[Any]:
+    return [chat(n) for n in range(1, count)]
+
+
+def _counted() -> list[Any]:
+    """Return lists of many elements too small to be worth a row of their own."""
+    return [list(range(n)) for n in (1, 2, 30, 31, 33, 64, 65, 1500, 1501, 1502, 3000)]
+
+
+def _windows() -> list[Any]:
+    return [chat(min(n, 20), max(0, n - 20)) for n in range(1, 60)]
+
+
+LISTS: Mapping[str, Sequence[Any]] = {
+    "appended one by one": _appended(46),
+    "many small ones": _counted(),
+    "edited in the middle": _edited(),
+    "removed": [chat(9), [*chat(4), *chat(4, 5)], chat(4, 1), chat(1, 3), chat(1, 3) + chat(2, 30)],
+    "a window that moves": _windows(),
+    "reordered": [chat(6), chat(6)[::-1], chat(3, 3) + chat(3), chat(6)],
+    "equal elements": [["a"], ["a", "a"], ["a", "b", "a", "a"], ["a", "a", "b"], ["b"] * 40, ["a", *["b"] * 40]],
+    "emptied and grown again": [chat(5), [], chat(2), [], [], chat(5)],
+    "summarized": [chat(40), [SystemMessage("summary", id="s"), *chat(4, 36)], chat(40)],
+    "1000 elements": [chat(1000), [*chat(500), *chat(501, 501)], chat(3, 998)],
+    "inserted at the front": [chat(n, 20 - n) for n in range(1, 20)],
+    "almost equal": [[1], [True], [1.0], ["1"], [(1,)], [[1]], [{"a": 1}], [{"a": True}], [-0.0], [0.0], [None]],
+    "keys moved inside": [[{"a": 1, "b": 2}], [{"b": 2, "a": 1}]],
+}
+
+DICTS: Mapping[str, Sequence[Any]] = {
+    "set, deleted, replaced": _tree_steps(),
+    "many snapshots": _snapshots(),
+    "keys moved": [TREE, dict(reversed(TREE.items())), {**TREE, "z": 1}, {"z": 1, **TREE}],
+    "keys moved inside": [TREE, {**TREE, "branch 2": dict(reversed(TREE["branch 2"].items()))}],
+    "deleted and added again": [TREE, {k: v for k, v in TREE.items() if k != "branch 1"}, TREE],
+    "emptied": [TREE, {}, TREE],
+    "almost equal": [{**TREE, "x": x} for x in (1, True, 1.0, "1", (1,), [1], None, -0.0, 0.0, b"1")],
+    "odd keys": [{**TREE, key: 1} for key in ("", "a.b", "it's", "\x00", "😀", "__x__")],
+    "keys that are no text": [{**TREE, 1: "one"}, {**TREE, 1: "two", (1, 2): 3}, {**TREE, None: 1}],
+    "many keys": [{f"k{n}": n + (n == changed) for n in range(300)} for changed in (0, 1, 150, 299)],
+    "changed everywhere": [{f"k{n}": f"{step} {n} " * 9 for n in range(40)} for step in range(5)],
+}
+
+WHOLES: Mapping[str, Sequence[Any]] = {
+    "text": ["a", "a" * 64, "a" * 65, "a" * 5000, "", "a" * 5000, "lone \ud800 surrogate"],
+    "numbers": [0, False, 0.0, -0.0, 2**63 - 1, 2**63, -(2**63), -(2**70), 1.5, float("inf"), float("nan"), 3 + 4j],
+    "bytes": [b"", b"a" * 64, b"a" * 65, bytearray(b"a" * 99), b"a" * 70000],
+    "tuples and sets": [(), (1,), ([1], {"a": (2,)}), {1, 2}, frozenset({"a"}), ("x" * 90,) * 9],
+    "one kind after another": [chat(3), TREE, None, "text", chat(4), 5, {}, [], TREE, ({"a": 1},), chat(4)],
+    "a message": [chat(1)[0], AIMessage("other", id="a0"), chat(1)[0]],
+}
+
+HISTORIES: Mapping[str, Sequence[Any]] = {
+    **{f"list: {name}": versions for name, versions in LISTS.items()},
+    **{f"dict: {name}": versions for name, versions in DICTS.items()},
+    **{f"value: {name}": versions for name, versions in WHOLES.items()},
+}
+
+
+SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
+Place = tuple[str, str]
+"""A thread and a namespace."""
+
+
+@dataclass
+class Kept:
+    """A checkpoint as it was put."""
+
+    parent: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    number: int = 0
+    """In the order of all puts."""
+
+
+@dataclass
+class Call:
+    """One call of `put_writes`."""
+
+    task_id: str
+    task_path: str
+    writes: list[tuple[str, Any]]
+
+
+@dataclass
+class Oracle:
+    """Whole values of every checkpoint, in the order they were put."""
+
+    kept: dict[Place, dict[str, Kept]] = field(default_factory=dict)
+    calls: dict[tuple[str, str, str], list[Call]] = field(default_factory=dict)
+    count: int = 0
+
+    def ids(self, place: Place) -> list[str]:
+        """Return the ids in a namespace, the latest first."""
+        return list(reversed(self.kept.get(place, {})))
+
+    def put(self, place: Place, kept: Kept) -> None:
+        """Store a checkpoint as the latest."""
+        checkpoints = self.kept.setdefault(place, {})
+        checkpoints.pop(kept.checkpoint["id"], None)
+        self.count += 1
+        checkpoints[kept.checkpoint["id"]] = replace(deepcopy(kept), number=self.count)
+
+    def put_writes(self, place: Place, checkpoint_id: str, call: Call) -> None:
+        """Store writes."""
+        self.calls.setdefault((*place, checkpoint_id), []).append(deepcopy(call))
+
+    def read(self, place: Place, checkpoint_id: str | None = None) -> dict[str, Any] | None:
+        """Return all there is to see of a checkpoint, or of the latest."""
+        checkpoints = self.kept.get(place, {})
+        checkpoint_id = checkpoint_id or next(iter(self.ids(place)), None)
+        if checkpoint_id is None or checkpoint_id not in checkpoints:
+            return None
+        kept = checkpoints[checkpoint_id]
+        return {
+            "checkpoint": deepcopy(kept.checkpoint),
+            "metadata": deepcopy(kept.metadata),
+            "parent": kept.parent if kept.parent in checkpoints else None,
+            "writes": self._writes(place, checkpoint_id),
+        }
+
+    def _writes(self, place: Place, checkpoint_id: str) -> list[tuple[str, str, Any]]:
+        found: dict[tuple[str, int], tuple[str, str, int, str, Any]] = {}
+        for call in self.calls.get((*place, checkpoint_id), []):
+            for n, (channel, value) in enumerate(call.writes):
+                index = SPECIAL.get(channel, n)
+                if index < 0 or (call.task_id, index) not in found:
+                    found[call.task_id, index] = (call.task_path, call.task_id, index, channel, deepcopy(value))
+        ordered = sorted(found.values(), key=lambda write: write[:3])
+        return [(task_id, channel, value) for _, task_id, _, channel, value in ordered]
+
+    def delete_thread(self, thread: str) -> None:
+        """Forget a thread."""
+        self.kept = {place: value for place, value in self.kept.items() if place[0] != thread}
+        self.calls = {key: value for key, value in self.calls.items() if key[0] != thread}
+
+    def exists(self, thread: str) -> bool:
+        """Return whether there is anything of a thread."""
+        return any(key[0] == thread for key in (*self.kept, *self.calls))
+
+    def copy_thread(self, source: str, target: str) -> None:
+        """Copy a thread."""
+        self.kept |= {(target, ns): deepcopy(kept) for (name, ns), kept in self.kept.items() if name == source}
+        self.calls |= {
+            (target, ns, id): deepcopy(value) for (name, ns, id), value in self.calls.items() if name == source
+        }
+
+    def rewind(self, place: Place, checkpoint_id: str, twin_id: str, ts: str) -> None:
+        """Put a twin of a checkpoint as the latest."""
+        kept = self.kept[place][checkpoint_id]
+        metadata = dict(kept.metadata)
+        metadata |= {"source": "fork", "keel_rewound_to": checkpoint_id}
+        self.put(place, Kept(kept.parent, {**kept.checkpoint, "id": twin_id, "ts": ts}, metadata))
+
+    def fork(self, source: str, target: str, checkpoint_id: str) -> None:
+        """Copy a thread as it was when a checkpoint of its root was put."""
+        last = self.kept[source, ""][checkpoint_id].number
+        places = [place for place in self.kept if place[0] == source]
+        for _, ns in places:
+            checkpoints = self.kept[source, ns].items()
+            self.kept[target, ns] = {id: deepcopy(kept) for id, kept in checkpoints if kept.number <= last}
+            for id in set(self.kept[target, ns]) - ({checkpoint_id} if ns == "" else set()):
+                self.calls[target, ns, id] = deepcopy(self.calls.get((source, ns, id), []))
+        origin = {"thread_id": source, "checkpoint_id": checkpoint_id}
+        self.kept[target, ""][checkpoint_id].metadata["keel_forked_from"] = origin
+
+    def prune(self, thread: str) -> None:
+        """Keep the latest checkpoint of each namespace."""
+        for place in [place for place in self.kept if place[0] == thread]:
+            for checkpoint_id in self.ids(place)[1:]:
+                self._forget(place, checkpoint_id)
+
+    def delete_for_runs(self, run_id: str) -> None:
+        """Forget the checkpoints of a run."""
+        for place, checkpoints in self.kept.items():
+            for checkpoint_id in [key for key, kept in checkpoints.items() if kept.metadata.get("run_id") == run_id]:
+                self._forget(place, checkpoint_id)
+
+    def _forget(self, place: Place, checkpoint_id: str) -> None:
+        del self.kept[place][checkpoint_id]
+        self.calls.pop((*place, checkpoint_id), None)
+
+
+State = dict[str, Any]
+Edit = tuple[str, Callable[[State], object]]
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Return short texts."""
+    return st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def scalars() -> st.SearchStrategy[Any]:
+    """Return values that stand in an entry's header, and some that just do not."""
+    return st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(2**70), 2**70),
+        st.floats(allow_nan=False),
+        texts(),
+        st.binary(max_size=80),
+        st.sampled_from(["x" * 64, "x" * 65, (1, "two"), {1, 2}]),
+    )
+
+
+def elements() -> st.SearchStrategy[Any]:
+    """Return what may stand in a list: small, large, equal to each other, or changeable in place."""
+    return st.one_of(
+        st.sampled_from([1, True, 1.0, "1", None]),
+        st.integers(0, 999).map(lambda n: {"n": n, "text": f"{n} " * 40, "parts": [n]}),
+        st.integers(0, 999).map(lambda n: HumanMessage(f"question {n} " * 9, id=f"h{n}")),
+        st.integers(0, 999).map(lambda n: AIMessage(f"answer {n}", id=f"a{n}", additional_kwargs={"n": [n]})),
+    )
+
+
+def _at(value: list[Any], place: int) -> int:
+    return place % len(value) if value else 0
+
+
+def _changed_in_place(items: list[Any], place: int, text: str) -> None:
+    item = items[_at(items, place)] if items else None
+    if isinstance(item, dict):
+        item["parts"].append(text)
+    elif isinstance(item, HumanMessage | AIMessage):
+        item.content = f"{item.content} {text}"
+
+
+def list_edits() -> st.SearchStrategy[Edit]:
+    """Return changes to the list of a state."""
+    place = st.integers(0, 99)
+    few, many = (st.lists(elements(), min_size=size, max_size=size + 2) for size in (1, 33))
+    return st.one_of(
+        st.one_of(few, many).map(lambda new: ("append", lambda s: s["list"].extend(deepcopy(new)))),
+        st.tuples(place, elements()).map(
+            lambda a: ("replace", lambda s: s["list"].__setitem__(slice(a[0], a[0] + 1), [deepcopy(a[1])]))
+        ),
+        st.tuples(place, elements()).map(lambda a: ("insert", lambda s: s["list"].insert(*deepcopy(a)))),
+        place.map(lambda n: ("remove", lambda s: s["list"].__delitem__(slice(n, n + 2)))),
+        place.map(lambda n: ("trim", lambda s: s["list"].__delitem__(slice(0, n % 20)))),
+        place.map(lambda n: ("repeat", lambda s: s["list"].extend(s["list"][n : n + 2]))),
+        st.just(("reverse", lambda s: s["list"].reverse())),
+        st.just(("clear", lambda s: s["list"].clear())),
+        st.tuples(place, texts()).map(lambda a: ("change in place", lambda s: _changed_in_place(s["list"], *a))),
+    )
+
+
+def _branch(state: State, place: int) -> dict[str, Any]:
+    branches = [value for value in state["tree"].values() if isinstance(value, dict)]
+    found: dict[str, Any] = branches[_at(branches, place)] if branches else state["tree"]
+    return found
+
+
+def tree_edits() -> st.SearchStrategy[Edit]:
+    """Return changes to the dict of a state."""
+    place, key = st.integers(0, 9), st.sampled_from(["a", "b", "c", "", "a.b"])
+    branch = st.integers(0, 9).map(lambda n: {f"k{i}": {"n": n + i, "text": "leaf " * 9} for i in range(12)})
+    return st.one_of(
+        st.tuples(key, scalars()).map(lambda a: ("set", lambda s: s["tree"].__setitem__(*deepcopy(a)))),
+        st.tuples(key, branch).map(lambda a: ("grow", lambda s: s["tree"].__setitem__(*deepcopy(a)))),
+        key.map(lambda k: ("delete", lambda s: s["tree"].pop(k, None))),
+        key.map(lambda k: ("move", lambda s: k in s["tree"] and s["tree"].update({k: s["tree"].pop(k)}))),
+        st.tuples(place, key, scalars()).map(lambda a: ("set deep", lambda s: _branch(s, a[0]).__setitem__(*a[1:]))),
+        st.tuples(place, key).map(lambda a: ("delete deep", lambda s: _branch(s, a[0]).pop(a[1], None))),
+        st.just(("empty", lambda s: s["tree"].clear())),
+    )
+
+
+def channel_edits() -> st.SearchStrategy[Edit]:
+    """Return changes to other channels, which come and go and take any kind of value."""
+    channel = st.sampled_from(["x", "y"])
+    value = st.one_of(scalars(), st.lists(elements(), max_size=3), st.dictionaries(texts(), scalars(), max_size=3))
+    return st.one_of(
+        st.tuples(channel, value).map(lambda a: ("set channel", lambda s: s.__setitem__(*deepcopy(a)))),
+        channel.map(lambda name: ("empty channel", lambda s: s.pop(name, None))),
+    )
+
+
+def edits() -> st.SearchStrategy[list[Edit]]:
+    """Return what one step does to a state."""
+    return st.lists(st.one_of(list_edits(), tree_edits(), channel_edits()), min_size=1, max_size=4)
+
 
 RARELY = st.sampled_from(["u", "u", "t"])
 THREADS = st.sampled_from(["t", "u"])

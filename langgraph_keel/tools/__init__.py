@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from langgraph_keel.tools.account import CacheStats
 from langgraph_keel.tools.cache import ToolCache
 from langgraph_keel.tools.node_cache import KeelCache
 from langgraph_keel.tools.policy import ToolPolicy
+from langgraph_keel.tools.stats import CacheStats
 
 __all__ = ["CacheStats", "KeelCache", "ToolCache", "ToolPolicy"]

@@ -1,12 +1,20 @@
-"""ToolCache: the ledger of tool calls as users meet it."""
+"""ToolCache: the ledger of tool calls as users meet it.
+
+After the fact: a person settles a call that nobody knows the end of; a large result is read by its reference.
+
+What can be said to be wrong before a tool has run: options of another kind, and names that no tool knows.
+"""
 
 from __future__ import annotations
 
 import atexit
+import difflib
+import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -14,33 +22,149 @@ from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
+from pydantic import BaseModel
 
-from langgraph_keel.core.address import thread_id_of
-from langgraph_keel.core.calls import shelf_of as shelf_of_calls
-from langgraph_keel.core.cells import Cell, Shelf
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget
-from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import is_keel
+from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.holder import is_dead, this_holder
-from langgraph_keel.provenance.held import holding
-from langgraph_keel.runs.keeper import Keeper
-from langgraph_keel.saver import KeelSaver
-from langgraph_keel.tools import turns
-from langgraph_keel.tools.account import Account, CacheStats
-from langgraph_keel.tools.calls import Call, place_of, shelf_of
-from langgraph_keel.tools.checks import check_cache, check_names, warn_of_misspelt
+from langgraph_keel.tools import answers as turns
+from langgraph_keel.tools.adapters import KeptTool, with_argument
+from langgraph_keel.tools.answers import Running, Ticket, arrive
+from langgraph_keel.tools.call import Call, place_of, shelf_of
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
-from langgraph_keel.tools.kept import KeptTool, with_argument
+from langgraph_keel.tools.guard import holding
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
-from langgraph_keel.tools.policy import ToolPolicy
-from langgraph_keel.tools.replaying import answer_in_replay
-from langgraph_keel.tools.settling import read_result, settled
-from langgraph_keel.tools.turns import Running, Ticket, arrive
+from langgraph_keel.tools.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
+from langgraph_keel.tools.playback import answer_in_replay
+from langgraph_keel.tools.policy import ToolPolicy, checked_number
+from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
+from langgraph_keel.tools.stats import Account, CacheStats
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
     from langgraph.prebuilt.tool_node import ToolCallRequest
+
+    from langgraph_keel.saver import KeelSaver
+
+
+_LEAST = 6
+"""Characters of a key that name a call: fewer are too easily those of another one."""
+
+
+def settled(
+    ledger: Ledger[Any, Any], codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
+) -> Plan[Any, Any, None]:
+    """Write what a person says became of a call; see `ToolCache.settle`."""
+    if not isinstance(key, str) or len(key) < _LEAST:
+        raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
+    decision, _ = decision_of(decision)
+    if result is not None and decision != "done":
+        raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
+    key, cell = yield from _one(ledger, shelf, key)
+    record = ledger.record_of(key, cell)
+    if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
+        raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
+    body, record = b"", replace(record, ended_at=now, decided=decision)
+    if decision == "retry":
+        ended = replace(record, state=FAILED, error="a person said that it may be made again")
+    else:
+        body = codec.encode([said(record, decision, result)])
+        ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
+    done = yield from ledger.settle_doubt(shelf, key, cell.token, ended, body)
+    if not done:
+        raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
+
+
+def _one(ledger: Ledger[Any, Any], shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Cell]]:
+    found = yield from ledger.beginning(shelf, key)
+    if len(found) != 1:
+        where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
+        if found:
+            raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
+        raise NotFound(f"there is no call {where} whose key begins with {key!r}")
+    return found[0]
+
+
+def read_result(
+    store: Store[Any, Any], ledger: Ledger[Any, Any], thread_id: str, reference: str
+) -> Plan[Any, Any, bytes | None]:
+    """Read the stored result that a reference names; `None` if there is none."""
+    shelf, key = place_of_result(reference, thread_id)
+    cells: Mapping[str, Cell] = yield from store.read_cells(shelf, [key])
+    if key not in cells or not ledger.record_of(key, cells[key]).is_kept or not is_meant(reference, cells[key].body):
+        return None
+    return cells[key].body
+
+
+_log = logging.getLogger(__name__)
+
+
+def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
+    """Check what a `ToolCache` is given.
+
+    Raises:
+        InvalidInput: It is not what it must be; the message names it.
+    """
+    if not is_keel(saver):
+        raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
+    if not isinstance(policies, Mapping):
+        raise InvalidInput(f"policies={policies!r}: pass a dict of ToolPolicy by the names of tools")
+    for name, policy in {**policies, "all others (default=)": default}.items():
+        if not isinstance(policy, ToolPolicy | None):
+            raise InvalidInput(f"the policy of {name}: use ToolPolicy(...) or None, not {policy!r}")
+    if secret is not None and not isinstance(secret, bytes | bytearray):
+        raise InvalidInput(f"the secret of a ToolCache is bytes, not {type(secret).__name__}")
+    if secret is not None and len(secret) < 16:
+        raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
+    checked_number("lease", lease, least=1)
+
+
+def check_names(tool: BaseTool, policy: ToolPolicy) -> None:
+    """Check that a tool has the arguments that its policy names.
+
+    Raises:
+        InvalidInput: It has not.
+    """
+    known = _arguments_of(tool)
+    if known is None:
+        return
+    for name in policy.ignore:
+        if name not in known:
+            raise InvalidInput(f"ToolPolicy(ignore=[{name!r}]): {_has(tool, known)}")
+    argument = policy.idempotency_argument
+    if argument is not None and argument not in known:
+        raise InvalidInput(f"ToolPolicy(idempotency_argument={argument!r}): {_has(tool, known)}")
+
+
+def _has(tool: BaseTool, known: Collection[str]) -> str:
+    return f"tool {tool.name!r} has no such argument; it has {', '.join(sorted(known)) or 'none'}"
+
+
+def _arguments_of(tool: BaseTool) -> set[str] | None:
+    """Return the names of a tool's arguments, those that are injected too; `None` if it takes any."""
+    if isinstance(tool.args_schema, dict):
+        takes_any = tool.args_schema.get("additionalProperties", False) is not False
+        return None if takes_any else set(tool.args_schema.get("properties", ()))
+    model = tool.get_input_schema()
+    if not issubclass(model, BaseModel):
+        return None
+    fields = model.model_fields
+    takes_any = model.model_config.get("extra") == "allow" or "kwargs" in fields
+    return None if takes_any else {*fields, *(field.alias for field in fields.values() if field.alias)}
+
+
+def warn_of_misspelt(tool: str, policies: Collection[str], tools: Collection[str]) -> None:
+    """Log it if a tool has no policy, and one is there for nearly its name, which no tool has that is known."""
+    unused = [name for name in policies if name not in tools]
+    for name in difflib.get_close_matches(tool, unused, 1, 0.8) if tool not in policies else ():
+        _log.warning("tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", tool, name)
+
 
 Execute: TypeAlias = Callable[[Any], Any]
 SECRETS = Shelf(None, "secret")
@@ -167,7 +291,7 @@ class ToolCache:
             InvalidInput: The package `langchain` is not installed.
         """
         try:
-            from langgraph_keel.tools.middleware import ToolCacheMiddleware
+            from langgraph_keel.tools.adapters import ToolCacheMiddleware
         except ModuleNotFoundError as error:
             raise InvalidInput(f"cache.middleware() is for create_agent: pip install langchain ({error})") from error
         return ToolCacheMiddleware(self)
@@ -291,7 +415,7 @@ class ToolCache:
     def _codec_of(self, config: RunnableConfig) -> Codec:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
         runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
-        is_ours = isinstance(runs_on, KeelSaver) and runs_on._backend.driver is self.saver._backend.driver
+        is_ours = is_keel(runs_on) and runs_on._backend.driver is self.saver._backend.driver
         return runs_on._codec if is_ours else self.saver._codec
 
     def _renew(self, claim: Claim) -> bool:

@@ -18,9 +18,15 @@ from typing import Any, TypeAlias
 from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
-from langgraph_keel.core.cells import Cell
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.ledger import (
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.leases import Keeper
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
+from langgraph_keel.tools.answers import Running
+from langgraph_keel.tools.call import Answers, Call
+from langgraph_keel.tools.keys import own_key
+from langgraph_keel.tools.ledger import (
     DONE,
     FAILED,
     UNKNOWN,
@@ -36,15 +42,17 @@ from langgraph_keel.core.ledger import (
     is_past,
     is_same_call,
 )
-from langgraph_keel.core.plan import AsyncDriver, Driver, Plan, run
-from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
-from langgraph_keel.runs.keeper import Keeper
-from langgraph_keel.tools.account import Account
-from langgraph_keel.tools.calls import Answers, Call
-from langgraph_keel.tools.doubts import asked_person, outcome_unknown, said
-from langgraph_keel.tools.keys import own_key
-from langgraph_keel.tools.results import can_be_replayed, is_error, reference_of, replayed, shortened
-from langgraph_keel.tools.turns import Running
+from langgraph_keel.tools.results import (
+    asked_person,
+    can_be_replayed,
+    is_error,
+    outcome_unknown,
+    reference_of,
+    replayed,
+    said,
+    shortened,
+)
+from langgraph_keel.tools.stats import Account
 
 _log = logging.getLogger(__name__)
 _MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5

@@ -31,8 +31,8 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
-from langgraph_keel.core.ledger import CallRecord
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.tools.ledger import CallRecord
 
 _SAFE = 2**53 - 1
 """The largest integer that RFC 8785 can write: JSON's numbers are doubles."""

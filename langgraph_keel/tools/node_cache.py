@@ -8,16 +8,20 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
-from langgraph_keel.core.cells import Cell
-from langgraph_keel.core.codec import Codec
-from langgraph_keel.core.erasure import NODE_CACHE
-from langgraph_keel.core.plan import Plan, arun, run
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import is_keel
 from langgraph_keel.errors import InvalidInput, ValueRefused
-from langgraph_keel.saver import KeelSaver
+from langgraph_keel.retention.erase import NODE_CACHE
+
+if TYPE_CHECKING:
+    from langgraph_keel.saver import KeelSaver
+
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
@@ -43,7 +47,7 @@ class KeelCache(BaseCache[Any]):
     """
 
     def __init__(self, saver: KeelSaver) -> None:
-        if not isinstance(saver, KeelSaver):
+        if not is_keel(saver):
             raise InvalidInput(f"KeelCache needs a saver of Keel, not a {type(saver).__name__}")
         super().__init__(serde=saver.serde)
         self._saver = saver

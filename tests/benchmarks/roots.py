@@ -28,7 +28,7 @@ COUNT = 10_000
 
 def fill(root: Path, threads: int) -> None:
     """Make the root by a saver with one thread, and put copies of that beside it."""
-    lines = import_module("langgraph_keel.files.lines")
+    lines = import_module("langgraph_keel.backends.files.log")
     with opened(root) as saver:
         take_turn(chat_graph(saver), "thread-0", 0)
     records = [lines.parsed(line) for line in (root / "threads/thread-0/log.jsonl").read_bytes().splitlines()]

@@ -21,7 +21,7 @@ from broken.copying import COPYING
 from broken.reading import READING
 from broken.removing import REMOVING
 from broken.writing import WRITING
-from langgraph_keel.memory.store import MemoryStore
+from langgraph_keel.backends.memory.store import MemoryStore
 
 BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **COPYING, **CELLS}
 STORES: Mapping[str, Callable[[], MemoryStore]] = {"control": MemoryStore, **BROKEN}

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.cells import Cell, Shelf, Swapped
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import CopyOutcome, Stamp
-from langgraph_keel.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import CopyOutcome, Stamp
 
 Page = Sequence[tuple[str, Cell]]
 Swap = Plan[Request, Any, Swapped]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from langgraph_keel.core.model import Record, Thread
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import BaseGone, Copied, CopyOutcome, Stamp
-from langgraph_keel.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import BaseGone, Copied, CopyOutcome, Stamp
+from langgraph_keel.engine.thread import Record, Thread
 
 Copying: TypeAlias = Plan[Request, Any, CopyOutcome]
 

@@ -12,9 +12,8 @@ from stores import MemoryUnderTest
 from broken import __main__ as broken
 from langgraph_keel.testing import Rig, SaverContract, SyncFace
 from langgraph_keel.testing.contract_cells import CellContract
-from langgraph_keel.testing.contract_copying import CopyingContract
-from langgraph_keel.testing.contract_forks import ForksContract
-from langgraph_keel.testing.contract_strays import StrayContract
+from langgraph_keel.testing.contract_removal import CopyingContract, StrayContract
+from langgraph_keel.testing.contract_travel import ForksContract
 
 
 class OnBroken:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Address, Entry, Found, Query
-from langgraph_keel.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Entry, Found, Query
 
 
 class LastWriteWins(MemoryStore):

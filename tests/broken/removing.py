@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from langgraph_keel.core.model import Thread
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Graph, NewEntry, Outcome, Run, Stamp
-from langgraph_keel.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Graph, NewEntry, Outcome, Run, Stamp
+from langgraph_keel.engine.thread import Thread
 
 Live = Mapping[tuple[str, str], Sequence[Run]]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.core.model import Log, Thread
-from langgraph_keel.core.plan import Plan
-from langgraph_keel.core.records import Address, Batch, Moved, NewEntry, Outcome, Row, Stored
-from langgraph_keel.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Batch, Moved, NewEntry, Outcome, Row, Stored
+from langgraph_keel.engine.thread import Log, Thread
 
 
 class ComparesNothing(MemoryStore):

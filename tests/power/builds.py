@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel.sqlite import connection
-from langgraph_keel.sqlite import driver as sqlite_driver
+from langgraph_keel.backends.sqlite import connection
+from langgraph_keel.backends.sqlite import driver as sqlite_driver
 
 WAL_BYTES = 40_000
 """So that even a short run writes its WAL back."""

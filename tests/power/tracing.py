@@ -18,7 +18,7 @@ import pytest
 
 DEADLINE = 60
 # What takes long to import, so that a child is there in a moment.
-IMPORTED = ("hypothesis", "langgraph.graph", "psycopg", "redis", "langgraph_keel.sqlite")
+IMPORTED = ("hypothesis", "langgraph.graph", "psycopg", "redis", "langgraph_keel.backends.sqlite")
 
 
 def context() -> ForkServerContext:

@@ -1,0 +1,316 @@
+"""`request_approval`: a node or a tool asks a person before it acts.
+
+The question stops the graph by LangGraph's `interrupt()`, but what the graph is resumed with decides nothing: the
+decision is in the request, a record of its own. It is bound to the checkpoint, the task, the action, a hash of the
+arguments and the number among equal questions of the task; so neither a click that comes twice, nor an answer that
+LangGraph hands to the wrong tool of a step (langgraph#6533), is taken for an approval of anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from itertools import count
+from threading import Lock
+from typing import Any
+
+from langgraph.config import get_config
+from langgraph.errors import GraphInterrupt
+from langgraph.types import interrupt
+
+from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
+from langgraph_keel.approvals.hook import RESTRICTIONS, hash_of
+from langgraph_keel.approvals.inbox import Inbox, now
+from langgraph_keel.approvals.requests import (
+    CONSUMED,
+    DECIDED,
+    SUPERSEDED,
+    ApprovalRequest,
+    Approvals,
+    Decision,
+    Held,
+    as_of,
+    happened,
+    request_id,
+)
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.config import owner_of, thread_id_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.errors import InvalidConfig, InvalidInput
+
+Facts = Mapping[str, Any]
+_KINDS = ("approve", "reject", "edit", "answer")
+_RUNS = 10_000
+# What was asked in each run of a task. LangGraph's notes of it take no weak references, so they are kept a while.
+_asked: OrderedDict[int, tuple[object, Counter[tuple[str, ...]]]] = OrderedDict()
+_counting = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question, and how its answer is checked.
+
+    Attributes:
+        request: What is asked, but for its id, which every round of it has its own.
+        parts: What binds it: checkpoint, task, action, hash of the arguments, number among equals.
+        is_still_good: Whether a decision on these facts holds for those: given the old ones and the present ones.
+    """
+
+    request: ApprovalRequest
+    parts: tuple[str, ...]
+    is_still_good: Callable[[Facts, Facts], bool]
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether a subgraph asks."""
+        return self.parts[0] != self.request.checkpoint_id
+
+    def round(self, nth: int, old: ApprovalRequest | None) -> tuple[ApprovalRequest, dict[str, Any]]:
+        """Return the request of a round, after `old`, and what the interrupt carries."""
+        of = (*self.parts, str(nth))
+        request = replace(self.request, id=request_id(self.request.thread_id, *of), asked_at=now())
+        if old is not None:
+            owner = self.request.owner or old.owner
+            request = replace(request, before=old.facts, earlier=_earlier(old), owner=owner)
+        shown = {name: value for name, value in asdict(request).items() if name in _SHOWN}
+        return request, as_json({"type": "keel_approval", "request": request.id, "of": of, **shown})
+
+
+def _earlier(old: ApprovalRequest) -> dict[str, Any]:
+    return {"request": old.id, **(asdict(old.decision) if old.decision else {})}
+
+
+_SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
+
+
+def request_approval(
+    action: str,
+    args: Any = None,
+    *,
+    facts: Facts | None = None,
+    revalidate: Callable[[Facts, Facts], bool] | None = None,
+    description: str = "",
+    expires_in: float | timedelta | None = None,
+    on_expiry: str = "reject",
+    approvers: Collection[str] = (),
+    allowed: Collection[str] = ("approve", "reject", "edit"),
+) -> Decision:
+    """Ask a person before acting, in a node, a task or a tool of a graph whose checkpointer is one of Keel's.
+
+        decision = request_approval("book_flight", {"flight": "LH 123"}, facts={"price": price_now()}, expires_in=3600)
+        if decision.approved:
+            book(**decision.args)
+
+    The graph stops, and its process may end. It goes on when somebody has decided (`saver.approvals.approve`) and it is
+    resumed (`saver.approvals.resume`); LangGraph then runs the node from its beginning, so that `facts` are told anew.
+    If they are not what was approved, the agent asks again, showing both, instead of acting.
+
+    A node that fails after the approval gets it again when it is retried: have the tool itself run once by `ToolCache`.
+
+    Args:
+        action: What the agent wants to do.
+        args: With which arguments: plain data. An approval holds for these only.
+        facts: What the decision rests on: plain data, as it is now.
+        revalidate: Given the facts that were approved and those of now, says whether the approval still holds; by
+            default they must be equal.
+        description: For whoever decides.
+        expires_in: Seconds, or a timedelta, after which nobody may decide any more.
+        on_expiry: What then: the agent gets a rejection ("reject"), or waits on ("wait").
+        approvers: Who may decide; anybody, if left out.
+        allowed: The decisions that may be made: approve, reject, edit, answer.
+
+    Returns:
+        The decision.
+
+    Raises:
+        InvalidInput: An argument cannot be meant, or this is called where a loop runs (use `arequest_approval`).
+        InvalidConfig: It is called outside of a graph, or the graph's checkpointer is not Keel's.
+
+    Not for subgraphs compiled with `checkpointer=False`: LangGraph forgets where those were, and the decision is
+    refused when the graph is resumed (`InvalidConfig`).
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
+    question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
+    saver, plan = _asking(question)
+    decision: Decision = saver._run(plan)
+    return decision
+
+
+async def arequest_approval(
+    action: str,
+    args: Any = None,
+    *,
+    facts: Facts | None = None,
+    revalidate: Callable[[Facts, Facts], bool] | None = None,
+    description: str = "",
+    expires_in: float | timedelta | None = None,
+    on_expiry: str = "reject",
+    approvers: Collection[str] = (),
+    allowed: Collection[str] = ("approve", "reject", "edit"),
+) -> Decision:
+    """As `request_approval`, asynchronously."""
+    question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
+    saver, plan = _asking(question)
+    decision: Decision = await saver._arun(plan)
+    return decision
+
+
+def _question(
+    action: str,
+    args: Any,
+    facts: Facts | None,
+    revalidate: Callable[[Facts, Facts], bool] | None,
+    description: str,
+    expires_in: float | timedelta | None,
+    on_expiry: str,
+    approvers: Collection[str],
+    allowed: Collection[str],
+) -> _Question:
+    check_question(action, description, on_expiry, revalidate)
+    config = _config()
+    values = config.get("configurable") or {}
+    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
+    if info is None or info.thread_id is None:
+        raise InvalidConfig(_OUTSIDE)
+    plain = plain_data("args", args)
+    parts = (str(info.checkpoint_id), str(info.task_id), action, hash_of(plain))
+    request = ApprovalRequest(
+        "",
+        thread_id_of(info.thread_id),
+        # The root's: by that the thread is seen to have gone on.
+        str((values.get("checkpoint_map") or {}).get("") or info.checkpoint_id),
+        parts[1],
+        action=action,
+        args=plain,
+        description=description,
+        facts=plain_data("facts", mapping_of("facts", facts)),
+        args_hash=parts[3],
+        allowed=names_of("allowed", allowed, _KINDS),
+        approvers=names_of("approvers", approvers),
+        expires_at=None if expires_in is None else ahead("expires_in", expires_in),
+        on_expiry=on_expiry,
+    )
+    # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
+    nth = _number(values.get("__pregel_scratchpad"), (str(info.node_attempt), *parts[1:]))
+    return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
+
+
+_OUTSIDE = "request_approval was called outside of a graph with a checkpointer, or without the context of its node"
+
+
+def _config() -> Mapping[str, Any]:
+    try:
+        return get_config()
+    except RuntimeError as error:
+        raise InvalidConfig(_OUTSIDE) from error
+
+
+def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
+    """Return the number of a question among equal ones of this attempt at a task: of two equal transfers, each asks."""
+    # Made anew for each run of a task, and shared by the copies that a `ToolCache` makes of the scratchpad.
+    run = scratchpad.call_counter
+    with _counting:
+        _, numbers = _asked.setdefault(id(run), (run, Counter()))
+        numbers[key] += 1
+        if len(_asked) > _RUNS:
+            _asked.popitem(last=False)
+        return str(numbers[key])
+
+
+def _asking(question: _Question) -> tuple[Any, Plan[Any, Any, Decision]]:
+    config = _config()
+    saver = (config.get("configurable") or {}).get("__pregel_checkpointer")
+    inbox = getattr(saver, "approvals", None)
+    if saver is None or not isinstance(inbox, Inbox):
+        raise InvalidConfig(
+            f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
+            f"not {type(saver).__name__}"
+        )
+    request = replace(question.request, owner=owner_of(config, saver._core.owner))
+    return saver, _answered(inbox.plans, replace(question, request=request))
+
+
+def _answered(approvals: Approvals[Any, Any], question: _Question) -> Plan[Any, Any, Decision]:
+    """Return the decision on a question; every round of it was asked because the facts had changed."""
+    old: ApprovalRequest | None = None
+    for nth in count():
+        decision, old = yield from _round(approvals, question, nth, old)
+        if decision is not None:
+            return decision
+    raise AssertionError("there is always another round")
+
+
+def _round(
+    approvals: Approvals[Any, Any], question: _Question, nth: int, old: ApprovalRequest | None
+) -> Plan[Any, Any, tuple[Decision | None, ApprovalRequest]]:
+    """Return the decision of a round, or `None` if the facts have changed since; and what was asked."""
+    asked, payload = question.round(nth, old)
+    held = yield from approvals.ask(asked)
+    if question.is_nested and not held.request.interrupt_ids:
+        yield from _check_place(approvals, held)
+    _count(held.request, payload)
+    while (held := (yield from _checked(approvals, question, held))).request.status != SUPERSEDED:
+        if not as_of(held.request, now()).is_settled:
+            interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
+        elif taken := (yield from _taken(approvals, held)):
+            return taken, held.request
+        held = (yield from approvals.read([asked.id]))[asked.id]
+    return None, held.request
+
+
+def _check_place(approvals: Approvals[Any, Any], held: Held) -> Plan[Any, Any, None]:
+    """See that a graph is where it was when it is resumed.
+
+    Raises:
+        InvalidConfig: It is a subgraph that stores no checkpoints: each run of it has other tasks, which ask anew.
+    """
+    new = held.request
+    for old in [each.request for each in (yield from approvals.of_thread(new.thread_id))]:
+        is_same = (old.checkpoint_id, old.action, old.args_hash) == (new.checkpoint_id, new.action, new.args_hash)
+        if is_same and old.task_id != new.task_id and old.status in DECIDED and old.interrupt_ids:
+            yield from approvals.end(held, SUPERSEDED, now(), "its task is gone")
+            raise InvalidConfig(
+                f"thread {new.thread_id!r}: {new.action!r} was decided, but the task that asked is gone: a subgraph "
+                "compiled with checkpointer=False forgets where it was. Compile it without that, and ask again"
+            )
+
+
+def _count(request: ApprovalRequest, payload: Mapping[str, Any]) -> None:
+    """Let LangGraph count as given the answers to a question that has stopped the graph.
+
+    In a `ToolNode`, another tool may have taken one that was meant for this: what is decided must not be asked again.
+    """
+    for _ in request.interrupt_ids:
+        try:
+            interrupt(payload)
+        except GraphInterrupt:
+            if not as_of(request, now()).is_settled:
+                raise
+
+
+def _checked(approvals: Approvals[Any, Any], question: _Question, held: Held) -> Plan[Any, Any, Held]:
+    """Return a request, superseded if what it rests on has changed, and nobody has said no."""
+    said, current = as_of(held.request, now()), question.request.facts
+    is_no = said.decision is not None and not said.decision.approved
+    if said.status == SUPERSEDED or is_no or question.is_still_good(said.facts, current):
+        return held
+    new = happened(replace(said, status=SUPERSEDED), SUPERSEDED, now(), reason="the facts have changed", facts=current)
+    changed = yield from approvals.change(held, new)
+    return changed or (yield from _checked(approvals, question, (yield from approvals.read([said.id]))[said.id]))
+
+
+def _taken(approvals: Approvals[Any, Any], held: Held) -> Plan[Any, Any, Decision | None]:
+    """Return the decision of a request, which is consumed from then on; `None` if somebody has changed it meanwhile."""
+    held = yield from approvals.expire(held, now())
+    if held.request.status == CONSUMED:  # by an earlier attempt at the task
+        return held.request.decision
+    taken = yield from approvals.consume(held, now())
+    return taken.request.decision if taken else None

@@ -1,0 +1,380 @@
+"""Between what an interrupt carries and what Keel knows: questions read, answers written, in the asker's own format.
+
+Formats, in the order in which they are tried:
+
+1. Keel's own: `{"type": "keel_approval", "request": id, "action": ..., "args": ...}`. The answer is a mere nudge; what
+   was decided is read from the record.
+2. LangChain's `HumanInTheLoopMiddleware`, batched: all calls of a turn in one interrupt.
+3. The same, per call: one interrupt for each; what is allowed stands in the interrupt's `response_schema` only.
+4. Agent Inbox: a `HumanInterrupt`, alone or in a list. The answer is a list either way: that inbox always sends one.
+5. `ToolCache`'s question about a call that was cut off. "Approve" could mean that it shall run again or that it did
+   run, so it is not allowed: the answer is `retry`, `done` or `skip`, as there, and a rejection is `skip`.
+6. Anything else is a free question, and so is what only resembles one of the above: the answer is the value that
+   was answered, `True` if it was approved and `False` if it was rejected.
+
+The shapes are those of langchain 1.4.7 (`agents.middleware.human_in_the_loop`), langgraph-prebuilt 1.1.2
+(`langgraph.prebuilt.interrupt`), and agent-inbox f38301b (README.md, src/components/agent-inbox/types.ts).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.errors import InvalidInput
+
+# What each kind of decision is called in LangChain's middleware, and what allows it in the Agent Inbox.
+_HITL = {"approve": "approve", "reject": "reject", "edit": "edit", "answer": "respond"}
+_INBOX = {"approve": "allow_accept", "reject": "allow_ignore", "edit": "allow_edit", "answer": "allow_respond"}
+_KINDS = tuple(_HITL)
+_SAID = {"accept": "approve", "ignore": "reject", "response": "answer"}
+_KIND_OF = {word: kind for kind, word in _HITL.items()} | _SAID
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One thing that an interrupt asks.
+
+    Attributes:
+        action: What the agent wants to do; empty for a free question.
+        args: With which arguments.
+        description: For whoever decides.
+        allowed: The decisions that may be made.
+        keel: What the interrupt carried, if Keel's own `request_approval` asks.
+    """
+
+    action: str
+    args: Any
+    description: str = ""
+    allowed: Sequence[str] = _KINDS
+    keel: Mapping[str, Any] | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The request's name, if Keel's own `request_approval` asks; else empty."""
+        return "" if self.keel is None else str(self.keel["request"])
+
+
+Asks: TypeAlias = Sequence[Ask]
+_Reader: TypeAlias = Callable[[Any, Any], Asks]
+_Writer: TypeAlias = Callable[[Any, Asks, Sequence[Decision]], Any]
+
+
+def asks_of(value: Any, schema: Any = None) -> Asks:
+    """Return what an interrupt asks: one or more, in the order in which they are to be decided.
+
+    Args:
+        value: What the interrupt carries.
+        schema: Its `response_schema`, if it has one.
+    """
+    return _read(value, schema)[0]
+
+
+def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:
+    """Return what to resume an interrupt with.
+
+    A rejection that the asker does not allow (nobody decided in time) is given in words, if it allows an answer.
+
+    Args:
+        value: What the interrupt carries.
+        decisions: One for each that `asks_of` gives, in that order.
+        schema: Its `response_schema`, if it has one.
+
+    Raises:
+        InvalidInput: There are too few decisions, or too many, or the asker has no word for one of them: LangGraph
+            keeps an answer even if the asker fails on it, and would give it again at every attempt.
+    """
+    asks, write = _read(value, schema)
+    _check_number(asks, decisions)
+    return write(value, asks, [_allowed(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
+
+
+def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
+    """Read an answer that was made for another format: for programs with an inbox of their own.
+
+    The Agent Inbox makes strings of all arguments that were edited there.
+
+    Args:
+        answer: A decision of LangChain's middleware, a `HumanResponse` of the Agent Inbox, or `True` or `False`; the
+            first two also in the list of one in which those programs send them.
+        ask: What it answers.
+        by: Who decided, as your program has authenticated them; whatever `answer` says about that is not read.
+
+    Raises:
+        InvalidInput: It is none of those, or an edit of another action than was asked about.
+    """
+    said = _single(answer)
+    if isinstance(said, bool):
+        said = {"type": "approve" if said else "reject"}
+    word = _at(said, "type")
+    match _KIND_OF.get(word) if isinstance(word, str) else None:
+        case "approve":
+            return Decision("approve", by, args=ask.args)
+        case "reject":
+            return Decision("reject", by, reason=_text(said.get("message") or said.get("args")))
+        case "edit":
+            return Decision("edit", by, args=_edit_in(said, ask))
+        case "answer":
+            return Decision("answer", by, value=_message_in(said))
+    raise InvalidInput(f"{answer!r:.200} is no decision: give True, False, or a dict of type {', '.join(_KIND_OF)}")
+
+
+def as_inbox(request: ApprovalRequest) -> dict[str, Any]:
+    """Return a request as the Agent Inbox shows them: a `HumanInterrupt`; `decision_from` reads its answer."""
+    allowed = _shown_kinds(request)
+    return {
+        "action_request": {"action": request.action, "args": _shown_args(request)},
+        "config": {flag: kind in allowed for kind, flag in _INBOX.items()},
+        "description": _described(request),
+    }
+
+
+def as_hitl(request: ApprovalRequest) -> dict[str, Any]:
+    """Return a request as LangChain's middleware asks: one action request, one review config; see `decision_from`."""
+    allowed = [_HITL[kind] for kind in _shown_kinds(request)]
+    shown = {"name": request.action, "args": _shown_args(request), "description": _described(request)}
+    return {
+        "action_requests": [shown],
+        "review_configs": [{"action_name": request.action, "allowed_decisions": allowed}],
+    }
+
+
+# -- reading: each returns nothing if it is another format -------------------------------------------------------------
+
+
+def _read(value: Any, schema: Any) -> tuple[Asks, _Writer]:
+    for reader, writer in _FORMATS:
+        if asks := reader(value, schema):
+            return asks, writer
+    return [Ask("", None, allowed=("approve", "reject", "answer"))], _free_answer
+
+
+def _keel(value: Any, schema: Any) -> Asks:
+    action, request = _at(value, "action"), _at(value, "request")
+    if not (_is_a(value, "keel_approval") and isinstance(action, str) and isinstance(request, str) and "args" in value):
+        return []
+    allowed = value.get("allowed", _KINDS)
+    kinds = tuple(kind for kind in _KINDS if kind in allowed) if _is_list(allowed) else ()
+    return [Ask(action, value["args"], _prose(value), kinds, value)] if request and kinds else []
+
+
+def _batched(value: Any, schema: Any) -> Asks:
+    requests, configs = _at(value, "action_requests"), _at(value, "review_configs")
+    if not (_is_list(requests) and _is_list(configs)):
+        return []
+    # The middleware gives one config for each request; its types would allow one for each tool as well.
+    return _all(_reviewed(each, [*configs[place : place + 1], *configs]) for place, each in enumerate(requests))
+
+
+def _reviewed(request: Any, configs: Iterable[Any]) -> Asks:
+    name = _at(request, "name")
+    words = next((_at(config, "allowed_decisions") for config in configs if _at(config, "action_name") == name), None)
+    return _call(request, name, _at(request, "args"), _kinds_in(words))
+
+
+def _per_call(value: Any, schema: Any) -> Asks:
+    if not _is_a(value, "tool_approval"):
+        return []
+    # Pydantic tells several decisions apart by their type; a single one is no union and has no discriminator.
+    words = _at(schema, "discriminator", "mapping") or [_at(schema, "properties", "type", "const")]
+    return _call(value, value.get("name"), value.get("args"), _kinds_in(words) or _KINDS)
+
+
+def _inbox(value: Any, schema: Any) -> Asks:
+    return _all(_of_inbox(request) for request in (value if _is_list(value) else [value]))
+
+
+def _of_inbox(request: Any) -> Asks:
+    # A flag that is missing is taken for False, as the Agent Inbox does.
+    allowed = tuple(kind for kind, flag in _INBOX.items() if _at(request, "config", flag) is True)
+    return _call(request, _at(request, "action_request", "action"), _at(request, "action_request", "args"), allowed)
+
+
+def _doubt(value: Any, schema: Any) -> Asks:
+    if not (_is_a(value, "tool_outcome_unknown") and isinstance(value.get("attempt"), str)):
+        return []
+    described = {"description": f"Cut off, and nobody knows whether it was carried out. {_text(value.get('problem'))}"}
+    return _call(described, value.get("tool"), value.get("args"), ("reject", "answer"))
+
+
+def _call(about: Any, action: Any, args: Any, allowed: Sequence[str]) -> Asks:
+    fits = isinstance(action, str) and isinstance(args, Mapping) and allowed
+    return [Ask(action, args, _prose(about), allowed)] if fits else []
+
+
+def _all(found: Iterable[Asks]) -> Asks:
+    """Return what was read if each part could be: what was read in part could not be answered as a whole."""
+    parts = list(found)
+    return [ask for asks in parts for ask in asks] if all(parts) else []
+
+
+def _kinds_in(words: Any) -> tuple[str, ...]:
+    known = words if _is_list(words) or isinstance(words, Mapping) else ()
+    return tuple(kind for kind, word in _HITL.items() if word in known)
+
+
+def _prose(about: Any) -> str:
+    description = _at(about, "description")
+    return description.strip() if isinstance(description, str) else ""
+
+
+def _at(value: Any, *names: str) -> Any:
+    """Return what stands in mappings in mappings, `None` where there is nothing or no mapping."""
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_a(value: Any, kind: str) -> bool:
+    return bool(_at(value, "type") == kind)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def _keel_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
+    return {"type": "keel_decision", "request": asks[0].request_id}
+
+
+def _batched_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
+    return {"decisions": [_hitl(*each) for each in zip(asks, decisions, strict=True)]}
+
+
+def _per_call_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
+    return _hitl(asks[0], decisions[0])
+
+
+def _hitl(ask: Ask, decision: Decision) -> dict[str, Any]:
+    match decision.kind:
+        case "approve":
+            return {"type": "approve"}
+        case "edit":
+            return {"type": "edit", "edited_action": {"name": ask.action, "args": _edited(ask, decision)}}
+        case "answer":
+            return {"type": "respond", "message": _text(decision.value)}
+    reason = _reason(decision)
+    return {"type": "reject", "message": reason} if reason else {"type": "reject"}
+
+
+def _inbox_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    # Also for a single request: "The Agent Inbox will always respond with a list" (its README), so a node takes the
+    # first of what `interrupt(request)` returns, as it does with `interrupt([request])`.
+    return [_response(*each) for each in zip(asks, decisions, strict=True)]
+
+
+def _response(ask: Ask, decision: Decision) -> dict[str, Any]:
+    match decision.kind:
+        case "approve":  # LangGraph's docstring says args are None; the inbox sends them, and a node may look.
+            return {"type": "accept", "args": {"action": ask.action, "args": ask.args}}
+        case "edit":
+            return {"type": "edit", "args": {"action": ask.action, "args": _edited(ask, decision)}}
+        case "answer":
+            return {"type": "response", "args": _text(decision.value)}
+    return {"type": "ignore", "args": None}
+
+
+def _doubt_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> dict[str, Any]:
+    decided = "skip" if decisions[0].kind == "reject" else decisions[0].value
+    said = decided if isinstance(decided, Mapping) else {"decision": decided}
+    # The asker takes a word alone for an answer to an earlier question where there was one.
+    return {**said, "attempt": value["attempt"]}
+
+
+def _free_answer(value: Any, asks: Asks, decisions: Sequence[Decision]) -> Any:
+    return decisions[0].value if decisions[0].kind == "answer" else decisions[0].approved
+
+
+_FORMATS: Sequence[tuple[_Reader, _Writer]] = (
+    (_keel, _keel_answer),
+    (_batched, _batched_answer),
+    (_per_call, _per_call_answer),
+    (_inbox, _inbox_answer),
+    (_doubt, _doubt_answer),
+)
+
+
+def _check_number(asks: Asks, decisions: Sequence[Decision]) -> None:
+    if len(asks) == len(decisions):
+        return
+    names = [f"{ask.action or 'the question'} (number {place})" for place, ask in enumerate(asks, 1)]
+    missing = ", ".join(names[len(decisions) :])
+    problem = f"there is none for {missing}" if missing else f"there are {len(decisions) - len(asks)} too many"
+    raise InvalidInput(f"an interrupt that asks {len(asks)} needs as many decisions, in that order: {problem}")
+
+
+def _allowed(ask: Ask, decision: Decision) -> Decision:
+    if decision.kind in ask.allowed or ask.keel is not None:
+        return decision
+    if decision.kind == "reject" and "answer" in ask.allowed:
+        reason = _reason(decision)
+        return Decision("answer", decision.by, value=f"Rejected: {reason}" if reason else "Rejected")
+    raise InvalidInput(
+        f"{ask.action or 'the question'}: its asker allows {', '.join(ask.allowed)}, not {decision.kind}, and would "
+        "fail on it: decide in another way"
+    )
+
+
+def _edited(ask: Ask, decision: Decision) -> dict[str, Any]:
+    if not isinstance(decision.args, Mapping):
+        raise InvalidInput(f"an edit of {ask.action} needs its arguments as a dict, not {decision.args!r:.200}")
+    return dict(decision.args)
+
+
+def _reason(decision: Decision) -> str:
+    return decision.reason or ("nobody decided in time" if decision.by == BY_EXPIRY else "")
+
+
+def _text(value: Any) -> str:
+    """Return a value for formats that take text only."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+# -- what other programs show and send ---------------------------------------------------------------------------------
+
+
+def _shown_kinds(request: ApprovalRequest) -> Sequence[str]:
+    editable = isinstance(request.args, Mapping)  # those formats know no other arguments
+    return [kind for kind in _KINDS if kind in request.allowed and (editable or kind != "edit")]
+
+
+def _shown_args(request: ApprovalRequest) -> dict[str, Any]:
+    if isinstance(request.args, Mapping):
+        return dict(request.args)
+    return {} if request.args is None else {"value": request.args}
+
+
+def _described(request: ApprovalRequest) -> str:
+    """Return what to show: neither format has a place for facts, and nobody should decide without them."""
+    parts = [request.description or ("" if request.action else _text(request.value))]
+    for title, facts in (("Facts", request.facts), ("Facts of an earlier decision", request.before)):
+        parts += [f"{title}: {_text(dict(facts))}"] if facts else []
+    return "\n\n".join(filter(None, parts))
+
+
+def _single(answer: Any) -> Any:
+    answers = _at(answer, "decisions") if isinstance(answer, Mapping) and "decisions" in answer else answer
+    return answers[0] if _is_list(answers) and len(answers) == 1 else answers
+
+
+def _edit_in(said: Mapping[str, Any], ask: Ask | ApprovalRequest) -> dict[str, Any]:
+    edited = said.get("edited_action") or said.get("args")
+    name, args = _at(edited, "name") or _at(edited, "action"), _at(edited, "args")
+    if name != ask.action or not isinstance(args, Mapping):
+        raise InvalidInput(f"{said!r:.200} is no edit of {ask.action}: give the same action, with all its arguments")
+    return dict(args)
+
+
+def _message_in(said: Mapping[str, Any]) -> str:
+    message = said.get("message", said.get("args"))
+    if not isinstance(message, str):
+        raise InvalidInput(f"{said!r:.200} is no answer: it needs a text, as message (respond) or args (response)")
+    return message

@@ -1,0 +1,462 @@
+"""Requests for approval, kept: one cell each, changed by compare-and-set, so that of two reviewers one wins.
+
+Requests are cells that all threads share, under keys that begin with a hash of their thread: one page of them is the
+inbox, and those of one thread are a range. What is over moves to a shelf of its own. They belong to their thread (the
+cells' origin), so they are deleted with it; the audit trail keeps its chain (see `core.audit`).
+
+What a person is asked, and what a person has said: records, and what may become of them.
+
+A request is *waiting* until somebody decides; *claimed* while a reviewer holds it; then *approved*, *rejected*,
+*edited* or *answered*; *expired* if nobody did in time; *superseded* if the thread went on without it, or the facts
+changed; *consumed* once the agent has taken the decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
+from typing import Any, Generic, Literal, Protocol
+
+from langgraph.checkpoint.base import CheckpointTuple
+
+from langgraph_keel.engine import audit
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import AlreadyDecided, CorruptStore, InvalidInput, NotAllowed, NotFound
+
+WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
+APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
+
+OPEN = frozenset({WAITING, CLAIMED})
+"""Somebody has to decide."""
+
+DECIDED = frozenset({APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED})
+"""Decided, and the agent has not taken it yet."""
+
+CLOSED = frozenset({SUPERSEDED, CONSUMED})
+"""Over."""
+
+STATUSES = (WAITING, CLAIMED, APPROVED, REJECTED, EDITED, ANSWERED, EXPIRED, SUPERSEDED, CONSUMED)
+
+Kind = Literal["approve", "reject", "edit", "answer"]
+STATUS_OF: Mapping[str, str] = {"approve": APPROVED, "reject": REJECTED, "edit": EDITED, "answer": ANSWERED}
+
+BY_EXPIRY = "keel:expiry"
+"""Who has decided where nobody did in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person has decided.
+
+    Attributes:
+        kind: `approve`, `reject`, `edit` or `answer`.
+        by: Who decided, as the reviewer's program says; `keel:expiry` if nobody did in time, empty if a program
+            resumed the graph by itself.
+        at: ISO time.
+        reason: Why, in the reviewer's words.
+        args: The arguments that were approved: those asked about, or the reviewer's.
+        value: With `answer`: what was answered.
+    """
+
+    kind: Kind
+    by: str = ""
+    at: str = ""
+    reason: str = ""
+    args: Any = None
+    value: Any = None
+
+    @property
+    def approved(self) -> bool:
+        """Whether the agent may act: with `args`, which the reviewer may have edited."""
+        return self.kind in ("approve", "edit")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ApprovalRequest:
+    """What a person is asked.
+
+    Attributes:
+        id: Its name: 24 hexadecimal digits, the same whenever the same question is asked again.
+        thread_id: The thread that waits.
+        checkpoint_id: The checkpoint whose step asks.
+        task_id: The task that asks.
+        interrupt_ids: LangGraph's names of the interrupts that have asked it, the last one is the one to answer; empty
+            before the step has ended.
+        action: What the agent wants to do: a tool's name, for instance; empty for a free question.
+        args: With which arguments.
+        value: What the interrupt carried, as plain data.
+        schema: The JSON schema that its answer must fit, if it has one.
+        status: One of `STATUSES`.
+        asked_at: ISO time.
+        description: For whoever decides.
+        facts: What the decision rests on, as it was when it was asked.
+        before: The facts that an earlier decision rested on; empty if there was none.
+        earlier: That decision, with the id of its request.
+        args_hash: Tells the arguments from all others.
+        allowed: The decisions that may be made.
+        approvers: Who may decide; empty for anybody.
+        owner: Whose thread it is (`configurable["user_id"]`).
+        expires_at: ISO time from which nobody may decide; `None` is never.
+        on_expiry: What the agent gets then: a rejection (`reject`), or nothing, and it waits on (`wait`).
+        claimed_by: Who is about to decide.
+        claimed_until: ISO time.
+        reminded_at: ISO time of the last reminder.
+        decision: What was decided.
+        part: Its place among the questions of one interrupt.
+        parts: How many there are.
+        history: What has happened to it, oldest first: plain data.
+        audited: How many of those stand in the audit trail.
+    """
+
+    id: str
+    thread_id: str
+    checkpoint_id: str = ""
+    task_id: str = ""
+    interrupt_ids: Sequence[str] = ()
+    action: str = ""
+    args: Any = None
+    value: Any = None
+    schema: Any = None
+    status: str = WAITING
+    asked_at: str = ""
+    description: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    earlier: Mapping[str, Any] = field(default_factory=dict)
+    args_hash: str = ""
+    allowed: Sequence[str] = ("approve", "reject", "edit", "answer")
+    approvers: Sequence[str] = ()
+    owner: str = ""
+    expires_at: str | None = None
+    on_expiry: str = "reject"
+    claimed_by: str = ""
+    claimed_until: str = ""
+    reminded_at: str = ""
+    decision: Decision | None = None
+    part: int = 0
+    parts: int = 1
+    history: Sequence[Mapping[str, Any]] = ()
+    audited: int = 0
+
+    def __repr__(self) -> str:
+        """Say what is asked, in short: a list of requests is to be read."""
+        asks = f"{self.action}({self.args!r:.200})" if self.action else f"{self.value!r:.200}"
+        facts = f" on {self.facts!r:.200}" if self.facts else ""
+        by = f" by {self.decision.by!r}" if self.decision and self.decision.by else ""
+        return f"<approval {self.id} of thread {self.thread_id!r}: {asks}{facts}, {self.status}{by}>"
+
+    @property
+    def interrupt_id(self) -> str:
+        """LangGraph's name of the interrupt to answer; empty if there is none yet."""
+        return self.interrupt_ids[-1] if self.interrupt_ids else ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether an agent may go on as far as this request goes."""
+        return self.on_expiry == "reject" if self.status == EXPIRED else self.status in (*DECIDED, CONSUMED)
+
+
+def as_of(request: ApprovalRequest, now: str) -> ApprovalRequest:
+    """Return a request as it is at a time: a claim that has run out is none, and what nobody decided has expired."""
+    if request.status not in OPEN:
+        return request
+    if request.expires_at is not None and request.expires_at <= now:
+        return replace(request, status=EXPIRED, decision=Decision("reject", BY_EXPIRY, request.expires_at))
+    if request.status == CLAIMED and request.claimed_until <= now:
+        return replace(request, status=WAITING, claimed_by="", claimed_until="")
+    return request
+
+
+def decided(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
+    """Return a request with a decision; `request` is as it is at that time.
+
+    Raises:
+        AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
+        NotAllowed: This reviewer may not decide, another one is about to, or this is no decision it allows.
+        InvalidInput: Nobody is named, or the edited arguments are no dict, as those that were asked about.
+    """
+    check_open(request)
+    check_reviewer(request, decision.by)
+    if decision.kind not in request.allowed:
+        allowed = ", ".join(request.allowed)
+        raise NotAllowed(
+            f"approval {request.id} ({request.action or 'a question'}) allows {allowed}, not {decision.kind}"
+        )
+    if decision.kind == "edit" and isinstance(request.args, Mapping) and not isinstance(decision.args, Mapping):
+        raise InvalidInput(f"args must be a dict with all arguments of {request.action}, not {decision.args!r:.80}")
+    if decision.kind == "approve":
+        decision = replace(decision, args=request.args)
+    return replace(request, status=STATUS_OF[decision.kind], decision=decision, claimed_by="", claimed_until="")
+
+
+def check_open(request: ApprovalRequest) -> None:
+    """See that somebody may decide.
+
+    Raises:
+        AlreadyDecided: Nobody may, any more.
+    """
+    if request.status not in OPEN:
+        raise AlreadyDecided(request.id, request.status, request.decision.by if request.decision else "")
+
+
+def check_reviewer(request: ApprovalRequest, by: str) -> None:
+    """See that a reviewer may decide.
+
+    Raises:
+        InvalidInput: Nobody is named.
+        NotAllowed: Somebody else has to, or is about to.
+    """
+    if not isinstance(by, str) or not by.strip() or by.startswith("keel:"):
+        raise InvalidInput(f"by must name who decides, as your program has authenticated them, not {by!r}")
+    if request.approvers and by not in request.approvers:
+        raise NotAllowed(f"approval {request.id}: {by!r} is not among its approvers ({', '.join(request.approvers)})")
+    if request.status == CLAIMED and request.claimed_by != by:
+        whose = f"{request.claimed_by!r} has claimed it until {request.claimed_until}"
+        raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
+
+
+CURRENT, OVER = Shelf(None, "approvals"), Shelf(None, "approvalsover")
+PAGE = 1000
+_LEAST = 6
+"""Digits of an id that name a request: fewer are too easily those of another one."""
+_FIELDS = {each.name for each in fields(ApprovalRequest)}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A request as it stands in its cell.
+
+    Attributes:
+        request: The request.
+        token: What a change of it has to know.
+        shelf: Where it is: `CURRENT` or `OVER`.
+    """
+
+    request: ApprovalRequest
+    token: str
+    shelf: Shelf = CURRENT
+
+
+class Noticing(Protocol):
+    """What notices the questions of a graph as its saver's verbs go by; see `langgraph_keel.approvals.hook`."""
+
+    def seen(self, found: CheckpointTuple) -> None:
+        """A run may go on from this checkpoint."""
+
+    def written(
+        self, codec: Codec, address: Address, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str
+    ) -> Plan[Any, Any, None]:
+        """A task has written this; before it is stored. No trip, if it asks nothing."""
+
+    def stepped(self, codec: Codec, new: Address, parent: str | None, source: object) -> Plan[Any, Any, None]:
+        """A checkpoint was stored. No trip, if nothing is known to wait in its thread."""
+
+    def rewound(self, codec: Codec, new: Address) -> Plan[Any, Any, None]:
+        """A thread goes on from this twin of an older checkpoint. No trip, if nothing is known to wait in it."""
+
+
+def request_id(thread_id: str, *parts: str) -> str:
+    """Return the id of a request of a thread: those of one thread begin alike."""
+    text = "\x00".join((thread_id, *parts)).encode("utf-8", "surrogatepass")
+    return thread_prefix(thread_id) + sha256(text).hexdigest()[:16]
+
+
+def thread_prefix(thread_id: str) -> str:
+    """Return what the ids of a thread's requests begin with; those of others may, too."""
+    return sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def happened(request: ApprovalRequest, kind: str, at: str, by: str = "", **more: Any) -> ApprovalRequest:
+    """Return a request to whose history something was added."""
+    event = {"kind": kind, "at": at, "by": by, **{name: value for name, value in more.items() if value is not None}}
+    return replace(request, history=(*request.history, event))
+
+
+class Approvals(Generic[Q, R]):
+    """The plans of requests, over one store.
+
+    Args:
+        store: The store.
+        codec: How records are written.
+        tokens: Where tokens come from: 32 letters and digits, never the same again.
+    """
+
+    def __init__(self, store: Store[Q, R], codec: Codec, tokens: Callable[[], str]) -> None:
+        self._store = store
+        self._codec = codec
+        self._tokens = tokens
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, ids: Sequence[str]) -> Plan[Q, R, Mapping[str, Held]]:
+        """Read requests by their ids, without those that are not there. One trip, two if some are over."""
+        found = yield from self._store.read_cells(CURRENT, ids)
+        held = {name: self._held(name, cell) for name, cell in found.items()}
+        if missing := [name for name in ids if name not in held]:
+            over = yield from self._store.read_cells(OVER, missing)
+            held |= {name: self._held(name, cell, OVER) for name, cell in over.items()}
+        return held
+
+    def one(self, name: str) -> Plan[Q, R, Held]:
+        """Read a request by its id, or by the beginning of it that no other has.
+
+        Raises:
+            InvalidInput: It is no text, or too short.
+            NotFound: There is none, or more than one.
+        """
+        if not isinstance(name, str) or len(name) < _LEAST:
+            raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
+        found: dict[str, Held] = {}
+        for shelf in (OVER, CURRENT):
+            page = yield from self._store.list_cells(shelf, name, None, 2)
+            found |= {key: self._held(key, cell, shelf) for key, cell in page}
+        if len(found) != 1:
+            raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
+        return next(iter(found.values()))
+
+    def page(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Q, R, Sequence[Held]]:
+        """Read a page of requests, in the order of their ids. One trip."""
+        page = yield from self._store.list_cells(shelf, prefix, after, limit)
+        return [self._held(key, cell, shelf) for key, cell in page]
+
+    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Q, R, Sequence[Held]]:
+        """Read requests whose ids begin so. A trip for each 1,000."""
+        found: list[Held] = []
+        after: str | None = None
+        while True:
+            page = yield from self.page(shelf, prefix, after, PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+            after = page[-1].request.id
+
+    def of_thread(self, thread_id: str) -> Plan[Q, R, Sequence[Held]]:
+        """Read a thread's requests that are not over."""
+        found = yield from self.all(CURRENT, thread_prefix(thread_id))
+        return [held for held in found if held.request.thread_id == thread_id]
+
+    # -- what becomes of them ----------------------------------------------------------------------------------
+
+    def ask(self, request: ApprovalRequest) -> Plan[Q, R, Held]:
+        """Write a new request, or return what stands there: the same question may be asked again."""
+        what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
+        what |= {} if request.action else {"value": request.value}
+        asked = happened(request, "asked", request.asked_at, **what)
+        cell = self._cell(self._tokens(), asked)
+        reply = yield from self._store.swap_cell(CURRENT, request.id, None, cell)
+        if reply.done:
+            return (yield from self._logged(Held(asked, cell.token)))
+        if reply.cell is None:
+            return (yield from self.ask(request))
+        return self._held(request.id, reply.cell)
+
+    def change(self, held: Held, new: ApprovalRequest) -> Plan[Q, R, Held | None]:
+        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail."""
+        cell = self._cell(self._tokens(), new)
+        reply = yield from self._store.swap_cell(held.shelf, new.id, held.token, cell)
+        return (yield from self._logged(Held(new, cell.token, held.shelf))) if reply.done else None
+
+    def decide(self, held: Held, decision: Decision) -> Plan[Q, R, Held | None]:
+        """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
+
+        Raises:
+            AlreadyDecided: It was decided, has expired, or is over.
+            NotAllowed: Not by this reviewer, or not so.
+        """
+        new = decided(as_of(held.request, decision.at), decision)
+        said = new.decision or decision
+        more = {"reason": said.reason or None, "args": said.args, "value": said.value}
+        return (yield from self.change(held, happened(new, new.status, said.at, said.by, **more)))
+
+    def claim(self, held: Held, by: str, at: str, until: str) -> Plan[Q, R, Held | None]:
+        """Hold a request for a reviewer; with an `until` that is past, let it go.
+
+        Raises:
+            AlreadyDecided: Nobody may decide it any more.
+            NotAllowed: Somebody else holds it, or has to decide.
+        """
+        request = as_of(held.request, at)
+        check_open(request)
+        check_reviewer(request, by)
+        if until <= at and request.status == WAITING:
+            return held
+        new = replace(request, status=CLAIMED, claimed_by=by, claimed_until=until)
+        if until <= at:
+            new = replace(request, status=WAITING, claimed_by="", claimed_until="")
+        return (yield from self.change(held, happened(new, "claimed" if until > at else "released", at, by)))
+
+    def expire(self, held: Held, now: str) -> Plan[Q, R, Held]:
+        """Write that nobody decided in time, if that is so."""
+        request = as_of(held.request, now)
+        if request.status != EXPIRED or held.request.status == EXPIRED:
+            return held
+        changed = yield from self.change(held, happened(request, EXPIRED, now))
+        return changed or held
+
+    def consume(self, held: Held, at: str) -> Plan[Q, R, Held | None]:
+        """Write that the agent has taken the decision."""
+        return (yield from self.change(held, happened(replace(held.request, status=CONSUMED), CONSUMED, at)))
+
+    def end(self, held: Held, status: str, at: str, why: str = "") -> Plan[Q, R, None]:
+        """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
+        if held.request.status not in (CONSUMED, SUPERSEDED):
+            new = happened(replace(held.request, status=status), status, at, reason=why or None)
+            changed = yield from self.change(held, new)
+            if changed is None:
+                return  # somebody else has changed it: it will be found again
+            held = changed
+        # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
+        yield from self._store.swap_cell(OVER, held.request.id, None, self._cell(self._tokens(), held.request))
+        yield from self._store.remove_cells(CURRENT, {held.request.id: held.token})
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def _logged(self, held: Held) -> Plan[Q, R, Held]:
+        """Append to the audit trail what has happened and does not stand there; again, after a crash in between."""
+        request = held.request
+        for nth in range(request.audited, len(request.history)):
+            event = dict(request.history[nth])
+            content = {**_about(request), "n": nth, **event}
+            yield from audit.append(
+                self._store, self._codec, request.thread_id, event["at"], event["kind"], content, self._tokens
+            )
+        new = replace(request, audited=len(request.history))
+        # Under the same token: for others nothing has changed.
+        reply = yield from self._store.swap_cell(held.shelf, request.id, held.token, self._cell(held.token, new))
+        return replace(held, request=new if reply.done else request)
+
+    def _cell(self, token: str, request: ApprovalRequest) -> Cell:
+        # What was asked or answered may be 0 or False.
+        said = {name: value for name, value in asdict(request).items() if value or name in ("args", "value")}
+        return Cell(token, self._codec.encode([said]), b"", request.thread_id)
+
+    def _held(self, key: str, cell: Cell, shelf: Shelf = CURRENT) -> Held:
+        try:
+            (said,) = self._codec.decode(cell.header)
+            known = {name: _frozen(name, value) for name, value in said.items() if name in _FIELDS}
+            decision = known.pop("decision", None)
+            request = ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
+        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
+            raise CorruptStore(f"the request for approval {key} does not decode: {error}") from error
+        return Held(request, cell.token, shelf)
+
+
+def _frozen(name: str, value: Any) -> Any:
+    return tuple(value) if name in ("interrupt_ids", "allowed", "approvers", "history") else value
+
+
+def _about(request: ApprovalRequest) -> dict[str, Any]:
+    about = {
+        "request": request.id,
+        "thread_id": request.thread_id,
+        "checkpoint_id": request.checkpoint_id,
+        "interrupt_id": request.interrupt_id,
+        "action": request.action,
+        "args_hash": request.args_hash,
+    }
+    return {name: value for name, value in about.items() if value}

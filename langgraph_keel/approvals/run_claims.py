@@ -1,0 +1,421 @@
+"""One run at a time goes on from where a thread waits: how a saver sees a run begin and end, and claims its thread.
+
+LangGraph tells a saver of neither. LangChain does: a handler that `register_configure_hook` names hears a graph begin
+with the very input it was given, in the context in which LangGraph then asks the saver for the checkpoint to begin
+from; and hears it end, also by an error, a cancellation or a stream that is given up, after all was stored. (Measured
+with langgraph 1.2.22. An asynchronous stream that is neither read on nor closed ends when its loop closes it.)
+
+What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
+that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
+`CheckpointConflict`.
+
+The claim of a thread by the run that goes on from where it waits: one cell, changed by compare-and-set.
+
+LangGraph claims nothing: of two resumes that come at the same time, both read the question as open, and both run the
+node that asked. The claim is made before the run reads the thread, so a run that comes late reads what the other left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+from weakref import WeakKeyDictionary, WeakSet
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.tracers.context import register_configure_hook
+from langgraph.types import Command
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.plan import Plan, Q, R, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Backend
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, InvalidInput, ReadOnlyStore, ThreadTaken
+from langgraph_keel.provenance.hook import run_of
+
+KIND, KEY = "resume", "run"
+
+
+@dataclass(slots=True)
+class Claim:
+    """A claim, or one on its way.
+
+    Attributes:
+        thread_id: The thread.
+        token: Known before anything is sent.
+        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
+        run_id: The run, as LangChain names it.
+        since: When it began, ISO time.
+        until: Milliseconds since 1970 up to which it holds unless it is renewed.
+        expected: What the cell must hold for it to be made.
+        is_acknowledged: Whether the store has said that it was made.
+    """
+
+    thread_id: str
+    token: str
+    holder: str
+    run_id: str
+    since: str
+    until: int
+    expected: str | None = None
+    is_acknowledged: bool = False
+
+    @property
+    def shelf(self) -> Shelf:
+        """Where it stands."""
+        return Shelf(self.thread_id, KIND)
+
+    @property
+    def work(self) -> str:
+        """What goes on under it, for the log."""
+        return f"run {self.run_id} goes on from where thread {self.thread_id!r} waited"
+
+
+IsOver: TypeAlias = Callable[[Claim], bool]
+
+
+def take(store: Store[Q, R], codec: Codec, claim: Claim, is_over: IsOver) -> Plan[Q, R, None]:
+    """Claim a thread. One trip; one more to take over the claim of a run that is over.
+
+    Args:
+        store: The store.
+        codec: How the claim is written.
+        claim: What to claim; it is told what is sent, so that it can be withdrawn.
+        is_over: Whether the run behind a claim is known to be over.
+
+    Raises:
+        ThreadTaken: Another run has it.
+        CorruptStore: What stands there is no claim.
+    """
+    while True:
+        reply = yield from store.swap_cell(claim.shelf, KEY, claim.expected, _cell(codec, claim))
+        if reply.done:
+            claim.is_acknowledged = True
+            return
+        claim.expected = None
+        if reply.cell is not None:
+            other = read_claim(codec, claim.thread_id, reply.cell)
+            if not is_over(other):
+                raise ThreadTaken(claim.thread_id, other.holder, other.since)
+            claim.expected = other.token
+
+
+def renew(store: Store[Q, R], codec: Codec, claim: Claim, until: int) -> Plan[Q, R, bool]:
+    """Make a claim hold longer; return whether it is still ours. One trip."""
+    cell = _cell(codec, replace(claim, until=until))
+    return (yield from store.swap_cell(claim.shelf, KEY, claim.token, cell)).done
+
+
+def release(store: Store[Q, R], codec: Codec, claim: Claim, token: str) -> Plan[Q, R, None]:
+    """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way.
+
+    That one must find that what it expects is gone: a claim that is over takes its place, under `token`.
+    """
+    if claim.is_acknowledged:
+        yield from store.remove_cells(claim.shelf, {KEY: claim.token})
+        return
+    done = False
+    while not done:
+        found = (yield from store.read_cells(claim.shelf, [KEY])).get(KEY)
+        stands = None if found is None else found.token
+        if stands not in (claim.token, claim.expected):
+            return
+        new = None if stands == claim.token else _cell(codec, replace(claim, token=token, until=0))
+        done = (yield from store.swap_cell(claim.shelf, KEY, stands, new)).done
+
+
+def _cell(codec: Codec, claim: Claim) -> Cell:
+    header = codec.encode([claim.holder, claim.run_id, claim.until, claim.since])
+    return Cell(claim.token, header, origin=claim.thread_id)
+
+
+def read_claim(codec: Codec, thread_id: str, cell: Cell) -> Claim:
+    """Return the claim in a cell.
+
+    Raises:
+        CorruptStore: It holds something else.
+    """
+    stored = codec.decode(cell.header)
+    if not (isinstance(stored, list) and [type(part) for part in stored] == [str, str, int, str]):
+        raise CorruptStore(f"thread {thread_id!r}: the claim of the run that goes on does not hold what it should")
+    holder, run_id, until, since = stored
+    return Claim(thread_id, cell.token, holder, run_id, since, until)
+
+
+_log = logging.getLogger(__name__)
+PlainResume = Literal["allow", "refuse"]
+LEASE = 30_000
+"""Milliseconds after which a claim that is not renewed is over. A dead process of the same machine is seen at once."""
+_AT_EXIT = 2.0
+"""Seconds that the end of a program waits for each saver."""
+_INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A graph that has begun, and has not asked for its checkpoint yet.
+
+    Attributes:
+        run_id: The run.
+        goes_on: Whether it goes on from where a thread waits, and brings no new input.
+        resume: The answer it brings.
+    """
+
+    run_id: UUID
+    goes_on: bool
+    resume: Any
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A thread that is claimed by a run of this process.
+
+    Attributes:
+        claim: The claim.
+        runs: Who keeps it.
+        backend: Where it stands.
+        codec: How it is written.
+        is_async: Whether the run has a loop, which must not be kept waiting.
+    """
+
+    claim: Claim
+    runs: Runs
+    backend: Backend
+    codec: Codec
+    is_async: bool
+
+    @property
+    def token(self) -> str:
+        """That of the claim."""
+        return self.claim.token
+
+    @property
+    def work(self) -> str:
+        """What goes on, for the log."""
+        return self.claim.work
+
+    def renew(self) -> bool:
+        """Make the claim hold longer; return whether it is still ours."""
+        until = self.runs.clock() + self.runs.lease
+        return run(renew(self.backend.checkpoints.store, self.codec, self.claim, until), self.backend.driver)
+
+    def release(self) -> None:
+        """Give the thread back."""
+        self.runs.keeper.drop(self)
+        plan = release(self.backend.checkpoints.store, self.codec, self.claim, _token())
+        run(plan, self.backend.driver)
+
+
+class _Begun(BaseCallbackHandler):
+    """What LangChain calls when a graph, or anything else that it calls a chain, begins or ends."""
+
+    run_inline = True
+    ignore_llm = ignore_chat_model = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
+        """Note a graph that begins; what began before it in this context is past."""
+        is_command = type(inputs) is Command
+        _start.set(_Start(run_id, is_command or inputs is None, inputs.resume if is_command else None))
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
+        """Give back what the run has claimed."""
+        _others.pop(run_id, None)
+        if held := _live.pop(run_id, None):
+            held.runs.end(held, held.is_async)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
+        _others.pop(run_id, None)
+        met = _refused.get(error) if isinstance(error, ThreadTaken) else None
+        if met != run_id and (held := _live.pop(run_id, None)):
+            # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
+            # there could wait for a lock that its own thread holds.
+            held.runs.end(held, held.is_async or isinstance(error, GeneratorExit))
+
+
+_start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
+_live: dict[UUID, Held] = {}
+# The runs that have claimed nothing yet: what tells each from all others (`run_of`), and whether it has a loop.
+_others: dict[UUID, tuple[object, bool]] = {}
+_refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
+_BEGUN = _Begun()
+_handler: ContextVar[Any] = ContextVar("keel_begun", default=_BEGUN)
+_all: WeakSet[Runs] = WeakSet()
+# What the tokens of this process begin with: a claim of ours is over when its run is, released or not.
+_ours = secrets.token_hex(8)
+
+
+@cache
+def watch() -> None:
+    """Have LangChain report every graph from now on. Once is enough, and twice does no harm: it knows the handler."""
+    register_configure_hook(_handler, inheritable=False)
+
+
+def _token() -> str:
+    return _ours + secrets.token_hex(8)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Runs:
+    """The claims of one saver.
+
+    Args:
+        plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
+        lease: Milliseconds.
+    """
+
+    def __init__(self, plain_resume: PlainResume = "allow", lease: int = LEASE) -> None:
+        if plain_resume not in ("allow", "refuse"):
+            raise InvalidInput(f"plain_resume must be 'allow' or 'refuse', not {plain_resume!r}")
+        self._plain_resume = plain_resume
+        self.lease = lease
+        self.clock = _now
+        self.keeper: Keeper[Held] = Keeper(lease / 3000, Held.renew, "the claim of a thread")
+        _all.add(self)
+        watch()
+
+    def begin(
+        self, config: Mapping[str, Any], backend: Backend, codec: Codec, *, is_async: bool
+    ) -> Plan[Any, Any, bool | None]:
+        """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
+
+        Returns:
+            Whether it brings answers by the ids of interrupts; `None` if it does not go on.
+
+        Raises:
+            ThreadTaken: Another run goes on from there.
+            InvalidInput: It answers whatever is asked, and that is refused.
+        """
+        start = _start.get()
+        if start is None or not _is_run(config):
+            return None
+        _start.set(None)  # a run that begins at a checkpoint named by id reads twice
+        self._check(start.resume)
+        is_by_id = _is_by_id(start.resume) if start.goes_on else None
+        address = address_of(config)
+        may_fork = address.checkpoint_id or backend.checkpoints.on_conflict != "raise"
+        if not start.goes_on or (start.resume is None and may_fork):
+            _others[start.run_id] = run_of(config), is_async
+            return is_by_id
+        yield from self._take(self._held(address.thread_id, start.run_id, backend, codec, is_async), start.run_id)
+        return is_by_id
+
+    def hold(self, config: Mapping[str, Any], backend: Backend, codec: Codec) -> Plan[Any, Any, None]:
+        """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
+
+        Whoever goes on meanwhile would run those again. No trip, if it is not the first question of a run that began
+        with new input.
+        """
+        control = run_of(config)
+        found = next(((run_id, is_async) for run_id, (run, is_async) in list(_others.items()) if run is control), None)
+        if control is None or found is None:
+            return
+        run_id, is_async = found
+        _others.pop(run_id, None)
+        try:
+            held = self._held(address_of(config).thread_id, run_id, backend, codec, is_async)
+            yield from self._take(held, run_id)
+        except ThreadTaken as error:
+            _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
+
+    def _held(self, thread_id: str, run_id: UUID, backend: Backend, codec: Codec, is_async: bool) -> Held:
+        now = self.clock()
+        since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
+        claim = Claim(thread_id, _token(), this_holder(), str(run_id), since, now + self.lease)
+        return Held(claim, self, backend, codec, is_async)
+
+    def _check(self, resume: Any) -> None:
+        if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
+            return
+        raise InvalidInput(
+            "Command(resume=value) answers whatever is asked when it comes, so a second click answers the next "
+            "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
+        )
+
+    def _take(self, held: Held, run_id: UUID) -> Plan[Any, Any, None]:
+        try:
+            _enter(held, run_id)
+            yield from take(held.backend.checkpoints.store, held.codec, held.claim, self.is_over)
+        except ThreadTaken as error:
+            _refused[error] = run_id
+            if _live.get(run_id) is held:
+                del _live[run_id]
+            raise
+        except ReadOnlyStore:
+            del _live[run_id]  # it stores nothing, and so does the run
+        else:
+            self.keeper.hold(held)
+
+    def is_over(self, claim: Claim) -> bool:
+        """Return whether the run that made a claim is known to be no more."""
+        if claim.token.startswith(_ours):
+            return all(held.token != claim.token for held in list(_live.values()))
+        return claim.until <= self.clock() or is_dead(claim.holder)
+
+    def end(self, held: Held, later: bool) -> None:
+        """Give back what a run has claimed: at once, or in the keeper's thread."""
+        if later:
+            self.keeper.defer(held.release)
+            return
+        try:
+            held.release()
+        except Exception as error:
+            _log.warning("%s; its claim stands until %d s have passed: %s", held.work, self.lease // 1000, error)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Give back what ended runs have claimed, for at most `timeout` seconds. It may be used on."""
+        self.keeper.flush(timeout)
+
+
+def _enter(held: Held, run_id: UUID) -> None:
+    # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
+    other = _live.setdefault(run_id, held)
+    if other is not held:
+        raise ThreadTaken(other.claim.thread_id, other.claim.holder, other.claim.since)
+
+
+def _is_run(config: Mapping[str, Any]) -> bool:
+    """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
+    values = config.get("configurable") or {}
+    return "__pregel_runtime" in values and "__pregel_task_id" not in values and not values.get("checkpoint_ns")
+
+
+def _is_by_id(resume: Any) -> bool:
+    # As LangGraph tells the two apart.
+    return isinstance(resume, dict) and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in resume)
+
+
+@atexit.register
+def _at_exit() -> None:
+    for runs in list(_all):
+        runs.close(_AT_EXIT)
+
+
+def _after_fork() -> None:
+    # The runs of the parent are the parent's, and so are its claims.
+    global _ours
+    _ours = secrets.token_hex(8)
+    _live.clear()
+    _others.clear()
+    for runs in list(_all):
+        runs.keeper.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,330 @@
+"""Cells on disk: a file each, in a directory for each kind, and every change is a whole new file.
+
+Nobody needs a lock to read: a file that has its name is complete. Who fills an empty cell links a file to its name,
+which one can only; who replaces or empties it holds the lock of the file that is there. So calls of different tools do
+not wait for each other, and there are no lock files.
+
+A cell as text: one line of JSON that ends with a checksum, as those of a log do. FORMAT.md is the specification.
+
+What the core has packed is shown as JSON; a frame that would not come back to the very bytes is shown as base64.
+"""
+
+from __future__ import annotations
+
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from io import FileIO
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from langgraph_keel.backends.files.disk import (
+    Folder,
+    directory_of,
+    give_back,
+    locked,
+    read_begun,
+    sync_directory,
+    thread_of,
+    write_durably,
+)
+from langgraph_keel.backends.files.log import line_of, unsealed
+from langgraph_keel.backends.files.values import checked_cell, packed_item, shown_items
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
+from langgraph_keel.engine.encoding.frames import unframe
+from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.errors import CorruptStore, InvalidInput
+
+SUFFIX = ".json"
+
+
+def name_of(key: str) -> str:
+    """Return the name of a cell's file: its key, escaped where Windows would take it for a device."""
+    return directory_of(key) + SUFFIX
+
+
+def key_in(name: str) -> str | None:
+    """Return the key of the cell in a file of this name; `None` if no cell has it."""
+    try:
+        key = thread_of(name.removesuffix(SUFFIX)) if name.endswith(SUFFIX) else None
+        return key_of_cell(key) if key else None
+    except (CorruptStore, InvalidInput):
+        return None
+
+
+def text_of(key: str, cell: Cell) -> bytes:
+    """Return the content of a cell's file."""
+    fields = {
+        "k": "cell",
+        "key": key,
+        "token": cell.token,
+        "origin": cell.origin or None,
+        "expires": cell.expires_at,
+        "head": _shown(cell.header),
+        "body": _shown(cell.body) if cell.body else None,
+    }
+    return line_of(fields)
+
+
+def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
+    """Return the cell that a file holds.
+
+    Args:
+        text: The content of the file.
+        key: The key that its name says.
+        has_body: Whether to make the body too.
+
+    Raises:
+        ValueError: It is damaged.
+        CorruptStore: It holds what stands for no value.
+    """
+    fields = checked_cell(unsealed(text.removesuffix(b"\n")))
+    if fields["key"] != key:
+        raise ValueError(f"it is the cell {fields['key']!r:.140}")
+    body = _framed(fields["body"]) if has_body and "body" in fields else b""
+    return Cell(fields["token"], _framed(fields["head"]), body, fields.get("origin", ""), fields.get("expires"))
+
+
+def _shown(framed: bytes) -> Any:
+    try:
+        [shown] = shown_items(unframe(framed))
+        text = orjson.dumps(shown)
+        if _framed(orjson.loads(text)) == framed:
+            return orjson.Fragment(text)
+    except (CorruptStore, ValueError, TypeError):
+        pass  # no frame, not one item in it, or one that JSON does not hold
+    return {"$frame": b2a_base64(framed, newline=False).decode()}
+
+
+def _framed(shown: Any) -> bytes:
+    if type(shown) is dict and "$frame" in shown:
+        return a2b_base64(shown["$frame"], strict_mode=True)
+    return body_of([packed_item(shown)])
+
+
+SHARED = "shared"
+"""Where the cells that all threads share are, from the store's root."""
+NO_SETTINGS: Mapping[str, str] = {}
+
+
+class Shelves:
+    """The cells of a thread, or those that all threads share.
+
+    Args:
+        root: The store's directory.
+        names: The way from it to the directory that has one for each kind.
+        timeout: Seconds to wait for others.
+        settings: Files for git, by name, that stand beside the kinds.
+    """
+
+    def __init__(
+        self, root: Path, names: tuple[str, ...], timeout: float, settings: Mapping[str, str] = NO_SETTINGS
+    ) -> None:
+        self.directory = root.joinpath(*names)
+        self._root = root
+        self._names = names
+        self._timeout = timeout
+        self._settings = settings
+        # Directories whose names this process has made durable: who made them may have died before that.
+        self._named: set[tuple[int, int]] = set()
+
+    def kinds(self) -> list[str]:
+        """Return the kinds of which there may be cells."""
+        with suppress(FileNotFoundError), Folder.at(self._root, self._names) as folder:
+            names = [name for name in folder.names() if not name.startswith(".")]
+            return sorted(kind for name in names if (kind := _kind_in(name)))
+        return []
+
+    def open(self, kind: str, *, make: bool = False) -> Folder:
+        """Open the directory of a kind.
+
+        Raises:
+            FileNotFoundError: There is none, or somebody is removing it.
+            CorruptStore: There is a link or a file in its place.
+        """
+        return Folder.at(self._root, (*self._names, directory_of(kind)), make=make)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, kind: str, keys: Collection[str]) -> dict[str, Cell]:
+        """See `Store.read_cells`."""
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            cells = {key: held(folder, key) for key in keys}
+            return {key: cell for key, cell in cells.items() if cell}
+        return {}
+
+    def page(self, kind: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, Cell]]:
+        """See `Store.list_cells`."""
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            keys = (key for key in keys_in(folder) if key.startswith(prefix) and key > (after or ""))
+            cells = ((key, held(folder, key, has_body=False)) for key in keys)
+            return [*islice(((key, cell) for key, cell in cells if cell), limit)]
+        return []
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
+        """See `Store.swap_cell`.
+
+        A reply that refuses may tell of what its writer has not on disk yet, and will not have after a power cut.
+        """
+        while True:
+            reply = self._attempt(kind, key, expected, new)
+            if reply is not None:
+                return reply
+
+    def _attempt(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped | None:
+        """Return the reply; `None` if somebody else was faster: begin again."""
+        fills = expected is None and new is not None
+        try:
+            with self.open(kind, make=fills) as folder:
+                reply = self._swapped(folder, key, expected, new)
+                return reply if folder.is_in_place() else None
+        except FileExistsError:
+            return None
+        except FileNotFoundError:
+            if not self._root.exists():
+                raise
+            is_missing = not fills and not (self.directory / directory_of(kind)).exists()
+            return Swapped(new is None) if is_missing else None
+
+    def _swapped(self, folder: Folder, key: str, expected: str | None, new: Cell | None) -> Swapped:
+        seen = held(folder, key)
+        if ruling(seen, expected, new) == "refuse":
+            return Swapped(False, seen)
+        with self._locked(folder, key) as file:
+            current = None if file is None else _cell(file, folder, key)
+            decision = ruling(current, expected, new)
+            if decision == "refuse":
+                return Swapped(False, current)
+            # The same request again: perhaps the first one failed to make sure of what stands there.
+            self._put(folder, key, current, new if decision == "write" else current)
+            return Swapped(True)
+
+    @contextmanager
+    def _locked(self, folder: Folder, key: str) -> Iterator[FileIO | None]:
+        """Hold the lock of a cell's file; `None` if there is none."""
+        name = name_of(key)
+        opening, is_current = partial(folder.opened, name, "r+"), partial(folder.holds, name)
+        file = locked(opening, is_current, self._timeout, folder.path / name)
+        try:
+            yield file
+        finally:
+            if file is not None:
+                give_back(file)
+
+    def _put(self, folder: Folder, key: str, current: Cell | None, kept: Cell | None) -> None:
+        self._name(folder)
+        if kept is not None:
+            folder.put(name_of(key), text_of(key, kept), replaces=current is not None)
+            return
+        folder.remove(name_of(key))
+        folder.sync()
+
+    def _name(self, folder: Folder) -> None:
+        """Make the names durable that lead to a directory, and take away what others have left there."""
+        identity = folder.identity
+        if identity in self._named and not folder.is_new:
+            return
+        for name, text in self._settings.items():
+            if not (self.directory / name).exists():
+                write_durably(self.directory / name, text.encode())
+        for path in folder.path.parents:
+            sync_directory(path)
+            if path == self._root:
+                break
+        folder.clear()
+        self._named.add(identity)
+
+    def remove(self, kind: str, tokens: Mapping[str, str]) -> int:
+        """See `Store.remove_cells`. One after the other: a power cut may come between."""
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            removed = sum(self._is_removed(folder, key, token) for key, token in tokens.items())
+            folder.sync()  # also if none is: perhaps they were, and that failed here
+            return removed
+        return 0
+
+    def _is_removed(self, folder: Folder, key: str, token: str) -> bool:
+        with self._locked(folder, key) as file:
+            if file is None or _cell(file, folder, key).token != token:
+                return False
+            folder.remove(name_of(key))
+            return True
+
+    def origins(self) -> set[str]:
+        """Return the threads that have shared cells. Reads every cell; one that is damaged says nothing."""
+        return {cell.origin for kind in self.kinds() for cell in self._legible(kind) if cell.origin}
+
+    def _legible(self, kind: str) -> list[Cell]:
+        with suppress(FileNotFoundError), self.open(kind) as folder:
+            cells = (_undamaged(folder, key) for key in keys_in(folder))
+            return [cell for cell in cells if cell]
+        return []
+
+    def remove_of(self, origin: str) -> None:
+        """Remove the cells that a thread has shared. Reads every cell.
+
+        Raises:
+            CorruptStore: One is damaged, and may be the thread's; all others are removed.
+        """
+        damaged: list[CorruptStore] = []
+        for kind in self.kinds():
+            with suppress(FileNotFoundError), self.open(kind) as folder:
+                folder.clear()
+                self.remove(kind, dict(_shared_by(origin, folder, damaged)))
+        if damaged:
+            raise damaged[0]
+
+
+def keys_in(folder: Folder) -> list[str]:
+    """Return the keys of the cells in a directory, in their order."""
+    return sorted(key for name in folder.names() if (key := key_in(name)))
+
+
+def held(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
+    """Return what a cell holds.
+
+    Raises:
+        CorruptStore: Its file is damaged.
+    """
+    try:
+        with folder.opened(name_of(key), "r") as file:
+            return _cell(file, folder, key, has_body)
+    except FileNotFoundError:
+        return None
+
+
+def _undamaged(folder: Folder, key: str) -> Cell | None:
+    with suppress(CorruptStore):
+        return held(folder, key, has_body=False)
+    return None
+
+
+def _cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -> Cell:
+    try:
+        return cell_of(read_begun(file.fileno()), key, has_body)
+    except (CorruptStore, ValueError, TypeError, LookupError, AttributeError) as error:
+        where = folder.path / name_of(key)
+        raise CorruptStore(f"{where}: damage in this cell: {error}. `keel check` says more") from error
+
+
+def _shared_by(origin: str, folder: Folder, damaged: list[CorruptStore]) -> Iterator[tuple[str, str]]:
+    for key in keys_in(folder):
+        try:
+            cell = held(folder, key, has_body=False)
+        except CorruptStore as error:
+            damaged.append(error)
+            continue
+        if cell and cell.origin == origin:
+            yield key, cell.token
+
+
+def _kind_in(name: str) -> str | None:
+    """Return the kind whose directory has this name; `None` if none has."""
+    with suppress(CorruptStore, InvalidInput):
+        return Shelf(None, thread_of(name) or "").kind
+    return None

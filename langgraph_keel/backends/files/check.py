@@ -1,0 +1,354 @@
+"""What is in a store of files and was not written so: damage, leftovers, conflicts of git. And its repair.
+
+The command line shows what is found here (`keel check`, `keel repair`). Nothing is ever thrown away: what cannot be
+read is moved aside.
+
+What a look at a store has found.
+
+What is in the directories of cells and was not written so: a part of `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Literal
+
+import orjson
+
+from langgraph_keel.backends.files.cells import SHARED, Shelves, held, key_in
+from langgraph_keel.backends.files.disk import Folder, directory_of, thread_of
+from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts, decisions
+from langgraph_keel.backends.files.listing import id_of
+from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parsed
+from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
+from langgraph_keel.backends.files.values import checked
+from langgraph_keel.errors import CorruptStore, NewerFormat
+
+Kind = Literal["harmless", "repairable", "decide", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as Keel writes it.
+
+    Attributes:
+        kind: `harmless`: left by something that was interrupted; `repairable`: by `repair`; `decide`: a person must;
+            `lost`: gone, also after a repair.
+        thread_id: The thread it is about, if it is about one.
+        path: The file or directory.
+        offset: The byte in it, if it is about one.
+        message: What was found.
+        advice: What to do.
+    """
+
+    kind: Kind
+    thread_id: str | None
+    path: str
+    message: str
+    advice: str = ""
+    offset: int | None = None
+
+
+def stray(path: Path, thread_id: str | None = None) -> Finding:
+    """Return what is to be said of a name that Keel has not made."""
+    return Finding("harmless", thread_id, str(path), "Keel has not made this, and leaves it alone")
+
+
+def left(directory: Path, thread_id: str | None = None) -> list[Finding]:
+    """Return what writes that were interrupted have left anywhere below a directory."""
+    message = "a write that was interrupted has left this file"
+    return [Finding("harmless", thread_id, str(path), message) for path in sorted(directory.glob("**/*.tmp"))]
+
+
+_DAMAGED = ".damaged-"
+_ADVICE = (
+    "a copy from git or from a backup loses nothing; otherwise `keel repair` puts the file aside, and what it told is "
+    "forgotten: a tool whose call stood there would be called again"
+)
+
+
+def cell_findings(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:
+    """Look at all cells of a thread, or at those that all share."""
+    try:
+        kinds = shelves.kinds()
+    except CorruptStore as error:
+        kinds = []
+        yield _in_the_way(error, shelves.directory, thread_id)
+    for kind in kinds:
+        try:
+            with suppress(FileNotFoundError), shelves.open(kind) as folder:
+                yield from _in_folder(folder, thread_id)
+        except CorruptStore as error:
+            yield _in_the_way(error, shelves.directory / directory_of(kind), thread_id)
+
+
+def _in_the_way(error: CorruptStore, path: Path, thread_id: str | None) -> Finding:
+    return Finding("decide", thread_id, str(path), str(error), "remove it, or bring back what was there")
+
+
+def _in_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
+    for name in sorted(folder.names()):
+        key, path = key_in(name), folder.path / name
+        if key is None and _DAMAGED not in name and not name.endswith(".tmp"):
+            yield stray(path, thread_id)
+        try:
+            if key is not None:
+                held(folder, key)
+        except CorruptStore as error:
+            yield Finding("repairable", thread_id, str(path), str(error), _ADVICE)
+
+
+def cell_put_aside(root: Path, path: Path) -> str:
+    """Take a damaged cell for empty from now on, and keep its file beside; return what came of it."""
+    aside = f"{path.name}{_DAMAGED}{token_hex(4)}"
+    try:
+        with Folder.at(root, path.parent.relative_to(root).parts) as folder:
+            folder.move(path.name, aside)
+    except FileNotFoundError:
+        return "it is gone by now"
+    return f"the cell is empty now; the damaged file is {path.with_name(aside)}"
+
+
+def conflict_of_cell(conflict: Conflict) -> Finding:
+    """Return what a person must decide where two branches have both changed a cell."""
+    sides = {"ours": conflict.ours, "theirs": conflict.theirs}
+    message = "two branches have both changed this cell" + "".join(
+        f"\n  {name} has emptied it" for name, content in sides.items() if content is None
+    )
+    advice = "\n".join(f"to keep {name}: {_command(conflict.path, name, side)}" for name, side in sides.items())
+    return Finding("decide", _thread_in(Path(conflict.path)), conflict.path, message, advice)
+
+
+def _command(path: str, side: str, content: bytes | None) -> str:
+    if content is None:
+        return f"git rm --quiet -- {path}"
+    return f"git checkout --{side} -- {path} && git add -- {path}"
+
+
+def _thread_in(path: Path) -> str | None:
+    with suppress(CorruptStore):
+        return None if path.parts[0] == SHARED else thread_of(path.parts[1])
+    return None
+
+
+@dataclass(slots=True)
+class Salvage:
+    """What of a log can be read, whatever stands between.
+
+    Attributes:
+        kept: Lines that a sound log can be made of.
+        changed: Where lines stand that are whole but for their checksum: somebody has edited them, or a letter has
+            flipped. They are kept as they are now.
+        dropped: Lines that are damaged, or say what cannot be without one that is.
+    """
+
+    kept: list[Line]
+    changed: list[int]
+    dropped: list[tuple[int, str]]
+
+
+def salvaged(files: ThreadFiles, data: bytes) -> Salvage:
+    """Return the lines of a log that still make sense together: whole transactions, and no item that is missing."""
+    replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load, str(files.log))
+    items: set[tuple[str, str, int]] = set()
+    for line in _beginning(files, data):
+        try:
+            fields, line = _whole(line, salvage.changed)
+            _require_items(fields, items)
+            bodies.check(fields, line)
+            replica.apply(fields, line)
+        except (ValueError, CorruptStore, KeyError, TypeError, AttributeError) as error:
+            salvage.dropped.append((line.offset, str(error)))
+            continue
+        salvage.kept.append(line)
+        if fields["k"] == "item":
+            items.add((fields.get("ns", ""), fields["ch"], fields["n"]))
+    return salvage
+
+
+def _whole(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
+    """Return a record and its line; one that is whole but for its checksum gets another one."""
+    try:
+        return parsed(line), line
+    except ValueError:
+        fields = checked(orjson.loads(memoryview(line)))
+        fields.pop("crc", None)
+        anew = Line(line_of(fields)[:-1])
+        anew.offset = line.offset
+        changed.append(line.offset)
+        return fields, anew
+
+
+def _beginning(files: ThreadFiles, data: bytes) -> Iterator[Line]:
+    """Return the lines of a log; before them what it should begin with, if it does not."""
+    lines = lines_in(data)
+    first = next(lines, None)
+    try:
+        is_there = first is not None and parsed(first)["k"] == "thread"
+    except (ValueError, KeyError):
+        is_there = False
+    if not is_there:
+        line = Line(first_line(files.thread_id, new_epoch())[:-1])
+        line.offset = 0
+        yield line
+    if first is not None:
+        yield first
+    yield from lines
+
+
+def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) -> None:
+    if fields["k"] != "ckpt":
+        return
+    for channel, ref in fields["ch"].items():
+        runs = [run for runs in ref.values() for run in runs] if isinstance(ref, dict) else ()
+        for number in (number for lo, hi in runs for number in range(lo, hi)):
+            if (fields.get("ns", ""), channel, number) not in items:
+                raise CorruptStore(f"checkpoint {fields['id']!r} needs item {number} of {channel!r}, which is missing")
+
+
+class Check:
+    """A look at all of a store.
+
+    Args:
+        root: Its directory.
+        timeout: Seconds that a repair waits for a log.
+    """
+
+    def __init__(self, root: Path, timeout: float) -> None:
+        self._root = root
+        self._threads = root / "threads"
+        self._timeout = timeout
+
+    def findings(self) -> Iterator[Finding]:
+        """Look at everything, and change nothing.
+
+        Raises:
+            NewerFormat: A newer Keel wrote one of the logs.
+        """
+        unmerged = {decision.path: decision for decision in decisions(self._root)}
+        yield from map(_conflict, unmerged.values())
+        yield from map(conflict_of_cell, cell_conflicts(self._root))
+        for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
+            if path.name in (".gitattributes", ".gitignore"):
+                continue
+            thread_id = id_of(path) if path.is_dir() else None
+            if path.name.startswith(".") or thread_id is None:
+                yield from self._nameless(path)
+            else:
+                yield from self._thread(path, thread_id)
+        yield from left(self._root / SHARED)
+        yield from cell_findings(Shelves(self._root, (SHARED,), self._timeout))
+
+    def _thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
+        files = ThreadFiles(path, thread_id, self._timeout)
+        yield from left(path, thread_id)
+        yield from cell_findings(files.cells, thread_id)
+        if not files.log.exists():
+            # Cells are there without one, and an empty directory is what comes before the first of them.
+            if any(each.name != CELLS for each in path.iterdir()):
+                yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
+            return
+        data = files.log.read_bytes()
+        replica = Replica(thread_id)
+        try:
+            replica.read(data, str(files.log))
+        except NewerFormat:
+            raise
+        except CorruptStore as error:
+            yield from _damage(files, data, error)
+            return
+        yield from _values(files, data[: replica.end])
+        if replica.end < len(data):
+            size = len(data) - replica.end
+            message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
+            yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
+
+    def _nameless(self, path: Path) -> Iterator[Finding]:
+        """Look at what is no thread's; or is one's with a long id, which only its log would tell, but there is none."""
+        if not path.name.startswith(".") and (path / CELLS).is_dir():
+            yield from left(path)
+            yield from cell_findings(ThreadFiles(path, "", self._timeout).cells)
+        elif path.name.startswith((".new-", ".gone-")):
+            message = "a thread that was being made, or deleted, when that was interrupted"
+            yield Finding("harmless", None, str(path), message)
+        else:
+            yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
+
+    def repair(self) -> Iterator[Finding]:
+        """Make every damaged log anew of what can be read, beside the damaged one; put damaged cells aside.
+
+        Returns:
+            What was found, as of before the repair; those that are `repairable` are repaired.
+        """
+        for finding in list(self.findings()):
+            if finding.kind == "repairable":
+                yield replace(finding, advice=self._repaired(Path(finding.path), finding.thread_id or ""))
+            else:
+                yield finding
+
+    def _repaired(self, path: Path, thread_id: str) -> str:
+        if path.name == LOG:
+            return _repair(ThreadFiles(path.parent, thread_id, self._timeout))
+        return cell_put_aside(self._root, path)
+
+
+def _conflict(decision: Decision) -> Finding:
+    sides = {"ours": decision.ours, "theirs": decision.theirs}
+    lines = [f"two branches have both gone on with this thread after {decision.shared} checkpoints:"]
+    for name, side in sides.items():
+        what = "has deleted it" if side is None else f"has put {side.checkpoints} more, the last at {side.updated_at}"
+        broken = "" if side is None or side.is_sound else " (its log is damaged)"
+        lines.append(f"  {name} {what}{broken}")
+    advice = "\n".join(f"to keep {name}: {command}" for name, command in decision.commands.items())
+    return Finding("decide", decision.thread_id or None, decision.path, "\n".join(lines), advice)
+
+
+def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Finding]:
+    salvage = salvaged(files, data)
+    offset = min([*salvage.changed, *(at for at, _ in salvage.dropped)], default=None)
+    message = f"{error}\n{len(salvage.kept)} lines can be read"
+    if salvage.changed:
+        message += (
+            f", {len(salvage.changed)} of them changed since they were written (repair keeps them as they are now)"
+        )
+    if salvage.dropped:
+        message += f"; {len(salvage.dropped)} cannot, or not without those:"
+    shown = [f"  byte {at}: {why}" for at, why in salvage.dropped[:10]]
+    more = [f"  and {len(salvage.dropped) - 10} more"] if len(salvage.dropped) > 10 else []
+    advice = "a copy from git or from a backup loses least; otherwise `keel repair` keeps what can be read"
+    yield Finding("repairable", files.thread_id, str(files.log), "\n".join([message, *shown, *more]), advice, offset)
+
+
+def _values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
+    bodies, named = Bodies(files.load, str(files.log)), set[str]()
+    for line in lines_in(data):
+        fields = parsed(line)
+        named.update(f"{blob}.json" for blob in blobs_in(fields))
+        try:
+            bodies.check(fields, line)
+        except CorruptStore as error:
+            yield Finding("lost", files.thread_id, str(files.log), str(error), "bring the file back", line.offset)
+    folder = files.directory / BLOBS
+    for path in sorted(folder.iterdir()) if folder.exists() else ():
+        if path.name not in named and path.suffix != ".tmp":
+            yield Finding("harmless", files.thread_id, str(path), "a value that no line of the log refers to")
+
+
+def _repair(files: ThreadFiles) -> str:
+    """Put a log in place that holds what can be read; return where the old one is now."""
+    with files.writing() as handle:
+        if handle is None:
+            return "it is gone by now"
+        data = files.log.read_bytes()
+        salvage = salvaged(files, data)
+        aside = files.put_aside(data)
+        with files.replaced(handle, _log_of(files, salvage)):
+            return f"repaired; the damaged log is {aside}"
+
+
+def _log_of(files: ThreadFiles, salvage: Salvage) -> bytes:
+    return b"".join(line + b"\n" for line in salvage.kept)

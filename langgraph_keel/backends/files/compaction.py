@@ -1,0 +1,120 @@
+"""Logs made anew, of a part of what stands in one: without what is gone (compaction), or up to an entry (a copy)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from langgraph_keel.backends.files.disk import read
+from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, committed, parsed
+from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles, first_line
+from langgraph_keel.engine.records import Graph, Run, Stamp
+from langgraph_keel.engine.thread import Thread, sequence_of
+
+Live = Mapping[tuple[str, str], Sequence[Run]]
+Ends = Mapping[tuple[str, str], int]
+
+
+def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
+    """Replace the log by one without removed entries, and without items below `graph.ends` that are not live.
+
+    Returns:
+        How many items went.
+    """
+    with files.writing() as handle:
+        replica = files.read_on(handle) if handle is not None else None
+        if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
+            return 0
+        old = read(handle, 0)[: replica.end]
+        records, _ = committed(old, 0, str(files.log))
+        begin = first_line(files.thread_id, str(replica.thread.epoch), replica.seq)
+        compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
+        draft = compaction.of(records, begin)
+        if b"".join(draft.lines) == old:
+            _remove_blobs(files, draft.lines)
+            return 0
+        files.save(draft.blobs, files.directory)
+        with files.replaced(handle, b"".join(draft.lines)):
+            _remove_blobs(files, draft.lines)
+        return compaction.removed
+
+
+class Compaction:
+    """Which lines of a log stay, and those that change.
+
+    Args:
+        thread: What the new log tells: no more than the old one does.
+        live: Item numbers that stay, per (namespace, channel).
+        ends: Items from these on stay, too; `None` for none.
+        bodies: Makes bodies of the old log's lines.
+        anew: Entries that are not what their lines say.
+
+    Attributes:
+        removed: How many items were left out.
+    """
+
+    def __init__(
+        self, thread: Thread, live: Live, ends: Ends | None, bodies: Bodies, anew: Collection[Stamp] = frozenset()
+    ) -> None:
+        self._thread, self._live, self._upto, self._bodies = thread, live, ends, bodies
+        self._entries = {sequence_of(stamp): record for stamp, record in thread.records.items()}
+        self._anew = {stamp for stamp, record in thread.records.items() if record.ghost or stamp in anew}
+        self._batches = {_offset(batch.body) for batches in self._thread.batches.values() for batch in batches}
+        self._ends: dict[tuple[str, str], int] = {}
+        self._draft = Draft()
+        self.removed = 0
+
+    def of(self, records: Records, begin: bytes) -> Draft:
+        """Return what the new log is made of, after a first line."""
+        self._draft.lines.append(begin)
+        for fields, line in records:
+            if self._stays(fields, line):
+                self._draft.lines.append(line + b"\n")
+        for (ns, channel), log in self._thread.logs.items():
+            if self._ends.get((ns, channel), 0) < log.end:
+                self._draft.add("end", ns, ch=channel, n=log.end)
+        return self._draft
+
+    def _stays(self, fields: Mapping[str, Any], line: Line) -> bool:
+        kind = fields["k"]
+        if kind == "item":
+            return self._item_stays((fields.get("ns", ""), fields["ch"]), fields["n"])
+        if kind == "ckpt":
+            return self._entry_stays(line, fields["seq"])
+        return kind == "writes" and line.offset in self._batches
+
+    def _item_stays(self, key: tuple[str, str], number: int) -> bool:
+        is_live = any(lo <= number < hi for lo, hi in self._live.get(key, ()))
+        if is_live or (self._upto is not None and number >= self._upto.get(key, 0)):
+            self._ends[key] = number + 1
+            return True
+        self.removed += 1
+        return False
+
+    def _entry_stays(self, line: Line, seq: int) -> bool:
+        record = self._entries.get(seq)
+        is_anew = record is not None and record.entry.stamp in self._anew
+        if record is not None and is_anew:
+            self._draft.checkpoint(record, seq, self._bodies.of(record.entry.header))
+        return record is not None and not is_anew
+
+
+def _offset(body: bytes) -> int:
+    assert isinstance(body, Line)
+    return body.offset
+
+
+def blobs_of(lines: Sequence[bytes]) -> set[str]:
+    """Return the names of the files of large values that lines refer to."""
+    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parsed(line[:-1]))}
+
+
+def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:
+    """Remove the files of large values that no line refers to. A reader of the old log looks at the new one then."""
+    kept = {f"{blob}.json" for blob in blobs_of(lines)}
+    folder = files.directory / BLOBS
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name not in kept:
+            with suppress(FileNotFoundError):
+                path.unlink()

@@ -1,0 +1,430 @@
+"""The disk: what must be done for a write to be there after a power cut, and the errors of the system by name.
+
+Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: a failed one is never
+repeated as if it could still help (https://wiki.postgresql.org/wiki/Fsync_Errors).
+
+Directories that are held open: what is done in one is done there, wherever its name leads by now.
+
+So nothing that was meant for a thread lands in the next one of the same id, and no link leads out of the store.
+
+Thread ids as names of directories: reversible, and safe on every file system.
+
+A name is made of `a-z 0-9 . _ + % -` only: an upper-case letter is a `+` and the lower-case one, any other character
+that is not in this list, and `+` and `%`, is `%xx` for each byte of its UTF-8. So no two ids meet in one directory
+where case or Unicode normalization do not count, and no id names a directory outside of the root. A name neither begins
+nor ends with a dot (Windows drops the last one, and what begins with one is no thread), and is none that Windows keeps
+for devices: the character that would make it so is escaped. The empty id is `%`.
+
+A name longer than 200 characters (file systems take 255 bytes) is cut: its first 150 characters, less an escape that
+would be cut in two, then `%%`, which stands nowhere else, and 40 digits of the id's SHA-256.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from hashlib import sha256
+from io import FileIO
+from pathlib import Path
+from secrets import token_hex
+from typing import Self
+
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, ReadOnlyStore, StoreBusy, StoreError, StoreFull
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover: Windows, where nothing keeps two processes apart
+    fcntl = None  # type: ignore[assignment]
+
+POLL = 0.001
+"""Seconds between two looks at a lock that somebody else holds: a put takes about as long."""
+MODE = 0o666
+BEGUN = 0.5
+"""Seconds that somebody else may take to write the first line of a log."""
+
+
+@contextmanager
+def named_errors(where: Path) -> Iterator[None]:
+    """Raise the system's errors by Keel's names."""
+    try:
+        yield
+    except KeelError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise StoreFull(f"{where}: no space left; nothing was written ({error.strerror})") from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise ReadOnlyStore(f"{where}: this user may not do that there ({error.strerror})") from error
+        raise StoreError(f"{where}: the disk failed: {error}") from error
+
+
+def opened(path: Path, mode: str, folder: int | None = None) -> FileIO:
+    """Open a file that nobody has put a link or a pipe in the place of.
+
+    Args:
+        path: Its path.
+        mode: As `open` has it.
+        folder: Its directory, if that is open: it counts, wherever the path leads by now.
+
+    Raises:
+        FileNotFoundError: There is none.
+        CorruptStore: It is something else: a root may come from a repository of others.
+    """
+    try:
+        file = FileIO(path if folder is None else path.name, mode, opener=partial(_open, folder))
+    except (IsADirectoryError, NotADirectoryError):
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise CorruptStore(f"{path}: a link or a pipe, and no file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise CorruptStore(f"{path}: this is no file")
+    return file
+
+
+def _open(folder: int | None, path: str, flags: int) -> int:
+    # Of a pipe, without O_NONBLOCK, it would wait for a writer for ever.
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), MODE, dir_fd=folder)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read(handle: int, at: int) -> bytes:
+    """Return what an open file holds from a place on."""
+    parts, size = [], max(os.fstat(handle).st_size - at, 0)
+    while size > 0 and (part := os.pread(handle, size, at)):
+        parts.append(part)
+        at, size = at + len(part), size - len(part)
+    return b"".join(parts)
+
+
+def read_begun(handle: int) -> bytes:
+    """Return all of a file of lines. Git makes an empty one first: wait for its first line."""
+    deadline = time.monotonic() + BEGUN
+    while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return data
+
+
+def remove_all_but(kept: Collection[str], directory: Path) -> None:
+    """Remove what is in a directory but what somebody may be making there now; then itself, if it is empty."""
+    with suppress(OSError):
+        for path in [path for path in directory.iterdir() if path.name not in kept]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        directory.rmdir()
+
+
+def write_all(handle: int, data: bytes, at: int) -> None:
+    """Write at a place; one call, unless the system takes less."""
+    while data:
+        written = os.pwrite(handle, data, at)
+        data, at = data[written:], at + written
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Make a file, or replace it as a whole; its name is durable only after `sync_directory`."""
+    temporary = path.with_name(f"{path.name}.{token_hex(4)}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    try:
+        write_all(handle, data, 0)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(temporary, path)
+
+
+def lock(handle: int, deadline: float, where: Path) -> None:
+    """Wait for the lock of an open file.
+
+    Raises:
+        StoreBusy: Somebody else held it until `deadline`.
+    """
+    while fcntl is not None:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise StoreBusy(f"{where}: another process or thread holds it; nothing was written") from None
+        time.sleep(POLL)
+
+
+def locked(
+    opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
+) -> FileIO | None:
+    """Open a file and wait for its lock, again while another one takes its place; `None` if there is none.
+
+    Raises:
+        StoreBusy: Others held it for longer than `timeout`.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            file = opening()
+        except FileNotFoundError:
+            return None
+        try:
+            lock(file.fileno(), deadline, where)
+            if is_current(file.fileno()):
+                return file
+        except BaseException:
+            give_back(file)
+            raise
+        give_back(file)
+
+
+def give_back(file: FileIO) -> None:
+    """Give back the lock of a file, and close it.
+
+    Closing alone would not do: a process that was forked meanwhile has the same open file, and would keep the lock.
+    """
+    try:
+        if fcntl is not None:
+            fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+    finally:
+        file.close()
+
+
+def is_at(handle: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file: git and compaction put another one there."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+_OWN = _DIRECTORY | getattr(os, "O_NOFOLLOW", 0)
+
+
+class Folder:
+    """An open directory.
+
+    Attributes:
+        path: Where it was opened.
+        is_new: Whether it, or one above it, was made for this.
+    """
+
+    def __init__(self, path: Path, handle: int, is_new: bool = False) -> None:
+        self.path = path
+        self.is_new = is_new
+        self._handle = handle
+
+    @classmethod
+    def at(cls, root: Path, names: Sequence[str], *, make: bool = False) -> Self:
+        """Open a directory below another one.
+
+        Args:
+            root: A directory that is there.
+            names: The way from it.
+            make: Whether to make what is missing. Its names are not durable.
+
+        Raises:
+            FileNotFoundError: It is not there; or is removed at this moment.
+            CorruptStore: There is a link or a file on the way.
+        """
+        folder = cls(root, os.open(root, _DIRECTORY))
+        for name in names:
+            with folder:
+                folder = folder._below(name, make)
+        return folder
+
+    def _below(self, name: str, make: bool) -> Self:
+        path, is_new = self.path / name, False
+        try:
+            if make and not self._has(name):
+                os.mkdir(name, dir_fd=self._handle)
+                is_new = True
+        except FileExistsError:
+            pass  # somebody else has made it at this moment
+        try:
+            return type(self)(path, os.open(name, _OWN, dir_fd=self._handle), self.is_new or is_new)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise CorruptStore(f"{path}: a link or a file, and no directory") from error
+            raise
+
+    def _has(self, name: str) -> bool:
+        with suppress(FileNotFoundError):
+            return bool(os.stat(name, dir_fd=self._handle, follow_symlinks=False))
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        os.close(self._handle)
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Tells it from other directories that are there."""
+        status = os.fstat(self._handle)
+        return status.st_dev, status.st_ino
+
+    def is_in_place(self) -> bool:
+        """Return whether its path still leads to it."""
+        return is_at(self._handle, self.path)
+
+    def names(self) -> list[str]:
+        """Return the names in it."""
+        return os.listdir(self._handle)
+
+    def opened(self, name: str, mode: str) -> FileIO:
+        """Open a file in it: see `disk.opened`."""
+        try:
+            return opened(self.path / name, mode, self._handle)
+        except IsADirectoryError as error:
+            raise CorruptStore(f"{self.path / name}: a directory, and no file") from error
+
+    def holds(self, name: str, handle: int) -> bool:
+        """Return whether a name in it still leads to an open file."""
+        try:
+            status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(handle), status)
+
+    def put(self, name: str, data: bytes, *, replaces: bool) -> None:
+        """Make a file as a whole, durably.
+
+        Args:
+            name: Its name.
+            data: What it holds.
+            replaces: Whether to put it in the place of another one, whose lock the caller holds.
+
+        Raises:
+            FileExistsError: There is one, and it was not to be replaced.
+            FileNotFoundError: Somebody has removed it while it was written: see `clear`.
+        """
+        temporary = f"{name}.{token_hex(4)}.tmp"
+        try:
+            self._write(temporary, data)
+            if replaces:
+                os.rename(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+            else:
+                os.link(temporary, name, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        finally:
+            self.remove(temporary)
+        self.sync()
+
+    def _write(self, name: str, data: bytes) -> None:
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE, dir_fd=self._handle)
+        try:
+            write_all(handle, data, 0)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._handle)
+
+    def clear(self) -> None:
+        """Remove what others were making when they died. Who is still at it finds out, and begins again."""
+        for name in self.names():
+            if name.endswith(".tmp"):
+                self.remove(name)
+
+    def move(self, old: str, new: str) -> None:
+        """Give a file another name, durably."""
+        os.rename(old, new, src_dir_fd=self._handle, dst_dir_fd=self._handle)
+        self.sync()
+
+    def sync(self) -> None:
+        """Make the names in it durable."""
+        os.fsync(self._handle)
+
+
+LONGEST = 200
+KEPT = 150
+DIGITS = 40
+
+_EMPTY = "%"
+_CUT = "%%"
+_OTHER = re.compile(r"[^a-z0-9._-]")
+# The dots at either end, and the first letter of a device's name, which is one before a dot, too.
+_MISREAD = re.compile(r"^\.|\.$|^(con|prn|aux|nul|com[0-9]|lpt[0-9])(?=\.|$)")
+_HALF_ESCAPE = re.compile(r"(%.?|\+)$")
+_ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
+_LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
+
+
+class Directory(str):
+    """The name of a directory, in the place of the long id of a thread, where nothing is left that says it."""
+
+    __slots__ = ()
+
+
+def directory_of(thread_id: str) -> str:
+    """Return the name of a thread's directory.
+
+    Raises:
+        InvalidInput: The id has no UTF-8 (it holds half of a surrogate pair).
+    """
+    if isinstance(thread_id, Directory):
+        return str(thread_id)
+    try:
+        name = _MISREAD.sub(_first_escaped, _OTHER.sub(_escaped, thread_id)) or _EMPTY
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"thread_id {thread_id!r:.80} cannot be written as UTF-8") from error
+    if len(name) <= LONGEST:
+        return name
+    return _HALF_ESCAPE.sub("", name[:KEPT]) + _CUT + sha256(thread_id.encode()).hexdigest()[:DIGITS]
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if "A" <= character <= "Z":
+        return "+" + character.lower()
+    return "".join(f"%{byte:02x}" for byte in character.encode())
+
+
+def _first_escaped(found: re.Match[str]) -> str:
+    return f"%{ord(found[0][0]):02x}{found[0][1:]}"
+
+
+def thread_of(directory: str) -> str | None:
+    """Return the id of the thread in a directory of this name; `None` for a long name: the log's first line tells it.
+
+    Raises:
+        CorruptStore: No thread has such a directory: `directory_of` never gives this name.
+    """
+    if _is_long(directory):
+        return None
+    try:
+        thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescaped, directory)
+        # There is one way only to write an id: anything else would be a second directory of the same thread.
+        if directory_of(thread_id) == directory:
+            return thread_id
+    except (UnicodeDecodeError, InvalidInput):
+        pass
+    raise CorruptStore(f"the directory {directory!r:.300} is no thread's: no thread id has this name")
+
+
+def _is_long(directory: str) -> bool:
+    found = _LONG.fullmatch(directory)
+    return found is not None and KEPT - 2 <= len(found[1]) <= KEPT
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return found[1].upper() if found[1] else bytes.fromhex(found[2].replace("%", "")).decode()

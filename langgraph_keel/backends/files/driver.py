@@ -1,0 +1,302 @@
+"""The driver: the root directory, the threads that were read, and calls that do not block a loop.
+
+Every call opens and closes its files, so none is open across a fork, and as many threads as there are may be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import orjson
+
+from langgraph_keel.backends.files.cells import SHARED, Shelves
+from langgraph_keel.backends.files.check import Check
+from langgraph_keel.backends.files.disk import directory_of, named_errors, sync_directory, write_durably
+from langgraph_keel.backends.files.git import SETTINGS
+from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
+from langgraph_keel.backends.files.log import FORMAT
+from langgraph_keel.backends.files.store import Work
+from langgraph_keel.backends.files.thread import ThreadFiles
+from langgraph_keel.engine.thread import info_of
+from langgraph_keel.errors import (
+    CorruptStore,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    NotSetUp,
+    ReadOnlyStore,
+    StoreClosed,
+)
+
+MARK = "keel.json"
+THREADS = "threads"
+READS, WRITES = 16, 64
+"""Calls under way at once from loops: they mostly wait for the disk, and writes for other processes too."""
+ABANDONED = 3600.0
+"""Seconds after which a thread that is still being made is not."""
+EVERY = 64
+"""Threads asked for between two looks at how much memory they take."""
+# In a directory that becomes a store: what repositories are begun with, and what another process has made by now.
+_MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
+
+
+class FileDriver:
+    """All threads of one root, for any thread of the process.
+
+    Args:
+        root: The directory.
+        timeout: Seconds to wait for others.
+        read_only: Never write.
+        auto_setup: Whether the first write may make the store.
+        memory: About how many bytes of what was read to keep.
+    """
+
+    def __init__(self, root: Path, *, timeout: float, read_only: bool, auto_setup: bool, memory: int) -> None:
+        self.root = root
+        self.timeout = timeout
+        self.read_only = read_only
+        self.auto_setup = auto_setup
+        self._memory = memory
+        self._is_closed = False
+        self._forget()
+
+    def _forget(self) -> None:
+        # A lock that another thread held at a fork is never given back in the child, and threads are not there.
+        self._process = os.getpid()
+        self._lock, self._preparing = Lock(), Lock()
+        self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
+        self._asked = 0
+        self._listing = Listing(self.root / THREADS)
+        self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
+        self._may_read = self._may_write = False
+        self._pools: dict[bool, ThreadPoolExecutor] = {}
+
+    # -- the root ------------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Make the store, if it is not there. Safe from many processes at once."""
+        with named_errors(self.root):
+            if self._is_closed:
+                raise StoreClosed(f"{self.root}: this saver was closed")
+            if self._format() is None:
+                self._make()
+            # Whoever has made them may have died, or failed, before their names were durable; git keeps none empty.
+            threads = self.root / THREADS
+            threads.mkdir(exist_ok=True)
+            for path in (threads, self.root, self.root.parent):
+                sync_directory(path)
+            self._may_read = self._may_write = True
+
+    def _make(self) -> None:
+        threads = self.root / THREADS
+        missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
+        threads.mkdir(parents=True, exist_ok=True)
+        for name, text in SETTINGS.items():
+            # Not in the root: a repository may have its own there, and git keeps no empty directories.
+            if not (threads / name).exists():
+                write_durably(threads / name, text.encode())
+        # Last: where this is, all is.
+        write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
+        for path in {path.parent for path in missing}:
+            sync_directory(path)
+
+    def _format(self) -> int | None:
+        """Return the format that is there.
+
+        Raises:
+            NotAKeelStore: The directory is not empty, and not a store.
+            NewerFormat: A newer Keel made it.
+        """
+        try:
+            mark = orjson.loads((self.root / MARK).read_bytes())
+            version = mark["format"]
+            if mark["keel"] != "files" or type(version) is not int or version < 1:
+                raise ValueError(f"{mark!r:.80}")
+        except FileNotFoundError:
+            self._refuse_others()
+            return None
+        except NotADirectoryError as error:
+            raise NotAKeelStore(f"{self.root}: this is no directory") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
+        if version > FORMAT:
+            raise NewerFormat(f"{self.root}: written in format {version} by a newer Keel; this one knows {FORMAT}")
+        return version
+
+    def _refuse_others(self) -> None:
+        if self.read_only:
+            raise NotFound(f"{self.root}: there is no store of Keel")
+        names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
+        others = [name for name in names if not _MAY_BE_THERE.match(name)]
+        if others:
+            raise NotAKeelStore(
+                f"{self.root}: not empty, and no store of Keel (there is {sorted(others)[0]!r}): pass an empty "
+                f"directory, such as {self.root / 'threads'}"
+            )
+
+    def checked(self, writes: bool) -> Check:
+        """Return a check of the store.
+
+        Raises:
+            NotFound: There is none.
+            StoreError: As `prepare`.
+        """
+        with named_errors(self.root):
+            if self._format() is None:
+                raise NotFound(f"{self.root}: there is no store of Keel")
+            self.prepare(writes)
+            return Check(self.root, self.timeout)
+
+    def prepare(self, writes: bool) -> None:
+        """Look whether there is a store, and whether it may be used so; make it, if it is to be written.
+
+        Raises:
+            StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
+                `NotFound`).
+        """
+        if self._is_closed:
+            raise StoreClosed(f"{self.root}: this saver was closed")
+        if writes and self.read_only:
+            raise ReadOnlyStore(f"{self.root}: opened to be read only")
+        if self._process != os.getpid():
+            self._forget()
+        if not (self._may_write or (self._may_read and not writes)):
+            with self._preparing:
+                self._open(writes)
+
+    def _open(self, writes: bool) -> None:
+        version = self._format()
+        if version is None and not self.auto_setup:
+            raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
+        if writes and not self._may_write:
+            self.setup()
+            self.clean()
+        self._may_read = version is not None
+
+    def clean(self, abandoned: float = ABANDONED) -> None:
+        """Finish deletions that were interrupted, and remove threads that nobody can be making any more.
+
+        Args:
+            abandoned: Seconds after which nobody can.
+        """
+        for path in (self.root / THREADS).glob(".*-*"):
+            with suppress(FileNotFoundError):
+                is_old = time.time() - path.stat().st_mtime > abandoned
+                if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    # -- threads -------------------------------------------------------------------------------------------------
+
+    def thread(self, thread_id: str) -> ThreadFiles:
+        """Return the files of a thread, which need not be there."""
+        return self._files(directory_of(thread_id), thread_id)
+
+    def cells(self, thread_id: str | None) -> Shelves:
+        """Return the cells of a thread; of `None`, those that all share."""
+        return self._shared if thread_id is None else self.thread(thread_id).cells
+
+    def _files(self, name: str, thread_id: str) -> ThreadFiles:
+        with self._lock:
+            files = self._threads.get(name)
+            if files is None:
+                files = self._threads[name] = ThreadFiles(self.root / THREADS / name, thread_id, self.timeout)
+            self._threads.move_to_end(name)
+            self._asked += 1
+            if self._asked % EVERY == 0 or files.nbytes > self._memory // 8:
+                self._shrink()
+            return files
+
+    def _shrink(self) -> None:
+        """Forget what was not used for longest. Whoever still uses it is not disturbed."""
+        size = sum(files.nbytes for files in self._threads.values())
+        while len(self._threads) > 1 and (size > self._memory or len(self._threads) > self._memory // 4096):
+            size -= self._threads.popitem(last=False)[1].nbytes
+
+    def threads(self) -> Iterator[ThreadFiles]:
+        """Return the files of every thread that is there."""
+        return self._found(names_in(self.root / THREADS))
+
+    def _found(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
+        for name in names:
+            thread_id = id_of(self.root / THREADS / name)
+            if thread_id is not None:
+                yield self._files(name, thread_id)
+
+    def strays(self, after: str | None) -> Iterator[str]:
+        """Name the threads that are after one in the order of their directories, and show no checkpoint.
+
+        One that cannot be read is none of them.
+        """
+        directories = self.root / THREADS
+        names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
+        names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
+        for name in sorted(name for name in names if after is None or name > directory_of(after)):
+            with suppress(CorruptStore):
+                if not self._shows(names[name]):
+                    yield names[name]
+
+    def _shows(self, thread_id: str) -> bool:
+        files = self.thread(thread_id)
+        return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
+
+    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+        """Return the threads that come after a place in the listing, last activity first, with their places."""
+        return ((place, self.thread(place[1])) for place in self._listing.places(after, self._activity))
+
+    def _activity(self, thread_id: str) -> str:
+        return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def send(self, request: Work) -> Any:
+        """Carry out a request.
+
+        Raises:
+            StoreError: As `disk.named_errors` tells them apart.
+        """
+        with named_errors(self.root):
+            self.prepare(request.writes)
+            return request.run(self)
+
+    async def asend(self, request: Work) -> Any:
+        """As `send`, without blocking the running loop."""
+        if self._is_closed:
+            raise StoreClosed(f"{self.root}: this saver was closed")
+        if self._process != os.getpid():
+            self._forget()
+        return await asyncio.get_running_loop().run_in_executor(self._pool(request.writes), self.send, request)
+
+    def _pool(self, writes: bool) -> ThreadPoolExecutor:
+        with self._lock:
+            if writes not in self._pools:
+                self._pools[writes] = ThreadPoolExecutor(WRITES if writes else READS, "keel-files")
+            return self._pools[writes]
+
+    def close(self) -> None:
+        """Refuse calls from now on; wait for those that are under way."""
+        self._is_closed = True
+        pools, self._pools = self._pools, {}
+        for pool in pools.values() if self._process == os.getpid() else ():
+            pool.shutdown()
+
+
+class AsyncFileDriver:
+    """The same driver, for a running loop."""
+
+    def __init__(self, driver: FileDriver) -> None:
+        self._driver = driver
+
+    async def send(self, request: Work) -> Any:
+        """As `FileDriver.asend`."""
+        return await self._driver.asend(request)

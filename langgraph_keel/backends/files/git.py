@@ -1,0 +1,673 @@
+"""`FileSaver(root, git=True)`: one commit a run.
+
+A commit is a convenience, never a condition: the put it follows is on disk already, and whatever git says, the put has
+worked. What git refuses is logged once (a warning of `warnings` could be turned into an error, and fail the put).
+
+A run is committed by a thread of its own, 0.2 seconds after the last thing that was stored of it: LangGraph stores in
+many threads, and the writes of a run's last tasks often arrive after its last checkpoint. What is still being stored
+then (a disk may take a second) is waited for. If the next run begins sooner, it waits for the commit. Measured
+(git 2.39): 10 ms; 20 ms for a log of 1 MB; 120 ms for one of 7 MB; 400 ms in a repository of 10,000 files.
+
+The git repository that a store's root is in, and how the git executable is called.
+
+Hooks and signing are off: a hook that sets the working tree aside while it looks at what is staged (as `pre-commit`
+does) would take stored lines from under running processes, and a signature might ask somebody for a passphrase.
+
+Threads that two branches of a repository have both continued: what a person has to decide.
+
+Git lists such a log as unmerged and leaves ours in place (`git.SETTINGS`), so the store works on meanwhile.
+
+What `git=True` adds to the verbs. Every wait for git is a request of its own, so no loop waits for it.
+
+`CommittingStore` takes the place of `FileStore`, and `Committing` that of the core's plans.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from random import uniform
+from threading import Lock, Thread
+from time import monotonic, sleep
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkpoint_metadata
+
+from langgraph_keel.backends.files.cells import SHARED
+from langgraph_keel.backends.files.disk import MODE, directory_of, give_back, lock
+from langgraph_keel.backends.files.log import Records, committed
+from langgraph_keel.backends.files.store import FileStore, Work
+from langgraph_keel.backends.files.thread import CELLS, LOG
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.plan import Plan, T
+from langgraph_keel.engine.records import Address, Graph, Run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
+
+_SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
+# Inside a hook, git sets variables that lead every git below to the repository and the index of that hook.
+_INHERITED = {
+    *("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"),
+    *("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_EXEC_PATH"),
+}
+_OURS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
+_NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
+_LOCK_SECONDS = 2.0
+"""Seconds to wait for another git that holds a lock; none after it was in vain, until a commit works again."""
+_LONGEST = 20.0
+"""Seconds that one git may take, and that a process of ours waits for its turn."""
+_TURN = "keel.lock"
+
+
+class Done(NamedTuple):
+    """What a git that has ended leaves."""
+
+    status: int
+    output: bytes
+    errors: str
+
+
+class Repository:
+    """Commits paths of a store, one call at a time.
+
+    Processes of ours take turns by a lock beside git's own. Those are not enough (git 2.39): a commit of some paths
+    reads the index before it locks it, and writes back what it has read, so what another process adds meanwhile is
+    lost. The first commits of 2 threads in 80 were.
+
+    Args:
+        root: The store's directory; it need not exist yet.
+
+    Raises:
+        InvalidInput: git is not installed, or `root` is not in a working tree.
+    """
+
+    def __init__(self, root: Path) -> None:
+        git = shutil.which("git")
+        if git is None:
+            raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
+        self._root, self._git = root, git
+        self._patience = _LOCK_SECONDS
+        self._new_settings: tuple[str, ...] | None = None
+        self._check()
+
+    def _check(self) -> None:
+        existing = next(path for path in (self._root, *self._root.absolute().parents) if path.is_dir())
+        found = _run([self._git, "rev-parse", "--is-inside-work-tree", "--git-path", _TURN], existing)
+        is_inside, _, path = os.fsdecode(found.output).partition("\n")
+        if is_inside != "true":
+            reason = found.errors or "it is inside a repository's own directory"
+            where = f"a git repository around {str(self._root)!r} (`git init` makes one)"
+            raise InvalidInput(f"git=True needs {where}: {reason}")
+        self._turn = (existing / path.removesuffix("\n")).absolute()
+
+    def commit(self, path: str, message: str) -> str:
+        """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
+
+        Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
+
+        Returns:
+            What git has against it; empty when it is done, or there was nothing to commit.
+        """
+        try:
+            with self._our_turn():
+                refusal = self._refusal(path, message)
+        except (OSError, StoreBusy) as error:
+            refusal = str(error)
+        self._patience = 0.0 if refusal else _LOCK_SECONDS
+        return refusal
+
+    @contextmanager
+    def _our_turn(self) -> Iterator[None]:
+        if not self._turn.parent.exists():  # git will say what has become of its repository
+            yield
+            return
+        file = FileIO(os.open(self._turn, os.O_RDWR | os.O_CREAT, MODE), "r+")
+        try:
+            lock(file.fileno(), monotonic() + _LONGEST, self._turn)
+            yield
+        finally:
+            give_back(file)
+
+    def _refusal(self, path: str, message: str) -> str:
+        paths = (path, *self._shared(), *self._settings())
+        added = self._patiently("add", "--all", "--", *paths)
+        if added.status:
+            return _reason(added)
+        options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
+        done = self._patiently("commit", *options, "--", *paths, stdin=message)
+        if done.status == 0:
+            self._new_settings = ()
+        return _reason(done)
+
+    def _shared(self) -> Iterable[str]:
+        """Return where shared cells are, if there are any. They may be left out of git: then they are only a cache."""
+        is_there = (self._root / SHARED / ".gitattributes").exists()
+        if is_there and _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root).status != 0:
+            return (SHARED,)
+        return ()
+
+    def _settings(self) -> Iterable[str]:
+        """Return those files of the root that git does not know yet; changes to known ones are the user's to commit."""
+        if self._new_settings is None:
+            known = _run([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
+            there = [name for name in _SETTINGS if (self._root / name).exists()]
+            self._new_settings = tuple(name for name in there if name not in known)
+        return self._new_settings
+
+    def _patiently(self, *arguments: str, stdin: str = "") -> Done:
+        """Run git, again and again while another one holds a lock."""
+        give_up = monotonic() + self._patience
+        while True:
+            done = _run([self._git, *_NO_HOOKS, *arguments], self._root, stdin)
+            if done.status == 0 or "lock" not in done.errors or monotonic() >= give_up:
+                return done
+            sleep(uniform(0.01, 0.05))
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A file that two branches have both changed, and a merge, a rebase or a stash left to be decided.
+
+    Attributes:
+        path: The file's path from the store's root, such as `threads/user-1/log.jsonl`. What is there now is `ours`.
+        ours: Its bytes on the branch that is checked out; `None` where it was deleted.
+        theirs: Its bytes on the other one.
+    """
+
+    path: str
+    ours: bytes | None
+    theirs: bytes | None
+
+
+def conflicts(root: Path) -> list[Conflict]:
+    """Return the files of a store that git holds in conflict; none if git or a repository is missing."""
+    git = shutil.which("git")
+    if git is None or not root.is_dir():
+        return []
+    listed = _run([git, "ls-files", "--unmerged", "-z", "--", "."], root).output.decode(errors="surrogateescape")
+    sides: dict[str, dict[str, str]] = {}
+    for line in listed.split("\0")[:-1]:  # "<mode> <object> <stage>\t<path>"; stages: 1 base, 2 ours, 3 theirs
+        fields, _, path = line.partition("\t")
+        _, name, stage = fields.split(" ")
+        sides.setdefault(path, {})[stage] = name
+    blobs = {path: [_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
+    return [Conflict(path, *both) for path, both in blobs.items()]
+
+
+def _blob(git: str, root: Path, name: str | None) -> bytes | None:
+    return None if name is None else _run([git, "cat-file", "blob", name], root).output
+
+
+def _run(command: list[str], directory: Path, stdin: str = "") -> Done:
+    # A session of its own: the Ctrl-C that ends a program must not kill its last commit half way.
+    with subprocess.Popen(
+        command,
+        cwd=directory,
+        env=_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate(stdin.encode(errors="backslashreplace"), timeout=_LONGEST)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # not kill(): git removes its lock files when it is told to end
+            output, errors = b"", f"it took longer than {_LONGEST:.0f} seconds".encode()
+    return Done(process.returncode, output, errors.decode(errors="backslashreplace").strip())
+
+
+def _environment() -> dict[str, str]:
+    given = os.environ.items()
+    return {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED} | _OURS
+
+
+def _reason(done: Done) -> str:
+    """Return why git refused; nothing if all is committed already, or gone and was never known to git."""
+    is_unknown = "did not match any file" in done.errors
+    return "" if done.status == 0 or is_unknown else done.errors
+
+
+# Both fit the store's root, its directory of threads, and that of shared cells.
+_ATTRIBUTES = """\
+# Keel: the bytes of these files carry checksums, so git must not change any (line ends, filters, keywords). A log is
+# shown as text, but never merged line by line: two branches that both continued one thread are a conflict to decide.
+log.jsonl -text -filter -ident !working-tree-encoding diff -merge
+*.json -text -filter -ident !working-tree-encoding diff -merge
+**/blobs/** -text -filter -ident !working-tree-encoding -diff -merge
+"""
+_IGNORE = """\
+# Keel: files and threads in the making or on their way out.
+*.tmp
+.new-*/
+.gone-*/
+"""
+SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
+"""Files by name."""
+
+_QUIET = 0.2
+"""Seconds without news after which a run that has stopped is taken to be complete."""
+_PATIENCE = 30.0
+"""Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
+_STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
+
+_log = logging.getLogger(__name__)
+
+
+def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Return whether nothing is left to run after a root graph's checkpoint, as LangGraph's channels tell it.
+
+    True for the last checkpoint of a run, and for an edit (`update_state`), complete by itself. A run that stops at a
+    breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel` starts its nodes by
+    channels of any name: each of its steps looks like an end.
+    """
+    if metadata.get("source") != "loop":
+        return metadata.get("source") == "update"
+    values: Mapping[str, Any] = checkpoint["channel_values"]
+    return not any(_starts_a_node(name, values[name]) for name in values)
+
+
+def _starts_a_node(channel: str, value: Any) -> bool:
+    if channel.startswith("join:"):  # "join:a+b:c": the names it has seen of a and b
+        return isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
+    if channel == "__pregel_tasks":  # Sends; an empty list once they have run
+        return bool(value)
+    return channel == "__start__" or channel.startswith("branch:to:")
+
+
+@dataclass(slots=True)
+class _Run:
+    """What this process has stored of a thread since a run of it was over.
+
+    Attributes:
+        stopped_at: The checkpoint of which a task asked or failed; it may be put after that.
+        stopped_by: Which of both.
+        due: When to commit it, on the clock of `monotonic`; `None` while it runs, or is committed.
+    """
+
+    checkpoint_id: str = ""
+    step: Any = None
+    source: str = ""
+    run_id: str = ""
+    is_over: bool = False
+    stopped_at: str | None = None
+    stopped_by: str = ""
+    is_committed: bool = True
+    due: float | None = None
+
+    def put(self, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        self.checkpoint_id = str(checkpoint["id"])
+        self.step, self.source = metadata.get("step"), str(metadata.get("source", ""))
+        self.run_id = str(metadata.get("run_id") or "")
+        self.is_over = ends_run(checkpoint, metadata)
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.is_over or self.stopped_at == self.checkpoint_id
+
+    def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
+        """Return whether writes resume this run. The last ones of a resumed task say so too, but of its checkpoint."""
+        return "__resume__" in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
+
+    def message(self, thread_id: str) -> str:
+        how = self.stopped_by if self.stopped_at == self.checkpoint_id else self.source
+        what = "run" if self.step is None else f"step {self.step} ({how})"
+        return _message(thread_id, what, {"Run-Id": self.run_id, "Checkpoint-Id": self.checkpoint_id})
+
+
+def _message(thread_id: str, what: str, trailers: Mapping[str, str]) -> str:
+    lines = (f"{name}: {_one_line(value)}" for name, value in trailers.items() if value)
+    return "\n".join((f"thread {_one_line(thread_id)}: {_one_line(what)}", "", *lines)).strip() + "\n"
+
+
+def _one_line(text: str) -> str:
+    """Return `text` with what would break a line of a message, or is no text, spelled out; the start of a long one."""
+    shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+    return shown if len(shown) <= 200 else shown[:199] + "…"
+
+
+class Commits:
+    """Commits each run of each thread: when it is over, when it asks (an interrupt), when it fails.
+
+    A run of which nothing says that it stopped (see `ends_run`) is committed before the thread's next input, with the
+    next run's end, or at `close`. Only the files of its thread are committed, and what threads share, whatever else is
+    staged or changed.
+
+    Any thread may call. What git does or refuses is never raised. `commit`, `changed` and `close` wait for git; the
+    others do not.
+
+    Args:
+        root: The store's directory.
+
+    Raises:
+        InvalidInput: git is not installed, or `root` is not in a working tree.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._repository = Repository(root)
+        self._runs: dict[str, _Run] = {}
+        self._worker: Thread | None = None
+        self._busy_with: _Run | None = None
+        self._storing: Counter[str] = Counter()  # what is being stored of each thread
+        self._notes = Lock()  # of these four; never held while git runs
+        self._complained = False
+        self._is_closing = False
+        self._turn = Lock()  # of git; taken before the other
+
+    def must_commit_before_put(self, address: Address, metadata: Mapping[str, Any]) -> bool:
+        """Return whether `commit` must come before a checkpoint is put: it begins a run, and the last left some."""
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run is None or not run.checkpoint_id or address.checkpoint_ns:
+                return False
+            # What came after the commit of a run (a last task's writes) is left for the next one's.
+            begins = run.has_stopped or metadata.get("source") == "input"
+            return begins and self._is_left(run)
+
+    def must_commit_before_writes(self, address: Address, channels: Sequence[str]) -> bool:
+        """Return whether `commit` must come before a task's writes are put: they answer a question, which is left."""
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run is None or address.checkpoint_ns:
+                return False
+            return run.is_answered(address.checkpoint_id, channels) and self._is_left(run)
+
+    def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
+        """Note that a task's writes are being put: if they answer a question, its run goes on from now on.
+
+        The next checkpoint of the run may be there before they are stored.
+        """
+        with self._notes:
+            run = self._runs.get(address.thread_id)
+            if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
+                run.stopped_at = None
+
+    def _is_left(self, run: _Run) -> bool:
+        return not run.is_committed or self._busy_with is run
+
+    @contextmanager
+    def storing(self, thread_id: str) -> Iterator[None]:
+        """Note that something of a thread is being stored: no commit is planned to come between."""
+        with self._notes:
+            self._storing[thread_id] += 1
+        try:
+            yield
+        finally:
+            with self._notes:
+                self._storing -= Counter([thread_id])
+
+    def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
+        """Commit what is new of a thread, or only if its time has come; return whether git had nothing against it."""
+        with self._turn:
+            with self._notes:
+                run = self._runs.get(thread_id)
+                if run is None or run.is_committed or (if_due and run.due is None):
+                    return True
+                if not run.checkpoint_id and not self._is_closing:
+                    return True
+                run.is_committed, run.due, self._busy_with = True, None, run
+                message = run.message(thread_id)
+            done = self._commit(thread_id, message)
+            with self._notes:
+                self._busy_with = None
+                run.is_committed = run.is_committed and done
+                if run.is_over and run.is_committed:
+                    del self._runs[thread_id]
+                elif run.is_over and done:
+                    # Writes of its last task came meanwhile: no run, and no commit, of their own.
+                    self._runs[thread_id] = _Run(is_committed=False)
+            return done
+
+    def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """Note a checkpoint that was put, and plan a commit if its run has stopped."""
+        with self._notes:
+            run = self._run_of(address.thread_id)
+            if not address.checkpoint_ns:
+                run.put(checkpoint, metadata)
+            self._plan(run)
+
+    def put_writes(self, address: Address, channels: Sequence[str]) -> None:
+        """Note what a task has written, and plan a commit if it asks or has failed."""
+        stops = [] if address.checkpoint_ns else [_STOPS[channel] for channel in channels if channel in _STOPS]
+        with self._notes:
+            run = self._run_of(address.thread_id)
+            if stops:
+                run.stopped_at, run.stopped_by = address.checkpoint_id, stops[0]
+            self._plan(run)
+
+    def changed(self, thread_id: str, what: str) -> None:
+        """Commit a thread that another verb has changed; `what` is the verb's past, such as "deleted"."""
+        with self._turn:
+            self._commit(thread_id, _message(thread_id, what, {}))
+
+    def close(self) -> None:
+        """Commit what is left, unless git refuses."""
+        self._is_closing = True
+        all(self.commit(thread_id) for thread_id in list(self._runs))
+
+    def _run_of(self, thread_id: str) -> _Run:
+        run = self._runs.setdefault(thread_id, _Run())
+        run.is_committed = False
+        return run
+
+    def _plan(self, run: _Run) -> None:
+        run.due = monotonic() + _QUIET if run.has_stopped else None
+        # After a fork, the parent's worker is there by name, but not alive.
+        if run.due and not (self._worker and self._worker.is_alive()):
+            self._worker = Thread(target=self._work, name="keel-git")  # not a daemon: the end of the program waits
+            with suppress(RuntimeError):  # ... and when it has come, no thread can be started: `close` is left
+                self._worker.start()
+
+    def _work(self) -> None:
+        """Commit runs as they are due, until none is left."""
+        while (planned := self._first()) is not None:
+            thread_id, due = planned
+            wait = due - monotonic()
+            if thread_id in self._storing and wait > -_PATIENCE:
+                wait = max(wait, _QUIET)
+            if wait > 0:
+                sleep(wait)  # and look again: the next run may have begun
+            else:
+                self.commit(thread_id, if_due=True)
+
+    def _first(self) -> tuple[str, float] | None:
+        with self._notes:
+            planned = [(run.due, thread_id) for thread_id, run in self._runs.items() if run.due]
+            if planned:
+                return min(planned)[1], min(planned)[0]
+            self._worker = None
+            return None
+
+    def _commit(self, thread_id: str, message: str) -> bool:
+        refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
+        if refusal and not self._complained:
+            _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
+        self._complained = bool(refusal)
+        return not refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one branch has of a thread.
+
+    Attributes:
+        checkpoints: How many it has put since the branches parted.
+        updated_at: ISO time of its last checkpoint, `""` if it has none.
+        is_sound: Whether its log can be read.
+    """
+
+    checkpoints: int
+    updated_at: str
+    is_sound: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A log to choose.
+
+    Attributes:
+        path: The log's path from the store's root.
+        thread_id: The thread, or `""` if neither log can be read.
+        shared: How many checkpoints both branches have.
+        ours: The branch that is checked out; `None` if it has deleted the thread.
+        theirs: The other one.
+    """
+
+    path: str
+    thread_id: str
+    shared: int
+    ours: Side | None
+    theirs: Side | None
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """What to type in the store's root to keep the log of either side, by its name."""
+        sides = {"ours": self.ours, "theirs": self.theirs}
+        return {name: self._command(name, gone=side is None) for name, side in sides.items()}
+
+    def _command(self, side: str, *, gone: bool) -> str:
+        if gone:
+            return f"git rm --quiet -r -- {Path(self.path).parent.as_posix()}"
+        return f"git checkout --{side} -- {self.path} && git add -- {self.path}"
+
+
+def decisions(root: Path) -> list[Decision]:
+    """Return the threads of a store that git holds in conflict; none where there is no git."""
+    return [_decision(conflict) for conflict in conflicts(root) if Path(conflict.path).name == LOG]
+
+
+def cell_conflicts(root: Path) -> list[Conflict]:
+    """Return the cells of a store that git holds in conflict: both branches have changed them, or made them."""
+    return [conflict for conflict in conflicts(root) if _is_of_cell(Path(conflict.path).parts)]
+
+
+def _is_of_cell(parts: Sequence[str]) -> bool:
+    return parts[0] == SHARED or parts[2:3] == (CELLS,)
+
+
+def _decision(conflict: Conflict) -> Decision:
+    ours, theirs = (_records(content, conflict.path) for content in (conflict.ours, conflict.theirs))
+    pairs = zip(ours or (), theirs or (), strict=False)
+    shared = next((place for place, (one, other) in enumerate(pairs) if one[1] != other[1]), None)
+    shared = min(len(ours or ()), len(theirs or ())) if shared is None else shared
+    first = next((records[0][0] for records in (ours, theirs) if records), {})
+    return Decision(
+        conflict.path,
+        str(first.get("id", "")),
+        len(_times((ours or theirs or [])[:shared])),
+        _side(conflict.ours, ours, shared),
+        _side(conflict.theirs, theirs, shared),
+    )
+
+
+def _records(content: bytes | None, where: str) -> Records | None:
+    """Return the records of a log; `None` where there is none, or it cannot be read."""
+    try:
+        return None if content is None else committed(content, 0, where)[0]
+    except CorruptStore:
+        return None
+
+
+def _side(content: bytes | None, records: Records | None, shared: int) -> Side | None:
+    if content is None:
+        return None
+    times = _times(records or ())
+    return Side(len(_times((records or [])[shared:])), times[-1] if times else "", records is not None)
+
+
+def _times(records: Sequence[tuple[dict[str, object], bytes]]) -> list[str]:
+    return [str(fields.get("at", "")) for fields, _ in records if fields.get("k") == "ckpt"]
+
+
+class CommittingStore(FileStore):
+    """A store that commits every removal."""
+
+    def __init__(self, commits: Commits) -> None:
+        self._commits = commits
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Work, Any, int]:
+        """See `Store.remove_rows`: the last step of every removal."""
+        removed = yield from super().remove_rows(thread_id, live, graph)
+        yield from self._commit(thread_id, "pruned")
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+        """See `Store.delete_thread`."""
+        yield from super().delete_thread(thread_id)
+        yield from self._commit(thread_id, "deleted")
+
+    def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
+        yield Work(lambda _: self._commits.changed(thread_id, what))
+
+
+class Committing(Checkpoints[Work, Any]):
+    """The saver's plans, which tell `Commits` of every checkpoint and of every task's writes.
+
+    What a run has left is committed before the next one stores anything.
+
+    Args:
+        plain: The plans of a saver that was just made.
+        commits: Whom to tell.
+    """
+
+    def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
+        super().__init__(
+            plain.store, plain.memo, plain.on_conflict, plain.recorder, plain.questions, plain.rule, plain.owner
+        )
+        self._commits = commits
+
+    def put(
+        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Plan[Work, Any, RunnableConfig]:
+        """See `Checkpoints.put`."""
+        address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
+        if self._commits.must_commit_before_put(address, about):
+            yield self._commit(address.thread_id)
+        with self._commits.storing(address.thread_id):
+            stored = yield from super().put(codec, config, checkpoint, metadata)
+            self._commits.put(address, checkpoint, about)
+        return stored
+
+    def put_writes(
+        self,
+        codec: Codec,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Plan[Work, Any, None]:
+        """See `Checkpoints.put_writes`."""
+        address, channels = address_of(config), [channel for channel, _ in writes]
+        if self._commits.must_commit_before_writes(address, channels):
+            yield self._commit(address.thread_id)
+        self._commits.begin_writes(address, channels)
+        with self._commits.storing(address.thread_id):
+            yield from super().put_writes(codec, config, writes, task_id, task_path)
+            self._commits.put_writes(address, channels)
+
+    def copied(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
+        """See `Checkpoints.copied`: a commit of its own, with what is noted beside the thread."""
+        yield Work(lambda _: self._commits.changed(thread_id, what))
+
+    def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
+        """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""
+        yield self._commit(thread_id)
+        with self._commits.storing(thread_id):
+            result = yield from plan
+        yield Work(lambda _: self._commits.changed(thread_id, what))
+        return result
+
+    def _commit(self, thread_id: str) -> Work:
+        return Work(lambda _: self._commits.commit(thread_id))

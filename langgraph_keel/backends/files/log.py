@@ -1,0 +1,471 @@
+"""One log: the transactions in it, and the thread that they make.
+
+The thread is a function of the log: what this process writes, it reads again like what others wrote.
+
+Lines: the records of a log, each a line of JSON that ends with a checksum. FORMAT.md is the specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+from zlib import crc32
+
+import orjson
+
+from langgraph_keel.backends.files.values import checked, packed_item, packed_items, shown_items
+from langgraph_keel.engine.encoding.frames import raw_frame, unframe
+from langgraph_keel.engine.encoding.rows import is_full
+from langgraph_keel.engine.records import Address, Batch, Entry, Kind, Ref, Row, Run
+from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.engine.thread import Log, Record, Thread
+from langgraph_keel.errors import CorruptStore, NewerFormat
+
+FORMAT = 1
+COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
+"""Kinds of records that end a transaction. Items stand before the one that commits them."""
+LARGE = 65536
+"""Bytes of JSON from which on a value has a file of its own."""
+_CRC = len(',"crc":"01234567"}')
+_KINDS = {kind.name.lower(): kind for kind in Kind}
+
+
+class Line(bytes):
+    """A line without its end, that stands for a body until somebody reads it.
+
+    Attributes:
+        offset: Where in its log it begins.
+    """
+
+    offset: int
+
+    @property
+    def crc(self) -> str:
+        """The checksum that it ends with."""
+        return self[-10:-2].decode()
+
+
+def line_of(fields: Mapping[str, Any]) -> bytes:
+    """Return a record as its line; a field that is `None` is left out."""
+    text = orjson.dumps({name: value for name, value in fields.items() if value is not None})[:-1]
+    return b'%s,"crc":"%08x"}\n' % (text, crc32(text))
+
+
+def parsed(line: bytes) -> dict[str, Any]:
+    """Return the fields of a line of a log.
+
+    Raises:
+        ValueError: It is damaged, or no record.
+    """
+    return checked(unsealed(line))
+
+
+def unsealed(line: bytes) -> Any:
+    """Return what a line holds, whatever it is.
+
+    Raises:
+        ValueError: It is damaged.
+    """
+    text = line[:-_CRC]
+    if line[-_CRC:] != b',"crc":"%08x"}' % crc32(text):
+        raise ValueError("its checksum does not fit")
+    return orjson.loads(memoryview(line))  # it takes no subclass of bytes
+
+
+class Draft:
+    """What a transaction is to write.
+
+    Attributes:
+        lines: One after the other; the last commits them.
+        blobs: Files of large values, by name.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self.blobs: dict[str, bytes] = {}
+
+    def add(self, kind: str, ns: str | None = None, **fields: Any) -> None:
+        """Append a record."""
+        self.lines.append(line_of({"k": kind, "ns": ns or None, **fields}))
+
+    def value(self, value: Any) -> Any:
+        """Return a value as it stands in a line."""
+        text = orjson.dumps(value)
+        if len(text) <= LARGE:
+            return orjson.Fragment(text)
+        name = sha256(text).hexdigest()
+        self.blobs[name] = text
+        return {"$blob": name}
+
+    def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
+        """Append items to a log, a line each."""
+        values = (value for row in rows for value in shown_items(unframe(row.body)))
+        for number, value in enumerate(values, first):
+            self.add("item", ns, ch=channel, n=number, v=self.value(value))
+
+    def checkpoint(self, record: Record, seq: int, header: bytes) -> None:
+        """Append an entry."""
+        entry = record.entry
+        self.add(
+            "ckpt",
+            entry.address.checkpoint_ns,
+            id=entry.address.checkpoint_id,
+            parent=entry.parent,
+            seq=seq,
+            span=sum(map(len, self.lines)) or None,
+            fork=None if record.trunk else True,
+            ghost=record.ghost or None,
+            run=entry.run_id,
+            at=record.updated_at,
+            ch={channel: shown_ref(ref) for channel, ref in entry.refs.items()},
+            head=self.value(shown_items(unframe(header))),
+        )
+
+    def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
+        """Append the writes of a task."""
+        heads, *values = shown_items(unframe(batch.body))
+        w = items = None
+        if _are_heads(heads, len(values)):
+            w = [[*head, self.value(value)] for head, value in zip(heads, values, strict=True)]
+        else:
+            items = self.value([heads, *values])
+        self.add("writes", ns, id=checkpoint_id, task=batch.task_id, path=batch.task_path, w=w, items=items)
+
+
+def _are_heads(heads: Any, count: int) -> bool:
+    """Return whether this is [[channel, index], ...], as the core writes it; not so with another serializer."""
+    return isinstance(heads, list) and len(heads) == count and all(type(h) is list and len(h) == 2 for h in heads)
+
+
+def shown_ref(ref: Ref) -> Any:
+    """Return a reference as it stands in a line."""
+    return {ref.kind.name.lower(): ref.runs} if ref.runs or ref.kind is not Kind.INLINE else "inline"
+
+
+def ref_of(shown: Any) -> Ref:
+    """Return a reference from a line."""
+    if shown == "inline":
+        return Ref(Kind.INLINE)
+    [(kind, runs)] = shown.items()
+    return Ref(_KINDS[kind], tuple(map(_run, runs)))
+
+
+def _run(pair: Any) -> Run:
+    lo, hi = pair
+    if not (type(lo) is type(hi) is int and 0 <= lo < hi):
+        raise ValueError(f"{pair!r} is no run of items")
+    return lo, hi
+
+
+def blobs_in(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Name the files that a record refers to."""
+    values = [fields.get("v"), fields.get("head"), fields.get("items"), *(part[-1] for part in fields.get("w") or ())]
+    return (value["$blob"] for value in values if isinstance(value, dict) and "$blob" in value)
+
+
+class Bodies:
+    """Makes bodies of lines.
+
+    Args:
+        load: Returns the content of a blob.
+        where: How messages name the log.
+    """
+
+    def __init__(self, load: Callable[[str], bytes], where: str) -> None:
+        self._load = load
+        self._where = where
+
+    def of(self, body: bytes) -> bytes:
+        """Return the body that a line stands for; a body itself as it is.
+
+        Raises:
+            CorruptStore: It stands for none.
+        """
+        if not isinstance(body, Line):
+            return body
+        try:
+            return self._made(body)
+        except (CorruptStore, ValueError, TypeError, LookupError) as error:
+            raise CorruptStore(f"{self._where}: the record at byte {body.offset} holds no value: {error}") from error
+
+    def _made(self, body: Line) -> bytes:
+        fields = orjson.loads(memoryview(body))
+        text = body if body.find(b'"$blob"') < 0 else None
+        return raw_frame(packed_items(self._values(fields), text))
+
+    def check(self, fields: Mapping[str, Any], line: Line) -> None:
+        """Make the bodies that a record stands for, to see that they can be made.
+
+        Raises:
+            CorruptStore: A value stands for nothing, or its file is missing or another one.
+        """
+        if fields["k"] in ("item", "ckpt", "writes"):
+            self.of(line)
+
+    def _values(self, fields: Mapping[str, Any]) -> Sequence[Any]:
+        if "v" in fields:
+            return [self._value(fields["v"])]
+        if "w" in fields:
+            return [[part[:2] for part in fields["w"]], *(self._value(part[2]) for part in fields["w"])]
+        values: Sequence[Any] = self._value(fields["head"] if "head" in fields else fields["items"])
+        return values
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, dict) and "$blob" in value:
+            return orjson.loads(self._load(value["$blob"]))
+        return value
+
+
+def entry_in(fields: Mapping[str, Any], line: Line, stamp: str, address: Any) -> Record:
+    """Return the entry of a record.
+
+    Raises:
+        CorruptStore: It lacks something.
+    """
+    try:
+        refs = {channel: ref_of(shown) for channel, shown in fields["ch"].items()}
+        entry = Entry(address, fields.get("parent"), stamp, line, refs, fields.get("run"))
+        return Record(entry, not fields.get("fork"), fields["at"], bool(fields.get("ghost")))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptStore(f"a checkpoint does not parse: {error!r}") from error
+
+
+Records = list[tuple[dict[str, Any], Line]]
+CONFLICT = b"<<<<<<< "
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The items at the end of a log that do not fill a row yet."""
+
+    lo: int = 0
+    payloads: list[bytes] = field(default_factory=list)
+    nbytes: int = 0
+
+    @property
+    def row(self) -> Row:
+        payloads = self.payloads
+        return Row(self.lo, len(payloads), raw_frame(array_header(len(payloads)) + b"".join(payloads)))
+
+
+class Replica:
+    """A thread as its log tells it, as far as the log was read.
+
+    Attributes:
+        thread: `None` while nothing was read.
+        seq: The highest sequence number that was ever given.
+        end: Where the last complete transaction ends.
+        last: The last line before that.
+        is_closed: Whether that line has its line feed.
+        nbytes: About what it takes in memory.
+    """
+
+    def __init__(self, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self.thread: Thread | None = None
+        self.seq = 0
+        self.end = 0
+        self.last = b""
+        self.is_closed = True
+        self.nbytes = 0
+        self._stamps: dict[int, str] = {}
+        self._tails: dict[tuple[str, str], _Tail] = {}
+
+    def read(self, data: bytes, where: str) -> None:
+        """Take in what stands in the log from `end` on.
+
+        Raises:
+            CorruptStore: There is damage that no interrupted write leaves; nothing was taken in.
+            NewerFormat: A newer Keel wrote it.
+        """
+        records, size = committed(data, self.end, where)
+        for fields, line in records:
+            try:
+                self.apply(fields, line)
+            except NewerFormat as error:
+                raise NewerFormat(f"{where}: {error}") from error
+            except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
+                raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
+        if self.thread is None:
+            # A log is made as a whole before it has its name: no interrupted write leaves it so.
+            raise CorruptStore(f"{where}: damage at byte 0: it does not begin with its thread")
+        self._settle()
+        self.end += size
+        if records:
+            self.last = records[-1][1]
+            self.is_closed = data[size - 1 : size] == b"\n"
+            self.nbytes += 2 * size
+
+    def apply(self, fields: dict[str, Any], line: Line) -> None:
+        """Take in one record.
+
+        Raises:
+            CorruptStore: It cannot follow the others.
+        """
+        kind = fields["k"]
+        if (kind == "thread") is not (self.thread is None):
+            raise CorruptStore("a log begins with its thread, and holds only one")
+        getattr(self, f"_apply_{kind}")(fields, line)
+
+    def _apply_thread(self, fields: dict[str, Any], line: Line) -> None:
+        if fields["format"] > FORMAT:
+            raise NewerFormat(f"written in format {fields['format']} by a newer Keel; this one knows {FORMAT}: upgrade")
+        self.thread = Thread(epoch=str(fields["epoch"]))
+        self.seq = int(fields["seq"])
+
+    def _log(self, fields: dict[str, Any]) -> Log:
+        assert self.thread is not None
+        return self.thread.log(fields.get("ns", ""), fields["ch"])
+
+    def _apply_item(self, fields: dict[str, Any], line: Line) -> None:
+        log, number, value = self._log(fields), fields["n"], fields["v"]
+        if number < log.end:
+            raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
+        tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
+        is_blob = isinstance(value, dict) and "$blob" in value
+        if is_blob or number != tail.lo + len(tail.payloads):
+            self._close(log, tail, number)
+        if is_blob:
+            log.rows[number] = Row(number, 1, line)
+            tail.lo = number + 1
+        else:
+            tail.payloads.append(packed_item(value, line))
+            tail.nbytes += len(tail.payloads[-1])
+            if is_full(len(tail.payloads), tail.nbytes):
+                self._close(log, tail, number + 1)
+        log.end = number + 1
+
+    def _close(self, log: Log, tail: _Tail, number: int) -> None:
+        if tail.payloads:
+            log.rows[tail.lo] = tail.row
+        tail.lo, tail.payloads, tail.nbytes = number, [], 0
+
+    def _settle(self) -> None:
+        for key, tail in self._tails.items():
+            if tail.payloads and self.thread is not None:
+                self.thread.logs[key].rows[tail.lo] = tail.row
+
+    def _apply_end(self, fields: dict[str, Any], line: Line) -> None:
+        log = self._log(fields)
+        log.end = max(log.end, int(fields["n"]))
+
+    def _apply_ckpt(self, fields: dict[str, Any], line: Line) -> None:
+        assert self.thread is not None
+        seq = int(fields["seq"])
+        newest = next(reversed(self._stamps), 0)
+        if seq <= newest:
+            raise CorruptStore(f"checkpoint {fields['id']!r} has the number {seq} after {newest}: two histories?")
+        self.seq = max(seq, self.seq)
+        stamp = self._stamps[seq] = f"{self.thread.epoch}.{seq}.{line.crc}"
+        address = Address(self.thread_id, fields.get("ns", ""), fields["id"])
+        self.thread.keep(entry_in(fields, line, stamp, address))
+
+    def _apply_writes(self, fields: dict[str, Any], line: Line) -> None:
+        assert self.thread is not None
+        place = fields.get("ns", ""), fields["id"]
+        self.thread.batches.setdefault(place, []).append(Batch(fields["task"], fields["path"], line))
+
+    def _apply_gone(self, fields: dict[str, Any], line: Line) -> None:
+        assert self.thread is not None
+        for seq in fields["seq"]:
+            self.thread.forget(self._stamps.get(seq, ""))
+        for number, channels in fields["ghosts"].items():
+            self.thread.make_ghost(self._stamps.get(int(number), ""), channels)
+
+
+def committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
+    """Return the records of all complete transactions, and how many bytes they take.
+
+    Args:
+        data: What stands in the log from the byte `base` on, where a transaction begins.
+        base: Counted from the beginning of the log.
+        where: How messages name the log.
+
+    Raises:
+        CorruptStore: There is damage that no interrupted write leaves.
+    """
+    records: Records = []
+    pending: Records = []
+    end = 0
+    for line in lines_in(data, base):
+        try:
+            fields = parsed(line)
+        except ValueError as error:
+            if is_torn(data[end:]):
+                break
+            raise CorruptStore(_damage(where, line, error)) from error
+        pending.append((fields, line))
+        if fields["k"] in COMMITS:
+            records += pending
+            pending, end = [], min(line.offset - base + len(line) + 1, len(data))
+    return records, end
+
+
+def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
+    """Return the lines of a log, damaged ones too."""
+    at = 0
+    while at < len(data):
+        stop = data.find(b"\n", at)
+        stop = len(data) if stop < 0 else stop
+        line = Line(data[at:stop])
+        line.offset = base + at
+        yield line
+        at = stop + 1
+
+
+def is_torn(rest: bytes) -> bool:
+    """Return whether what follows the last complete transaction is one write that was interrupted.
+
+    Such a write is cut short; or, after a power cut, sectors of it were never written and read as NUL, which JSON
+    never holds. Nothing follows it, as the next one waits until it is on disk.
+    """
+    *lines, last = lines_in(rest)
+    if rest.endswith(b"\n"):
+        lines.append(last)
+    elif _is_sound(last[:-1]):
+        return False  # what it lacks is its line feed, in the place of which stands something else
+    is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
+    return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
+
+
+def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
+    """Return whether what stands between NULs and line feeds can be of the one write that `rest` is.
+
+    A record that commits is so only if it is the last, and its items reach back to the beginning of `rest` (or to
+    after a line feed that was missing there).
+    """
+    if not _is_sound(piece[0]) or (fields := parsed(piece[0]))["k"] not in COMMITS:
+        return True
+    begins = piece.start() - int(fields.get("span", 0))
+    return fields["k"] == "ckpt" and begins in (0, 1) and piece.end() == len(rest) - 1
+
+
+def _is_sound(line: bytes) -> bool:
+    try:
+        return bool(parsed(line))
+    except ValueError:
+        return False
+
+
+def _damage(where: str, line: Line, error: ValueError) -> str:
+    at = line.offset
+    if line.startswith((CONFLICT, b"=======", b">>>>>>> ")):
+        return (
+            f"{where}: git has left a conflict at byte {at}: both branches went on with this thread. "
+            "`keel check` says what each of them holds"
+        )
+    return f"{where}: damage at byte {at}: {error}. What stands before is sound; `keel check` says more"
+
+
+def tail_records(data: bytes) -> Sequence[dict[str, Any]]:
+    """Return the records among the last bytes of a log that can be read, the first of them cut off or not."""
+    fields = []
+    for line in lines_in(data):
+        try:
+            fields.append(parsed(line))
+        except ValueError:
+            continue
+    return fields

@@ -1,0 +1,167 @@
+"""FileSaver: a directory of plain text, which people can read, compare and keep in git.
+
+Space that returns, in files: a removed thread or cell is gone at once, so only what was interrupted is left over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from langgraph_keel.backends.files.check import Finding
+from langgraph_keel.backends.files.disk import named_errors
+from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
+from langgraph_keel.backends.files.git import Commits, Committing, CommittingStore
+from langgraph_keel.backends.files.store import FileStore
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.retention.reclaim import Reclaimed
+from langgraph_keel.saver import KeelSaver
+
+MADE = 60.0
+"""Seconds after which a thread that is still being made is not: it takes milliseconds. Who is late gets an error."""
+
+
+def reclaim(driver: FileDriver) -> Reclaimed:
+    """Remove what interrupted writes have left: threads that were being made or removed, and new contents of cells."""
+    driver.prepare(writes=True)
+    before = size(driver.root)
+    driver.clean(MADE)
+    cells = driver.cells(None)
+    for kind in cells.kinds():
+        with suppress(FileNotFoundError), cells.open(kind) as folder:
+            folder.clear()
+    return Reclaimed(
+        before,
+        size(driver.root),
+        "no interrupted write has left anything; deleted threads gave their space back at once",
+    )
+
+
+def elsewhere(root: Path) -> Sequence[str]:
+    """Return where else the content of a store may be: a sentence each."""
+    return ["Backups and copies of the directory.", *_in_git(root), *_damaged(root)]
+
+
+def _in_git(root: Path) -> Iterator[str]:
+    for directory in (root, *root.parents):
+        if (directory / ".git").exists():
+            yield (
+                f"The history of the git repository at {directory}: it keeps what was ever committed, in every clone, "
+                "until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
+            )
+            return
+
+
+def _damaged(root: Path) -> Iterator[str]:
+    found = [*root.glob("shared/*/*.damaged-*")]
+    if found:
+        yield f"Damaged cells that a repair has put aside, such as {found[0]}: read them, and remove them by hand."
+
+
+def size(root: Path) -> int:
+    """Return how many bytes all files of a store take."""
+    return sum(_size_of(Path(at, name)) for at, _, names in os.walk(root) for name in names)
+
+
+def _size_of(path: Path) -> int:
+    with suppress(FileNotFoundError):  # removed at this moment
+        return path.stat(follow_symlinks=False).st_size
+    return 0
+
+
+MEMORY = 64 * 1024 * 1024
+
+
+class FileSaver(KeelSaver):
+    """A checkpointer on a directory, for one machine and any number of processes and threads.
+
+    A thread is a directory with a log to which lines of JSON are appended: `cat`, `grep`, `jq` and `git diff` show what
+    an agent has done (`files/FORMAT.md`). Acknowledged means on disk (`fdatasync`, and `fsync` of new directories),
+    also through power loss. Made on first use.
+
+    Args:
+        root: The directory: empty, missing, or a store.
+        timeout: Seconds a call may wait for others before it raises `StoreBusy`.
+        read_only: Never write, and do not create what is missing.
+        auto_setup: Make the store on first use; otherwise `setup()` must have been called once.
+        memory: About how many bytes of the threads used last to keep, so that they need not be read again.
+        git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
+            logged, and never fails a put.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+
+    Raises:
+        InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        timeout: float = 30.0,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        memory: int = MEMORY,
+        git: bool = False,
+        **options: Any,
+    ) -> None:
+        if os.fspath(root).startswith("files:"):
+            raise InvalidInput(f"{root!r} is a URL: use open_saver(url), or pass the path alone")
+        # Whatever the working directory is later.
+        path = Path(os.path.abspath(root))
+        self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
+        self._commits = Commits(path) if git else None
+        store = CommittingStore(self._commits) if self._commits else FileStore()
+        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
+        if self._commits:
+            self._backend = replace(self._backend, checkpoints=Committing(self._backend.checkpoints, self._commits))
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        return cls(conn_string, **options)
+
+    def setup(self) -> None:
+        """Make the store if it is not there. Safe to call again, and from many processes at once."""
+        self._files.setup()
+
+    def check(self) -> Iterator[Finding]:
+        """Read everything, and say what is not as it was written: damage, leftovers, conflicts of git. Changes nothing.
+
+        Raises:
+            NotFound: There is no store.
+            NewerFormat: A newer Keel wrote one of the logs.
+        """
+        return self._files.checked(writes=False).findings()
+
+    def repair(self) -> Iterator[Finding]:
+        """Make every damaged log anew of what can be read, and forget damaged cells; what was damaged stays beside.
+
+        Returns:
+            What `check` finds, as of before the repair, each when it is dealt with.
+
+        Raises:
+            NotFound: There is no store.
+            ReadOnlyStore: This saver only reads.
+        """
+        return self._files.checked(writes=True).repair()
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        with named_errors(self._files.root):
+            return reclaim(self._files)
+
+    def _weight(self) -> int | None:
+        return size(self._files.root)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return elsewhere(self._files.root)
+
+    def _close(self) -> None:
+        """Wait for calls under way, and commit what is left. Calls after this raise `StoreClosed`."""
+        self._files.close()
+        if self._commits:
+            self._commits.close()

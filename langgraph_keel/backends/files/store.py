@@ -1,0 +1,359 @@
+"""The file layout: what each verb reads of a thread's log, and which lines it appends. FORMAT.md explains them.
+
+Requests: a function of the store's directory, which the driver calls.
+
+Logs made for another thread: of all that one holds, or of what it was at an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol, TypeVar
+
+from langgraph_keel.backends.files.cells import Shelves
+from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact
+from langgraph_keel.backends.files.disk import read
+from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, committed
+from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Copied,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Occupied,
+    Outcome,
+    Query,
+    Row,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.engine.removal import live_runs
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.thread import (
+    Record,
+    Thread,
+    ancestors,
+    as_of,
+    entry_of,
+    found,
+    graph_of,
+    info_of,
+    page,
+    selected,
+    sequence_of,
+    verdict,
+)
+
+
+class Root(Protocol):
+    """What a request is given."""
+
+    def thread(self, thread_id: str) -> ThreadFiles:
+        """Return the files of a thread, which need not be there."""
+        ...
+
+    def cells(self, thread_id: str | None) -> Shelves:
+        """Return the cells of a thread; of `None`, those that all share."""
+        ...
+
+    def threads(self) -> Iterator[ThreadFiles]:
+        """Return the files of every thread that is there."""
+        ...
+
+    def strays(self, after: str | None) -> Iterator[str]:
+        """Name the threads that are after one in the order of their directories, and show no checkpoint."""
+        ...
+
+    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+        """Return the threads that come after a place in the listing, last activity first, with their places."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One request, atomic by itself: it reads, or changes, one thread; or it reads one after the other."""
+
+    run: Callable[[Root], Any]
+    writes: bool = False
+
+
+def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: bytes | None) -> CopyOutcome:
+    """See `Store.copy_thread`. Up to an entry, no item is copied that no entry shows."""
+    if target.log.exists():
+        return Occupied()
+    with source.writing() as handle:
+        if handle is None:
+            return Copied() if upto is None else BaseGone()
+        replica = source.read_on(handle)
+        records, _ = committed(read(handle, 0)[: replica.end], 0, str(source.log))
+        begin = first_line(target.thread_id, new_epoch(), replica.seq)
+        if upto is None:
+            draft = Draft()
+            draft.lines = [begin, *(line + b"\n" for _, line in records[1:])]
+        elif (part := _upto(replica, records, begin, Bodies(source.load, str(source.log)), upto, header)) is None:
+            return BaseGone()
+        else:
+            draft = part
+        blobs = {blob: source.load(blob) for blob in blobs_of(draft.lines) if blob not in draft.blobs}
+        return Copied() if target.create(draft.lines, blobs | draft.blobs) else Occupied()
+
+
+def _upto(
+    replica: Replica, records: Records, begin: bytes, bodies: Bodies, upto: Stamp, header: bytes | None
+) -> Draft | None:
+    thread = as_of(replica.thread, upto, header) if replica.thread else None
+    if thread is None:
+        return None
+    return Compaction(thread, live_runs(graph_of(thread)), None, bodies, {upto}).of(records, begin)
+
+
+T = TypeVar("T")
+Look = Callable[[Thread, Bodies], T]
+
+
+class FileStore(Store[Work, Any]):
+    """A directory of threads, each an append-only log. Stateless."""
+
+    def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
+        reply: T = yield Work(lambda root: _looked(root.thread(thread_id), look, otherwise))
+        return reply
+
+    def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
+        reply: T = yield Work(lambda root: root.thread(thread_id).change(decide), writes=True)
+        return reply
+
+    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+        """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
+        outcome: Outcome = yield from self._change(new.address.thread_id, partial(_put, new))
+        return outcome
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+        """See `Store.write_batch`."""
+
+        def decide(replica: Replica, draft: Draft) -> None:
+            draft.writes(address.checkpoint_ns, str(address.checkpoint_id), batch)
+
+        yield from self._change(address.thread_id, decide)
+
+    def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
+        """See `Store.read_entry`."""
+
+        def look(thread: Thread, bodies: Bodies) -> Found | None:
+            record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
+            return whole(found(thread, record), bodies) if record else None
+
+        return (yield from self._look(address.thread_id, look, None))
+
+    def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
+        """See `Store.scan`. Of all threads: every log is read."""
+
+        def scanned(root: Root) -> list[Entry]:
+            threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
+            return page((entry for files in threads for entry in _scanned(files, query)), query)
+
+        entries: Sequence[Entry] = yield Work(scanned)
+        return entries
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_values`."""
+        threads: dict[str, dict[Stamp, Collection[str]]] = {}
+        for entry in entries:
+            threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
+
+        def read(root: Root) -> list[Found]:
+            # By thread too: a directory that a person has copied has the stamps of the other.
+            there: dict[tuple[str, Stamp], Found] = {}
+            for thread_id, asked in threads.items():
+                values = _looked(root.thread(thread_id), partial(_values, asked), dict[Stamp, Found]())
+                there |= {(thread_id, stamp): found for stamp, found in values.items()}
+            keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
+            return [there[key] for key in keys if key in there]
+
+        reply: Sequence[Found] = yield Work(read)
+        return reply
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
+        """See `Store.read_history`."""
+
+        def look(thread: Thread, bodies: Bodies) -> list[Found]:
+            return [whole(each, bodies) for each in ancestors(thread, address, channels)]
+
+        return (yield from self._look(address.thread_id, look, list[Found]()))
+
+    def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
+        """See `Store.read_graph`."""
+
+        def look(thread: Thread, bodies: Bodies) -> Graph:
+            graph = graph_of(thread)
+            return replace(graph, nodes=[replace(node, header=bodies.of(node.header)) for node in graph.nodes])
+
+        return (yield from self._look(thread_id, look, Graph([], {}, None)))
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Work, Any, None]:
+        """See `Store.remove_entries`. What is gone stays in the file until `remove_rows`."""
+
+        def decide(replica: Replica, draft: Draft) -> None:
+            there = replica.thread.records if replica.thread else {}
+            seqs = [sequence_of(stamp) for stamp in gone if stamp in there]
+            left = {str(sequence_of(stamp)): [*channels] for stamp, channels in ghosts.items() if stamp in there}
+            if seqs or left:
+                draft.add("gone", seq=seqs, ghosts=left)
+
+        yield from self._change(thread_id, decide)
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Work, Any, int]:
+        """See `Store.remove_rows`. Makes a new log; a row is an item."""
+        removed: int = yield Work(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+        """See `Store.delete_thread`. Every shared cell is read, to see whose it is."""
+
+        def delete(root: Root) -> None:
+            root.thread(thread_id).delete()
+            root.cells(None).remove_of(thread_id)
+
+        yield Work(delete, writes=True)
+
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Work, Any, CopyOutcome]:
+        """See `Store.copy_thread`. All of the source's log is read."""
+        outcome: CopyOutcome = yield Work(
+            lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True
+        )
+        return outcome
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.find_runs`. Every log is read."""
+
+        def has_run(thread: Thread, bodies: Bodies) -> bool:
+            return any(record.entry.run_id in run_ids for record in thread.records.values())
+
+        def find(root: Root) -> list[str]:
+            return [files.thread_id for files in root.threads() if _looked(files, has_run, False)]
+
+        names: Sequence[str] = yield Work(find)
+        return names
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
+
+        def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
+            infos = (_looked(files, partial(_info, place), None) for place, files in root.newest(after))
+            return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
+
+        infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
+        return infos
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
+        """See `Store.swap_cell`."""
+        swapped: Swapped = yield Work(
+            lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True
+        )
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        cells: Mapping[str, Cell] = yield Work(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
+        return cells
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
+        page: Sequence[tuple[str, Cell]] = yield Work(
+            lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit)
+        )
+        return page
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
+        """See `Store.remove_cells`. A power cut may come between two of them."""
+        removed: int = yield Work(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
+        return removed
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
+        """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
+        names: Sequence[str] = yield Work(lambda root: [*islice(root.strays(after), limit)])
+        return names
+
+
+def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
+    bodies = Bodies(files.load, str(files.log))
+    return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
+
+
+def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
+    thread = replica.thread
+    assert thread is not None
+    trunk = verdict(thread, new)
+    if not isinstance(trunk, bool):
+        return trunk
+    ns = new.address.checkpoint_ns
+    first = {channel: thread.log(ns, channel).end for channel in new.appends}
+    for channel, rows in new.appends.items():
+        draft.items(ns, channel, first[channel], rows)
+    seq = replica.seq + 1
+    draft.checkpoint(Record(entry_of(new, "", first), trunk, new.updated_at), seq, new.header)
+    return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
+
+
+def _values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
+    rows: dict[int, Row] = {}
+    records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
+    return {record.entry.stamp: whole(found(thread, record, channels), bodies, rows) for record, channels in records}
+
+
+def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:
+    def look(thread: Thread, bodies: Bodies) -> list[Entry]:
+        entries = page(selected(thread, query), query)
+        return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
+
+    yield from _looked(files, look, list[Entry]())
+
+
+def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
+    updated_at, thread_id = place
+    info, header = info_of(thread_id, thread)
+    # As the listing has it: what was put meanwhile must not bring the page out of its order.
+    return replace(info, updated_at=updated_at), bodies.of(header)
+
+
+def whole(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
+    """Return what was found, with bodies in the place of lines; one row for one row.
+
+    Args:
+        part: As the thread has it.
+        bodies: Makes bodies of lines.
+        made: Rows that were made before, by the identity of what they were made of.
+    """
+    made = {} if made is None else made
+
+    def row(old: Row) -> Row:
+        if id(old) not in made:
+            made[id(old)] = replace(old, body=bodies.of(old.body))
+        return made[id(old)]
+
+    return Found(
+        replace(part.entry, header=bodies.of(part.entry.header)),
+        {channel: [row(old) for old in rows] for channel, rows in part.rows.items()},
+        tuple(replace(batch, body=bodies.of(batch.body)) for batch in part.batches),
+    )

@@ -1,0 +1,387 @@
+"""One thread on disk: its directory, read and written by this process among others.
+
+Readers hold no lock: a log only grows, or is replaced as a whole. Writers hold the lock of the log file.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from io import FileIO
+from pathlib import Path
+from secrets import token_hex
+from threading import Lock
+from typing import TypeVar
+
+from langgraph_keel.backends.files.cells import Shelves
+from langgraph_keel.backends.files.disk import (
+    give_back,
+    is_at,
+    lock,
+    locked,
+    opened,
+    read,
+    read_begun,
+    remove_all_but,
+    sync_directory,
+    write_all,
+    write_durably,
+)
+from langgraph_keel.backends.files.log import FORMAT, Draft, Replica, line_of
+from langgraph_keel.engine.thread import Thread
+from langgraph_keel.errors import CorruptStore, StoreError
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+LOG = "log.jsonl"
+BLOBS = "blobs"
+CELLS = "cells"
+Decide = Callable[[Replica, Draft], T]
+
+
+def new_epoch() -> str:
+    """Return the name of a new life of a thread: the time, so that they sort by age, and 32 random bits."""
+    return f"{time.time_ns():016x}{token_hex(4)}"
+
+
+def first_line(thread_id: str, epoch: str, seq: int = 0) -> bytes:
+    """Return what a log begins with."""
+    return line_of({"k": "thread", "format": FORMAT, "id": thread_id, "epoch": epoch, "seq": seq})
+
+
+class ThreadFiles:
+    """A thread's directory, and what this process has read of it.
+
+    Args:
+        directory: Where it is, or would be.
+        thread_id: Its id.
+        timeout: Seconds to wait for others.
+    """
+
+    def __init__(self, directory: Path, thread_id: str, timeout: float) -> None:
+        self.directory = directory
+        self.thread_id = thread_id
+        self.log = directory / LOG
+        self.cells = Shelves(directory.parent.parent, (directory.parent.name, directory.name, CELLS), timeout)
+        self._timeout = timeout
+        self._turn = Lock()
+        self._replica: Replica | None = None
+        self._file: tuple[int, int] | None = None
+        self._state = (0, 0)  # its size and the time of its last change
+        # The log whose name this process has made durable: whoever made it may have died before that.
+        self._named: tuple[int, int] | None = None
+        self._has_failed = False
+        # The log, and up to where this process has seen it synced.
+        self._synced: tuple[tuple[int, int] | None, int] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """About what is kept of it in memory."""
+        replica = self._replica
+        return replica.nbytes if replica else 0
+
+    def load(self, blob: str) -> bytes:
+        """Return the content of a large value.
+
+        Raises:
+            CorruptStore: It is not there, or is not what it was.
+        """
+        path = self.directory / BLOBS / f"{blob}.json"
+        if not (len(blob) == 64 and blob.isalnum()):
+            raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
+        try:
+            with opened(path, "r") as file:
+                data = file.readall() or b""
+        except FileNotFoundError as error:
+            raise CorruptStore(f"{path}: a value of this thread is missing") from error
+        if sha256(data).hexdigest() != blob:
+            raise CorruptStore(f"{path}: it does not hold what its name says")
+        return data
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(self, look: Callable[[Thread | None], T]) -> T:
+        """Return what `look` makes of the thread as it is now; of `None` if there is none."""
+        try:
+            with self._turn:
+                return self._looked(look)
+        except CorruptStore:
+            # Perhaps it was read while somebody put a line in the place of what an interrupted write had left, or took
+            # a blob away with the last line that refers to it. With the lock, nobody does.
+            with self.writing("r"):
+                return self._looked(look)
+
+    def _looked(self, look: Callable[[Thread | None], T]) -> T:
+        replica = self._refreshed()
+        return look(replica.thread if replica else None)
+
+    def _refreshed(self) -> Replica | None:
+        try:
+            with self._opened("r") as log:
+                return self.read_on(log.fileno())
+        except FileNotFoundError:
+            self._replica = None
+            return None
+
+    def _opened(self, mode: str) -> FileIO:
+        if self.directory.is_symlink():
+            raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
+        return opened(self.log, mode)
+
+    def read_on(self, handle: int) -> Replica:
+        """Take in what is new in the log: all of it, if it is not the file that was read before."""
+        status = os.fstat(handle)
+        file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
+        replica = self._replica if self._file == file else None
+        if replica is not None and self._state == state:
+            return replica
+        if replica is not None and status.st_size == replica.end:
+            replica = None  # as long as it was, but somebody has written in it
+        self._replica, self._file, self._state = None, file, state
+        if replica is not None:
+            back = len(replica.last) + replica.is_closed
+            data = read(handle, replica.end - back)
+            # The same inode may hold something else: what was written and taken back, or a file that git has made.
+            is_same = data[: len(replica.last)] == replica.last and len(data) >= back
+            replica, data = (replica, data[back:]) if is_same else (None, b"")
+            if replica is not None and not replica.is_closed and data[:1] == b"\n":
+                # Somebody else has ended the last line, and gone on.
+                replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
+        if replica is None:
+            replica, data = Replica(self.thread_id), read_begun(handle)
+        replica.read(data, str(self.log))
+        self._replica = replica
+        return replica
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def change(self, decide: Decide[T]) -> T:
+        """Append what `decide` drafts, durably; make the thread if it is not there.
+
+        Raises:
+            StoreBusy: Others held the log for longer than the timeout; nothing was written.
+        """
+        while True:
+            with self.writing() as handle:
+                if handle is not None:
+                    return self._append(handle, decide)
+            replica, draft = self._unborn(), Draft()
+            result = decide(replica, draft)
+            if not draft.lines or self.create([replica.last + b"\n", *draft.lines], draft.blobs):
+                return result
+
+    def _unborn(self) -> Replica:
+        replica = Replica(self.thread_id)
+        replica.read(first_line(self.thread_id, new_epoch()), str(self.log))
+        return replica
+
+    @contextmanager
+    def writing(self, mode: str = "r+") -> Iterator[int | None]:
+        """Hold the lock of the log, and keep out other threads of this process; `None` if there is no log.
+
+        The lock first: who waits for another process keeps nobody of this one from reading.
+
+        Raises:
+            StoreBusy: Others held the log for longer than the timeout.
+        """
+        log = locked(lambda: self._opened(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
+        if log is None:
+            yield None
+            return
+        try:
+            with self._turn:
+                yield log.fileno()
+        finally:
+            give_back(log)
+
+    def _append(self, handle: int, decide: Decide[T]) -> T:
+        replica = self.read_on(handle)
+        draft = Draft()
+        result = decide(replica, draft)
+        if draft.lines and self._has_failed:
+            with self.replaced(handle, read(handle, 0)[: replica.end]) as handle:
+                self._write(handle, replica, draft)
+        elif draft.lines:
+            self._write(handle, replica, draft)
+        return result
+
+    def _write(self, handle: int, replica: Replica, draft: Draft) -> None:
+        self._name()
+        self._settle(handle, replica.end)
+        self.save(draft.blobs, self.directory)
+        data = b"".join(draft.lines) if replica.is_closed else b"".join([b"\n", *draft.lines])
+        try:
+            write_all(handle, data, replica.end)
+        except BaseException:
+            self._take_back(handle, replica.end)
+            raise
+        try:
+            os.fdatasync(handle)
+        except BaseException:
+            self._begin_anew(handle, replica.end)
+            raise
+        self._synced = self._file, replica.end + len(data)
+        if not is_at(handle, self.log):
+            raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
+
+    def _settle(self, handle: int, end: int) -> None:
+        """Have on disk what stands in the log, and nothing behind it, before anything is appended.
+
+        An interrupted write leaves a rest; one of a process that was killed may not be on disk. A power cut could leave
+        any sectors of that and of what is appended now, and then nobody could tell it from damage.
+        """
+        has_rest = os.fstat(handle).st_size > end
+        if has_rest:
+            _log.warning("%s: an interrupted write had left a rest, which is cut off at byte %d", self.log, end)
+            os.ftruncate(handle, end)
+        if has_rest or self._synced != (self._file, end):
+            os.fdatasync(handle)
+
+    def _take_back(self, handle: int, end: int) -> None:
+        """Undo a write that failed."""
+        try:
+            os.ftruncate(handle, end)
+            os.fdatasync(handle)
+        except OSError:
+            self._begin_anew(handle, end)
+
+    def _begin_anew(self, handle: int, end: int) -> None:
+        """Make a new file of what was there before a sync that failed: nobody may trust the old one any more.
+
+        Others have perhaps read what was not to be; they see another file. If that fails too, the next write tries.
+        """
+        self._has_failed = True
+        try:
+            with self.replaced(handle, read(handle, 0)[:end]):
+                self._has_failed = False
+        except (OSError, StoreError):
+            with suppress(OSError):
+                os.ftruncate(handle, end)
+
+    @contextmanager
+    def replaced(self, old: int, data: bytes) -> Iterator[int]:
+        """Put a new log in the place of the old one, whose lock is held; hold the lock of the new one.
+
+        Whoever has the old one open reads on in it unharmed.
+
+        Raises:
+            StoreError: There is another one in its place by now.
+        """
+        temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
+        log = FileIO(temporary, "x+")
+        try:
+            # Before it has its name: else somebody could write to it while it may still lose that.
+            lock(log.fileno(), 0, temporary)
+            write_all(log.fileno(), data, 0)
+            os.fsync(log.fileno())
+            if not is_at(old, self.log):
+                raise StoreError(f"{self.log}: another file took its place (git?): nothing is changed")
+            os.rename(temporary, self.log)
+            sync_directory(self.directory)
+            self._has_failed = False
+            yield log.fileno()
+        finally:
+            give_back(log)
+            temporary.unlink(missing_ok=True)
+
+    def _name(self) -> None:
+        if self._named != self._file:
+            sync_directory(self.directory)
+            sync_directory(self.directory.parent)
+            self._named = self._file
+            # What others were making when they died: with the lock, nobody is making anything.
+            for left in (*self.directory.glob(f"{LOG}.*.tmp"), *self.directory.glob(f"{BLOBS}/*.tmp")):
+                left.unlink(missing_ok=True)
+
+    def save(self, blobs: dict[str, bytes], directory: Path) -> None:
+        """Make files of large values, durably, in a directory of a thread."""
+        if not blobs:
+            return
+        folder = directory / BLOBS
+        if folder.is_symlink():
+            raise CorruptStore(f"{folder}: a link, and no directory")
+        folder.mkdir(exist_ok=True)
+        sync_directory(directory)
+        for name, data in blobs.items():
+            write_durably(folder / f"{name}.json", data)
+        sync_directory(folder)
+
+    def create(self, lines: list[bytes], blobs: dict[str, bytes]) -> bool:
+        """Make the thread as a whole. Returns whether it was made: `False` if somebody was faster."""
+        threads = self.directory.parent
+        if not threads.exists():  # git keeps no empty directories
+            threads.mkdir(exist_ok=True)
+            sync_directory(threads.parent)
+        making = threads / f".new-{token_hex(8)}"
+        making.mkdir()
+        try:
+            self.save(blobs, making)
+            write_durably(making / LOG, b"".join(lines))
+            sync_directory(making)
+            return self._place(making)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+
+    def _place(self, making: Path) -> bool:
+        try:
+            os.rename(making, self.directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            is_made = self.directory.exists() and not self.log.exists() and self._fill(making)
+            shutil.rmtree(making, ignore_errors=True)
+            return is_made
+        sync_directory(self.directory.parent)
+        return True
+
+    def _fill(self, making: Path) -> bool:
+        """Make the thread in a directory that is there without a log: git leaves one where it ignores a file."""
+        try:
+            for blob in making.glob(f"{BLOBS}/*"):
+                (self.directory / BLOBS).mkdir(exist_ok=True)
+                os.replace(blob, self.directory / BLOBS / blob.name)
+                sync_directory(self.directory / BLOBS)
+            os.link(making / LOG, self.log)
+        except (FileExistsError, FileNotFoundError):
+            return False  # somebody else has made it, or removed what was there
+        sync_directory(self.directory)
+        sync_directory(self.directory.parent)
+        return True
+
+    # -- removing ------------------------------------------------------------------------------------------------
+
+    def put_aside(self, data: bytes) -> Path:
+        """Keep what is to be replaced beside it, durably; return where."""
+        aside = self.log.with_name(f"{LOG}.damaged-{token_hex(4)}")
+        write_durably(aside, data)
+        sync_directory(self.directory)
+        return aside
+
+    def delete(self) -> None:
+        """Delete the thread, if it is there: at once and durably by its name, and then what was in it."""
+        while True:
+            with self.writing() as handle:
+                self._replica = None
+                if handle is not None:
+                    return self._remove(self.directory)
+            if not self.log.exists():
+                # What is in either after this is of another life of the thread.
+                self._remove(self.directory / CELLS)
+                return remove_all_but((LOG, CELLS), self.directory)
+
+    def _remove(self, path: Path) -> None:
+        going = self.directory.parent / f".gone-{token_hex(8)}"
+        with suppress(FileNotFoundError):
+            os.rename(path, going)
+        # Also if it is gone: whoever has removed it may have died, or failed, before that was durable.
+        for parent in (path.parent, self.directory.parent):
+            with suppress(FileNotFoundError):
+                sync_directory(parent)
+        shutil.rmtree(going, ignore_errors=True)

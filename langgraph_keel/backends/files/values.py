@@ -1,0 +1,635 @@
+"""Stored values as JSON that a person can read, and back to the very bytes.
+
+The core hands a store bodies: msgpack arrays of items (`core.serde`). Here each item becomes one JSON value and back.
+What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md` lists
+them), or a message, `{"$role": "ai", ...}`. Each item is packed back before it is shown to anybody, and where the bytes
+differ it is shown as `{"$mp": "<base64>"}`: nothing depends on this module thinking of every case.
+
+What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is
+`CorruptStore`. What the packed bytes mean is for the core to judge, as with any other store.
+
+How a LangChain message is shown as JSON: by role, without the fields that are as the class makes them.
+
+The table is part of the format (`FORMAT.md`) and is not read from LangChain at run time: what a field that is not
+written means must not depend on the version that reads. A message whose fields are not exactly those of the table, in
+that order, is written out in full as `$message`.
+
+Where the elements of a msgpack array end.
+
+ormsgpack unpacks elements and does not say where they were; packing them again would do for bytes that it wrote itself,
+and for no others.
+
+Which fields each kind of record has, and a cell, and of what type: stored bytes are untrusted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import ormsgpack
+from ormsgpack import Ext
+
+from langgraph_keel.engine.serde.pack import MARKS
+from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.engine.serde.types import Leaf, Record
+from langgraph_keel.errors import CorruptStore
+
+REQUIRED: Any = ...
+"""Stands for a field that is always written; msgpack cannot pack it, so a message without that field is refused."""
+
+
+class MessageForm:
+    """How messages of one class are shown.
+
+    Attributes:
+        code: Number of the class in `core.types.MESSAGES`.
+        role: What `$role` says.
+        defaults: Its fields in order, each with the value that is meant where it is not written.
+    """
+
+    __slots__ = ("code", "defaults", "names", "role")
+
+    def __init__(self, code: int, role: str, kind: str, more: dict[str, Any]) -> None:
+        self.code = code
+        self.role = role
+        common = {"content": REQUIRED, "additional_kwargs": {}, "response_metadata": {}, "type": kind}
+        self.defaults: dict[str, Any] = common | {"name": None, "id": None} | more
+        self.names = list(self.defaults)
+
+    def written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Return the fields that are written: those that differ from the defaults, and those that the program set."""
+        defaults = self.defaults
+        return {name: part for name, part in state.items() if name in names or part != defaults[name]}
+
+    @staticmethod
+    def implied(fields: dict[str, Any], more: list[Any]) -> list[str]:
+        """Return the names of what is taken for set where nothing is said: all that is written, extra fields included.
+
+        Args:
+            fields: The fields that are written.
+            more: Extra fields and private attributes, if the message has any.
+        """
+        if more and type(more[0]) is dict:
+            return sorted({*fields, *more[0]})
+        return sorted(fields)
+
+    def completed(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+        """Return all fields of the message of which these are written; `None` if one of them is not in the table."""
+        state = self.defaults | fields
+        return state if len(state) == len(self.names) else None
+
+
+_AI: dict[str, Any] = {"tool_calls": [], "invalid_tool_calls": [], "usage_metadata": None}
+_CHUNK: dict[str, Any] = {"tool_call_chunks": [], "chunk_position": None}
+_TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "success"}
+_CHAT: dict[str, Any] = {"role": REQUIRED}
+_FUNCTION: dict[str, Any] = {"name": REQUIRED}
+
+# By number: the order of `core.types.MESSAGES`. Append only.
+FORMS: tuple[MessageForm, ...] = (
+    MessageForm(0, "human", "human", {}),
+    MessageForm(1, "ai", "ai", _AI),
+    MessageForm(2, "system", "system", {}),
+    MessageForm(3, "tool", "tool", _TOOL),
+    MessageForm(4, "chat", "chat", _CHAT),
+    MessageForm(5, "function", "function", _FUNCTION),
+    MessageForm(6, "remove", "remove", {}),
+    MessageForm(7, "human_chunk", "HumanMessageChunk", {}),
+    MessageForm(8, "ai_chunk", "AIMessageChunk", _AI | _CHUNK),
+    MessageForm(9, "system_chunk", "SystemMessageChunk", {}),
+    MessageForm(10, "tool_chunk", "ToolMessageChunk", _TOOL),
+    MessageForm(11, "chat_chunk", "ChatMessageChunk", _CHAT),
+    MessageForm(12, "function_chunk", "FunctionMessageChunk", _FUNCTION),
+)
+BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
+
+
+# Of a first byte: the bytes of the token with its fixed part, and how many elements follow it as its parts.
+_FIXED: dict[int, tuple[int, int]] = {
+    **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), (1, 0)),
+    **{0x80 | n: (1, 2 * n) for n in range(16)},
+    **{0x90 | n: (1, n) for n in range(16)},
+    **{0xA0 | n: (1 + n, 0) for n in range(32)},
+    **{0xCA: (5, 0), 0xCB: (9, 0)},
+    **{first + n: (1 + (1 << n), 0) for first in (0xCC, 0xD0) for n in range(4)},
+    **{0xD4 + n: (2 + (1 << n), 0) for n in range(5)},
+}
+# Of a first byte: the bytes of the length that follows it, what stands between that and the payload, and how many
+# elements, if it counts any, each unit of the length means.
+_SIZED: dict[int, tuple[int, int, int]] = {
+    **{first + n: (1 << n, 0, 0) for first in (0xC4, 0xD9) for n in range(3)},
+    **{0xC7 + n: (1 << n, 1, 0) for n in range(3)},
+    **{0xDC + n: (2 << n, 0, 1) for n in range(2)},
+    **{0xDE + n: (2 << n, 0, 2) for n in range(2)},
+}
+
+
+def _token(data: bytes, at: int) -> tuple[int, int]:
+    """Return the size of the token with a length of its own at `at`, and how many elements are its parts."""
+    sized = _SIZED.get(data[at])
+    if sized is None:
+        raise CorruptStore(f"stored bytes hold {data[at]:#x}, which msgpack never uses")
+    width, between, parts = sized
+    length = int.from_bytes(data[at + 1 : at + 1 + width], "big")
+    return (1 + width, length * parts) if parts else (1 + width + between + length, 0)
+
+
+def element_end(data: bytes, at: int) -> int:
+    """Return where the element that begins at `at` ends.
+
+    Raises:
+        CorruptStore: It ends behind the end of `data`, or is no msgpack.
+    """
+    missing, end, fixed = 1, len(data), _FIXED
+    while missing:
+        if at >= end:
+            raise CorruptStore("stored bytes end within a value")
+        size, parts = fixed.get(data[at]) or _token(data, at)
+        at += size
+        missing += parts - 1
+    if at > end:
+        raise CorruptStore("stored bytes end within a value")
+    return at
+
+
+def splits(content: bytes) -> list[bytes]:
+    """Return the bytes of each element of a msgpack array.
+
+    Raises:
+        CorruptStore: The content is not exactly one array.
+    """
+    if not content or not (content[0] & 0xF0 == 0x90 or content[0] in (0xDC, 0xDD)):
+        raise CorruptStore("stored items are not an array")
+    at, count = _FIXED.get(content[0]) or _token(content, 0)
+    parts = []
+    for _ in range(count):
+        end = element_end(content, at)
+        parts.append(content[at:end])
+        at = end
+    if at != len(content):
+        raise CorruptStore("stored bytes go on after the items they should hold")
+    return parts
+
+
+__all__ = ["packed_item", "packed_items", "shown_items", "splits"]
+
+LEVELS = 100
+"""Levels of JSON to an item; what is deeper is shown as `$mp`. orjson writes 254, of which a line takes some."""
+
+# Tested for before the walk calls itself, because most parts are one of these: it halves the time.
+_SAME = frozenset({str, int, bool, type(None)})
+_PLAIN = _SAME | {float}
+_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+# What damaged or unusual parts raise on the way, in both directions.
+_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
+
+
+# --- To JSON ---
+
+
+class _Ext(NamedTuple):
+    """An Ext as it was unpacked: a leaf, or something no version of Keel writes."""
+
+    code: int
+    data: bytes
+
+
+def shown_items(content: bytes) -> list[Any]:
+    """Return one object for `orjson` for each item.
+
+    Args:
+        content: An unframed body: a msgpack array of items.
+
+    Raises:
+        CorruptStore: The content is not one msgpack array.
+    """
+    parts = splits(content)
+    try:
+        items = ormsgpack.unpackb(content, ext_hook=_hook)
+    except ValueError:  # what ormsgpack does not read it did not write
+        return [_opaque(part) for part in parts]
+    return [_shown_item(item, part) for item, part in zip(items, parts, strict=True)]
+
+
+def _hook(code: int, data: bytes) -> Any:
+    return _RECORDS.get(code, _Ext(code, data)) if not data else _Ext(code, data)
+
+
+_RECORDS = {int(record): record for record in Record}
+
+
+def _shown_item(item: Any, packed: bytes) -> Any:
+    try:
+        shown = _ITEM_KINDS[item[0]](item)
+        if packed_item(shown) == packed:
+            return shown
+    except (*_SHAPE_ERRORS, CorruptStore):
+        pass  # an item of another version, or too deep
+    return _opaque(packed)
+
+
+def _opaque(packed: bytes) -> Any:
+    return {"$mp": _base64(packed)}
+
+
+def _base64(data: bytes) -> str:
+    return b2a_base64(data, newline=False).decode()
+
+
+def _shown_value(item: list[Any]) -> Any:
+    _, value = item
+    return _shown(value, LEVELS)
+
+
+def _shown_message_item(item: list[Any]) -> Any:
+    return _shown_message(item, LEVELS)
+
+
+def _shown_foreign(item: list[Any]) -> Any:
+    """Return an item of another serializer; what that calls JSON as text."""
+    _, kind, data = item
+    return {"$foreign": [kind, data.decode() if kind == "json" else _shown(data, LEVELS)]}
+
+
+_ITEM_KINDS = (_shown_value, _shown_message_item, _shown_foreign)
+
+
+def _shown(value: Any, level: int) -> Any:
+    kind = type(value)
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if kind in _SAME:
+        return value
+    if level <= 0:
+        raise ValueError("nested too deep to be read as JSON")
+    if kind is dict:
+        return _shown_dict(value, level)
+    if kind is list:
+        if value and type(value[0]) is Record:
+            return _shown_record(value, level)
+        return [part if type(part) in _SAME else _shown(part, level - 1) for part in value]
+    return {"$bytes": _base64(value)} if kind is bytes else _shown_leaf(value)
+
+
+def _shown_dict(value: dict[str, Any], level: int) -> Any:
+    if "$" in "".join(value) and _tags(value):
+        return {"$map": [[key, _shown(part, level - 3)] for key, part in value.items()]}
+    return {key: part if type(part) in _SAME else _shown(part, level - 1) for key, part in value.items()}
+
+
+def _tags(value: Iterable[str]) -> list[str]:
+    return [key for key in value if key[:1] == "$"]
+
+
+def _shown_record(record: list[Any], level: int) -> Any:
+    if record[0] is Record.MESSAGE:
+        return _shown_message(record, level)
+    return {_RECORD_TAGS[record[0]]: [_shown(part, level - 2) for part in record[1:]]}
+
+
+def _shown_leaf(leaf: _Ext) -> Any:
+    tag, show, _ = _LEAVES[leaf.code]
+    return {tag: show(leaf.data)}
+
+
+def _shown_message(item: list[Any], level: int) -> Any:
+    """Return a message from `[mark or tag, class code, fields, names set(, extra, private)]`."""
+    _, code, state, names, *more = item
+    form = FORMS[code] if 0 <= code < len(FORMS) else None
+    if form is None or list(state) != form.names:
+        return {"$message": [_shown(part, level - 2) for part in item[1:]]}
+    fields = form.written(state, names)
+    shown: dict[str, Any] = {"$role": form.role}
+    for name, part in fields.items():
+        shown[name] = part if type(part) in _SAME else _shown(part, level - 1)
+    if names != form.implied(fields, more):
+        shown["$set"] = names
+    if more:
+        shown["$extra"], shown["$private"] = (_shown(part, level - 1) for part in more)
+    return shown
+
+
+# --- From JSON ---
+
+
+def packed_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
+    """Return the content that `shown_items` was given.
+
+    Args:
+        values: What `orjson.loads` returned for each item.
+        text: JSON text in which all of them stand, such as their line of the log. Where it has no tags but those of
+            messages, the values are packed as they are, without a look at each of their parts.
+
+    Raises:
+        CorruptStore: One of them stands for no item.
+    """
+    plain = text is not None and _is_plain(values, text)
+    return array_header(len(values)) + b"".join([_packed_item(value, plain) for value in values])
+
+
+def packed_item(value: Any, text: bytes | None = None) -> bytes:
+    """Return the bytes of one item, an element of the array; see `packed_items`.
+
+    Raises:
+        CorruptStore: The value stands for no item.
+    """
+    return _packed_item(value, text is not None and _is_plain((value,), text))
+
+
+def _is_plain(values: Iterable[Any], text: bytes) -> bool:
+    """Say whether all tags in `text` are those of messages that are items themselves.
+
+    A tag cannot hide: its key begins with `"$`, or with an escape that nobody needs. Text that merely looks like a tag
+    only costs time.
+    """
+    known = 0
+    for value in values:
+        if type(value) is dict and "$role" in value:
+            known += 1 + ("$set" in value) + ("$extra" in value) + ("$private" in value)
+    return text.count(b'"$') == known and b"\\u0024" not in text
+
+
+def _packed_item(value: Any, plain: bool) -> bytes:
+    try:
+        if type(value) is dict and not plain and len(value) == 1:
+            special = _ITEMS.get(next(iter(value)))
+            if special is not None:
+                return special(*value.values())
+        if type(value) is dict and "$role" in value:
+            return ormsgpack.packb([1, *_message(value, LEVELS, plain)])
+        return b"\x92\x00" + ormsgpack.packb(value if plain else _stored(value, LEVELS))
+    except _SHAPE_ERRORS as error:
+        raise CorruptStore(f"a stored value is damaged: {type(error).__name__}: {error}") from error
+
+
+def _packed_opaque(text: str) -> bytes:
+    data = _bytes(text)
+    if element_end(data, 0) != len(data):
+        raise CorruptStore("stored bytes go on after the value they should hold")
+    return data
+
+
+def _packed_message_in_full(parts: Any) -> bytes:
+    return ormsgpack.packb([1, *_list(_stored(parts, LEVELS - 1))])
+
+
+def _packed_foreign(parts: list[Any]) -> bytes:
+    kind, data = parts
+    packed = data.encode() if type(data) is str else _stored(data, LEVELS)
+    if type(kind) is not str or type(packed) is not bytes:
+        raise CorruptStore("an item of another serializer is damaged")
+    return ormsgpack.packb([2, kind, packed])
+
+
+# Tags that an item has and a part of one has not, or not with the same meaning.
+_ITEMS: dict[str, Callable[[Any], bytes]] = {
+    "$mp": _packed_opaque,
+    "$message": _packed_message_in_full,
+    "$foreign": _packed_foreign,
+}
+
+
+def _stored(value: Any, level: int) -> Any:
+    """Return what msgpack packs for a JSON value."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if level <= 0:
+        raise CorruptStore(f"a stored value is nested more than {LEVELS} levels deep")
+    if kind is list:
+        return [part if type(part) in _PLAIN else _stored(part, level - 1) for part in value]
+    if "$" in "".join(value) and _tags(value):
+        return _untagged(value, level)
+    return {key: part if type(part) in _PLAIN else _stored(part, level - 1) for key, part in value.items()}
+
+
+def _untagged(value: dict[str, Any], level: int) -> Any:
+    if "$role" in value:
+        return [MARKS[Record.MESSAGE], *_message(value, level, plain=False)]
+    tag = _tags(value)[0]
+    if tag not in _TAGS or len(value) != 1:
+        raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
+    return _TAGS[tag](value[tag], level - 1)
+
+
+def _message(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
+    """Return `[class code, fields, names set(, extra, private)]`."""
+    fields = value.copy()
+    form = BY_ROLE[fields.pop("$role")]
+    names = fields.pop("$set", None)
+    more = [fields.pop("$extra"), fields.pop("$private")] if "$extra" in fields else []
+    if not plain:
+        fields = {name: _stored(part, level - 1) for name, part in fields.items()}
+        more = [_stored(part, level - 1) for part in more]
+    state = form.completed(fields)
+    if state is None:
+        raise CorruptStore(f"a stored message has fields that one of role {form.role!r} has not")
+    return [form.code, state, form.implied(fields, more) if names is None else _names(names), *more]
+
+
+def _names(names: Any) -> list[str]:
+    if type(names) is not list or any(type(name) is not str for name in names):
+        raise CorruptStore("the names of the fields that were set in a message are damaged")
+    return names
+
+
+def _bytes(text: str) -> bytes:
+    return a2b_base64(text, strict_mode=True)
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise CorruptStore("the parts of a stored value are not a list")
+    return value
+
+
+def _map(pairs: Any, level: int) -> dict[str, Any]:
+    made = {key: _stored(part, level - 2) for key, part in _list(pairs)}
+    if len(made) != len(pairs) or any(type(key) is not str for key in made):
+        raise CorruptStore("a stored map has a key twice, or one that is no text")
+    return made
+
+
+def _record(mark: Ext) -> Callable[[Any, int], Any]:
+    return lambda parts, level: [mark, *_list(_stored(parts, level))]
+
+
+def _leaf(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
+    return lambda payload, _: Ext(code, read(payload))
+
+
+# --- The tables: leaves and records are tagged by their names in `core.types`, in lower case ---
+
+
+def _shown_enum(data: bytes) -> Any:
+    return [None if part is None else str(part) for part in ormsgpack.unpackb(data)]
+
+
+def _enum(parts: Any) -> bytes:
+    return ormsgpack.packb([None if part is None else part + "" for part in _list(parts)])
+
+
+def _shown_big_int(data: bytes) -> str:
+    return str(int.from_bytes(data, "little", signed=True))
+
+
+def _big_int(text: str) -> bytes:
+    value = int(text + "")
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+
+
+def _text(data: bytes) -> str:
+    return data.decode()
+
+
+_AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (_text, lambda text: (text + "").encode())
+_FORMS: dict[Leaf, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
+    Leaf.BIG_INT: (_shown_big_int, _big_int),
+    Leaf.UUID: (lambda data: str(UUID(bytes=data)), lambda text: UUID(text).bytes),
+    Leaf.ENUM: (_shown_enum, _enum),
+    **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes)),
+}
+_LEAVES = {int(leaf): (f"${leaf.name.lower()}", *_FORMS.get(leaf, _AS_TEXT)) for leaf in Leaf}
+_RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
+_TAGS: dict[str, Callable[[Any, int], Any]] = {
+    "$bytes": lambda text, _: _bytes(text),
+    "$float": lambda name, _: _FLOATS[name],
+    "$map": _map,
+    **{tag: _record(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
+    **{tag: _leaf(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
+}
+
+
+Test = Callable[[Any], bool]
+MOST = 1 << 53
+"""Numbers in a log are below: what JSON holds exactly everywhere."""
+_EPOCH = re.compile(r"[0-9a-f]{8,64}")
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < MOST
+
+
+def _is_time(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_list(value: Any) -> bool:
+    return type(value) is list
+
+
+def _is_dict(value: Any) -> bool:
+    return type(value) is dict
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _is_epoch(value: Any) -> bool:
+    return _is_text(value) and _EPOCH.fullmatch(value) is not None
+
+
+def _is_blob(value: Any) -> bool:
+    return type(value) is dict and len(value) == 1 and _is_text(value.get("$blob"))
+
+
+def _is_head(value: Any) -> bool:
+    return _is_blob(value) or (type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value)))
+
+
+def _is_value(value: Any) -> bool:
+    return not (type(value) is dict and "$blob" in value) or _is_blob(value)
+
+
+def _is_write(value: Any) -> bool:
+    if not (type(value) is list and len(value) == 3):
+        return False
+    channel, index, written = value
+    return _is_text(channel) and type(index) is int and _is_value(written)
+
+
+def _are_writes(value: Any) -> bool:
+    return type(value) is list and all(map(_is_write, value))
+
+
+def _are_items(value: Any) -> bool:
+    return _is_list(value) or _is_blob(value)
+
+
+def _are_numbers(value: Any) -> bool:
+    return type(value) is list and all(map(_is_number, value))
+
+
+def _are_ghosts(value: Any) -> bool:
+    return type(value) is dict and all(number.isdecimal() and _is_list(names) for number, names in value.items())
+
+
+REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
+    "thread": {"format": _is_number, "epoch": _is_epoch, "seq": _is_number},
+    "item": {"ch": _is_text, "n": _is_number},
+    "ckpt": {"id": _is_text, "seq": _is_number, "at": _is_text, "ch": _is_dict, "head": _is_head},
+    "writes": {"id": _is_text, "task": _is_text, "path": _is_text},
+    "gone": {"seq": _are_numbers, "ghosts": _are_ghosts},
+    "end": {"ch": _is_text, "n": _is_number},
+}
+# Of these, a record has one.
+_ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "item": {"v"}, "writes": {"w", "items"}}
+OPTIONAL: dict[str, Test] = {
+    "ns": _is_text,
+    "v": _is_value,
+    "parent": _is_text,
+    "run": _is_text,
+    "fork": _is_true,
+    "ghost": _is_true,
+    "span": _is_number,
+    "w": _are_writes,
+    "items": _are_items,
+}
+
+
+def checked(fields: Any) -> dict[str, Any]:
+    """Return a record.
+
+    Raises:
+        ValueError: It is none: a kind that is not known, a field that is missing or of another type.
+    """
+    kind = fields.get("k") if type(fields) is dict else None
+    required = REQUIRED_FIELDS.get(kind) if isinstance(kind, str) else None
+    if not isinstance(kind, str) or required is None:
+        raise ValueError(f"{kind!r:.40} is no kind of record")
+    wrong = [name for name, test in required.items() if name not in fields or not test(fields[name])]
+    wrong += [name for name in fields if name in OPTIONAL and not OPTIONAL[name](fields[name])]
+    wrong += [] if _ONE_OF[kind] & fields.keys() else sorted(_ONE_OF[kind])
+    if wrong:
+        raise ValueError(f"the field {wrong[0]!r} of a record {kind!r} is missing or not what it should be")
+    record: dict[str, Any] = fields
+    return record
+
+
+_CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
+_CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
+
+
+def checked_cell(fields: Any) -> dict[str, Any]:
+    """Return the fields of a cell.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
+        raise ValueError("it is no cell")
+    wrong = [name for name, test in _CELL.items() if not test(fields.get(name))]
+    wrong += [name for name, test in _CELL_MAY.items() if name in fields and not test(fields[name])]
+    if wrong:
+        raise ValueError(f"the field {wrong[0]!r} of a cell is missing or not what it should be")
+    return fields

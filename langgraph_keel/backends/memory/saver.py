@@ -1,0 +1,49 @@
+"""MemorySaver: everything Keel does, for as long as the process lives.
+
+The driver of the memory store: calls the request on the state, under one lock.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any
+
+from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.saver import KeelSaver
+
+
+class MemoryDriver:
+    """Owns the state; one request at a time."""
+
+    def __init__(self) -> None:
+        self._state = State()
+        self._lock = Lock()
+
+    def send(self, request: Request) -> Any:
+        """Call the request."""
+        with self._lock:
+            return request(self._state)
+
+
+class AsyncMemoryDriver:
+    """As `MemoryDriver`, for a running loop: there is nothing to wait for."""
+
+    def __init__(self, driver: MemoryDriver) -> None:
+        self._driver = driver
+
+    async def send(self, request: Request) -> Any:
+        """Call the request."""
+        return self._driver.send(request)
+
+
+class MemorySaver(KeelSaver):
+    """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
+
+    Args:
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        driver = MemoryDriver()
+        super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)

@@ -1,0 +1,326 @@
+"""The store in dictionaries: the reference model of every verb, and a usable backend for tests and short-lived work.
+
+A request is a function of the state; the driver calls it under the store's lock, so each is atomic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Copied,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Occupied,
+    Outcome,
+    Query,
+    Row,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.thread import (
+    Log,
+    Record,
+    Thread,
+    ancestors,
+    as_of,
+    entry_of,
+    found,
+    graph_of,
+    info_of,
+    page,
+    selected,
+    touches,
+    verdict,
+)
+
+
+class State(dict[str, Thread]):
+    """The threads by their ids, and the cells beside them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: dict[Shelf, dict[str, Cell]] = {}
+
+    def named_by_cells(self) -> set[str]:
+        """Return the threads that have cells, or have shared some."""
+        return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
+
+    def drop_cells(self, thread_id: str) -> None:
+        """Forget the cells of a thread, and those that it has shared."""
+        for shelf, cells in self.cells.items():
+            for key in [key for key, owner in _owners(shelf, cells).items() if owner == thread_id]:
+                del cells[key]
+        # An empty shelf would still hold the thread's name.
+        self.cells = {shelf: cells for shelf, cells in self.cells.items() if cells}
+
+
+def _owners(shelf: Shelf, cells: Mapping[str, Cell]) -> dict[str, str]:
+    return {key: cell.origin if shelf.thread_id is None else shelf.thread_id for key, cell in cells.items()}
+
+
+Request: TypeAlias = Callable[[State], Any]
+
+
+class MemoryStore(Store[Request, Any]):
+    """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice."""
+
+    def __init__(self) -> None:
+        self._stamps = count(1)
+
+    def write_entry(self, new: NewEntry) -> Plan[Request, Any, Outcome]:
+        """See `Store.write_entry`."""
+        outcome: Outcome = yield lambda state: self._write(state, new)
+        return outcome
+
+    def _write(self, state: State, new: NewEntry) -> Outcome:
+        thread = state.get(new.address.thread_id) or Thread()
+        trunk = verdict(thread, new)
+        if not isinstance(trunk, bool):
+            return trunk
+        state[new.address.thread_id] = thread
+        first = {channel: self._append(thread, new.address, channel, rows) for channel, rows in new.appends.items()}
+        for channel, rows in new.repacks.items():
+            thread.log(new.address.checkpoint_ns, channel).repack(rows)
+        return self._keep(thread, new, first, trunk)
+
+    def _append(self, thread: Thread, address: Address, channel: str, rows: Sequence[Row]) -> int:
+        return thread.log(address.checkpoint_ns, channel).append(rows)
+
+    def _keep(self, thread: Thread, new: NewEntry, first: Mapping[str, int], trunk: bool) -> Stored:
+        stamp = next(self._stamps)
+        thread.keep(Record(entry_of(new, stamp, first), trunk, new.updated_at))
+        return Stored(stamp, first)
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Any, None]:
+        """See `Store.write_batch`."""
+
+        def write(state: State) -> None:
+            thread = state.setdefault(address.thread_id, Thread())
+            key = address.checkpoint_ns, str(address.checkpoint_id)
+            thread.batches.setdefault(key, []).append(batch)
+
+        yield write
+
+    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+        """See `Store.read_entry`."""
+
+        def read(state: State) -> Found | None:
+            thread = state.get(address.thread_id)
+            record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
+            return found(thread, record) if thread and record else None
+
+        reply: Found | None = yield read
+        return reply
+
+    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+        """See `Store.scan`."""
+
+        def read(state: State) -> list[Entry]:
+            names = [query.thread_id] if query.thread_id is not None else list(state)
+            return page((entry for name in names if name in state for entry in selected(state[name], query)), query)
+
+        entries: Sequence[Entry] = yield read
+        return entries
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+        """See `Store.read_values`."""
+
+        def read(state: State) -> list[Found]:
+            threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
+            return [found(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
+
+        reply: Sequence[Found] = yield read
+        return reply
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+        """See `Store.read_history`."""
+
+        def read(state: State) -> list[Found]:
+            thread = state.get(address.thread_id)
+            return list(ancestors(thread, address, channels)) if thread else []
+
+        reply: Sequence[Found] = yield read
+        return reply
+
+    def read_graph(self, thread_id: str) -> Plan[Request, Any, Graph]:
+        """See `Store.read_graph`."""
+        graph: Graph = yield lambda state: graph_of(state.get(thread_id) or Thread())
+        return graph
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Any, None]:
+        """See `Store.remove_entries`."""
+
+        def remove(state: State) -> None:
+            thread = state.get(thread_id) or Thread()
+            for stamp in gone:
+                thread.forget(stamp)
+            for stamp, channels in ghosts.items():
+                thread.make_ghost(stamp, channels)
+
+        yield remove
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Request, Any, int]:
+        """See `Store.remove_rows`."""
+
+        def remove(state: State) -> int:
+            thread = state.get(thread_id)
+            if thread is None or thread.epoch != graph.epoch:
+                return 0
+            dead = [
+                (thread.logs[key], row.lo)
+                for key, end in graph.ends.items()
+                for row in thread.logs[key].rows.values()
+                if row.lo < end and not touches(row, live.get(key, ()))
+            ]
+            for log, lo in dead:
+                del log.rows[lo]
+            return len(dead)
+
+        removed: int = yield remove
+        return removed
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+        """See `Store.delete_thread`."""
+
+        def delete(state: State) -> None:
+            state.pop(thread_id, None)
+            state.drop_cells(thread_id)
+
+        yield delete
+
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Any, CopyOutcome]:
+        """See `Store.copy_thread`."""
+
+        def copy(state: State) -> CopyOutcome:
+            if target in state:
+                return Occupied()
+            thread = state.get(source)
+            if upto is not None:
+                thread = as_of(thread, upto, header) if thread else None
+            if thread:
+                state[target] = self._copied(thread, target)
+            return Copied() if thread or upto is None else BaseGone()
+
+        outcome: CopyOutcome = yield copy
+        return outcome
+
+    def _copied(self, source: Thread, target: str) -> Thread:
+        thread = Thread()
+        thread.logs = {key: Log(dict(log.rows), log.end) for key, log in source.logs.items()}
+        thread.batches = {key: list(batches) for key, batches in source.batches.items()}
+        for record in source.records.values():
+            address = replace(record.entry.address, thread_id=target)
+            entry = replace(record.entry, address=address, stamp=next(self._stamps))
+            thread.keep(replace(record, entry=entry))
+        return thread
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Any, Sequence[str]]:
+        """See `Store.find_runs`."""
+
+        def find(state: State) -> list[str]:
+            return [
+                name
+                for name, thread in state.items()
+                if any(record.entry.run_id in run_ids for record in thread.records.values())
+            ]
+
+        names: Sequence[str] = yield find
+        return names
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Request, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`."""
+
+        def read(state: State) -> list[tuple[ThreadInfo, bytes]]:
+            infos = [pair for name, thread in state.items() if (pair := info_of(name, thread))[0].checkpoints]
+            infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
+            return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
+
+        infos: Sequence[tuple[ThreadInfo, bytes]] = yield read
+        return infos
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Request, Any, Swapped]:
+        """See `Store.swap_cell`."""
+
+        def swap(state: State) -> Swapped:
+            current = state.cells.get(shelf, {}).get(key)
+            decision = ruling(current, expected, new)
+            if decision == "refuse":
+                return Swapped(False, current)
+            if decision == "write" and new:
+                # As a new cell: it goes to the end.
+                cells = state.cells.setdefault(shelf, {})
+                cells.pop(key, None)
+                cells[key] = new
+            elif decision == "write" and current:
+                del state.cells[shelf][key]
+            return Swapped(True)
+
+        swapped: Swapped = yield swap
+        return swapped
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        cells: Mapping[str, Cell] = yield lambda state: {
+            key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys
+        }
+        return cells
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+        """See `Store.list_strays`."""
+
+        def listed(state: State) -> list[str]:
+            names = {name for name in (*state, *state.named_by_cells()) if name > (after or "")}
+            seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
+            return sorted(names - seen)[:limit]
+
+        strays: Sequence[str] = yield listed
+        return strays
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Request, Any, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+
+        def listed(state: State) -> list[tuple[str, Cell]]:
+            cells = state.cells.get(shelf, {})
+            keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
+            return [(key, replace(cells[key], body=b"")) for key in keys[:limit]]
+
+        page: Sequence[tuple[str, Cell]] = yield listed
+        return page
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
+        """See `Store.remove_cells`."""
+
+        def remove(state: State) -> int:
+            cells = state.cells.get(shelf, {})
+            gone = [key for key, token in tokens.items() if key in cells and cells[key].token == token]
+            for key in gone:
+                del cells[key]
+            return len(gone)
+
+        removed: int = yield remove
+        return removed

@@ -1,0 +1,508 @@
+"""The PostgreSQL driver: where connections come from, and how a request is sent.
+
+What it needs of a server is small, so that it also runs on what speaks PostgreSQL's protocol:
+
+* A request of one statement is sent alone, on a connection in autocommit. Several are sent in one go (libpq's pipeline
+  mode), which makes them one transaction up to its end, and one trip all the same.
+* No advisory locks, sequences, stored functions, temporary tables, cursors or session state, so it works behind
+  PgBouncer in transaction pooling; NOTIFY and LISTEN in `notices` only, which workers do without. Before PgBouncer 1.21
+  prepared statements do not: `prepare_threshold=None`.
+* Each table is changed by at most one part of a statement (CockroachDB refuses more), thread_id leads every key and is
+  in every condition (hash partitions, distributed tables), and 40001 and 40P01 are tried again (CockroachDB and
+  YugabyteDB ask for it). Neither has been run here; what they refuse is taken from their documentation and issues:
+  columns with a collation (CockroachDB, which orders by bytes anyway) and SET STORAGE are left out there. Citus does
+  not take INSERT in a WITH yet (its issue 3948), so the tables can stand on it but not be distributed.
+
+A request may be sent again after its connection broke, since every request is harmless the second time: a put carries a
+token that the store knows again, as a swap of a cell does, and what removes or appends removes or is read only once.
+
+Opening a database: are Keel's tables there, of a format this version reads, and if not, may they be made?
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, TypeAlias, TypeVar
+from weakref import WeakSet
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import tuple_row
+
+from langgraph_keel.backends.postgres.connection import (
+    Again,
+    AsyncConnection,
+    Connection,
+    Given,
+    Own,
+    Patience,
+    Watch,
+    is_usable,
+    named,
+)
+from langgraph_keel.backends.postgres.rows import PARTED, Request, Statement, Tables
+from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.errors import (
+    InvalidInput,
+    KeelError,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    NotSetUp,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreError,
+)
+
+FORMAT = 1
+MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
+FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
+DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
+# Somebody else creates the same at this moment, and was first: unique_violation and internal_error ("tuple concurrently
+# updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
+RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
+TRIES = 8
+
+Rows: TypeAlias = list[Any]
+
+
+def opened(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan[str, Rows, None]:
+    """Make sure that the tables are there: yields SQL to be run as it stands, and is sent its rows.
+
+    Raises:
+        NotFound: Not all are, and `read_only`.
+        NotSetUp: Not all are, and they shall not or may not be created.
+        NewerFormat: A newer Keel made them.
+        NotAKeelStore: Tables of these names belong to something else.
+    """
+    for _ in range(TRIES):
+        missing = yield from _missing(tables, where)
+        if not missing:
+            return
+        what = "there are no tables of Keel" if "schema.sql" in missing else "an older Keel made no keel_cells"
+        if read_only:
+            raise NotFound(f"{where}: {what}")
+        if not create:
+            raise NotSetUp(f"{where}: {what}: call setup(), or {_how(tables)}")
+        yield from _create(tables, where, missing, what)
+    raise NotAKeelStore(
+        f"{where}: a table or type with the name of one of Keel's ({', '.join(_names(tables))}) is there, "
+        "but keel_format is not: use another schema="
+    )
+
+
+def _missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
+    """Return the files of `PARTED` that are still to be run."""
+    formats = yield from _asked(tables, where, "format", "SELECT format FROM {format}")
+    if formats is None:
+        return [*PARTED]
+    _check_format(formats, where)
+    cells = yield from _asked(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
+    return ["cells.sql"] if cells is None else []
+
+
+def _asked(tables: Tables, where: str, table: str, query: str) -> Plan[str, Rows, Rows | None]:
+    """Return the rows of a query, `None` if its table is not there."""
+    try:
+        rows = yield tables.named(query)
+    except StoreError as error:
+        state = _sqlstate(error)
+        if state in MISSING:
+            return None
+        if state in FOREIGN:
+            raise NotAKeelStore(f"{where}: the table keel_{table} is not Keel's: use another schema=") from error
+        raise
+    return rows
+
+
+def _sqlstate(error: StoreError) -> str | None:
+    return getattr(error.__cause__, "sqlstate", None)
+
+
+def _check_format(rows: Rows, where: str) -> None:
+    if len(rows) != 1 or not isinstance(rows[0][0], int):
+        raise NotAKeelStore(f"{where}: the table keel_format is not Keel's: use another schema=")
+    if rows[0][0] > FORMAT:
+        raise NewerFormat(
+            f"{where}: written in format {rows[0][0]}, and this Keel knows {FORMAT}: upgrade langgraph-keel"
+        )
+
+
+def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> Plan[str, Rows, None]:
+    try:
+        ((version, has_schema),) = yield tables.about
+        yield tables.ddl_for(version, has_schema, missing)
+    except StoreError as error:
+        state = _sqlstate(error)
+        if state in DENIED:
+            text = f"{where}: {what}, and this user may not create them ({error}): {_how(tables)}"
+            raise NotSetUp(text) from error
+        if state not in RIVALLED:
+            raise
+
+
+def _how(tables: Tables) -> str:
+    first = next(line for line in tables.ddl.splitlines() if line.startswith("CREATE"))
+    return (
+        "let somebody who may run the statements that `keel schema --url postgresql://... --print` prints "
+        f"(the first is `{first.rstrip(' (')}`)"
+    )
+
+
+def _names(tables: Tables) -> list[str]:
+    prefix = f"{tables.schema}." if tables.schema else ""
+    return [f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
+
+
+T = TypeVar("T")
+_drivers: WeakSet[PostgresDriver] = WeakSet()
+# Sockets are inherited by a fork: a child must neither use nor close those of its parent.
+_inherited: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    for driver in list(_drivers):
+        driver.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+class PostgresDriver:
+    """Sends requests to one database.
+
+    Args:
+        given: A URL or connection string of libpq, or a connection or pool of the user's own.
+        tables: What the tables are called.
+        size: Most connections of a pool of our own, for each face and loop.
+        timeout: Seconds to wait for a connection, and for the answer to one request.
+        prepare_threshold: As psycopg's; `None` for PgBouncer before 1.21.
+        read_only: Refuse to write, and do not create what is missing.
+        auto_setup: Create the tables on first use.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        tables: Tables,
+        *,
+        size: int,
+        timeout: float,
+        prepare_threshold: int | None,
+        read_only: bool,
+        auto_setup: bool,
+    ) -> None:
+        self.given = given
+        self.tables = tables
+        self.where = _where(given)
+        self.size = size
+        self.timeout = timeout
+        self.read_only = read_only
+        self.auto_setup = auto_setup
+        self.options: dict[str, Any] = {
+            "autocommit": True,
+            "prepare_threshold": prepare_threshold,
+        }
+        if "connect_timeout" not in _parts(given) and "PGCONNECT_TIMEOUT" not in os.environ:
+            self.options["connect_timeout"] = max(2, int(timeout))
+        self._closed = False
+        self._start()
+        _drivers.add(self)
+
+    def _start(self) -> None:
+        self._ready = False
+        self._starting = threading.RLock()
+        self._watch = Watch(self.timeout)
+        self._source: Own | Theirs
+        if isinstance(self.given, str):
+            self._source = Own(self.given, self.options, self.size, self.timeout, self.where)
+        else:
+            self._source = Theirs(self.given, self.timeout)
+
+    def forget(self) -> None:
+        """Start anew, as a forked child must."""
+        _inherited.append(self._source)
+        self._start()
+
+    # -- sending -----------------------------------------------------------------------------------------------
+
+    def send(self, request: Request) -> list[Rows]:
+        """Send `request` as one transaction; return the rows of each of its statements.
+
+        Raises:
+            StoreError: As `connection.NAMED` tells them apart; `StoreUnavailable` after `timeout` seconds.
+        """
+        self._check(request)
+        if not self._ready:
+            self.open(self.auto_setup)
+        return self.insist(lambda connection: _run(connection, request))
+
+    async def asend(self, request: Request) -> list[Rows]:
+        """As `send`, without blocking the running loop."""
+        if self._source.blocks:
+            return await asyncio.to_thread(self.send, request)
+        self._check(request)
+        if not self._ready:
+            await self._aopen(self.auto_setup)
+        return await self.ainsist(lambda connection: _arun(connection, request))
+
+    def _check(self, request: Request) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self.where}: this saver was closed")
+        if request.writes and self.read_only:
+            raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
+
+    def insist(self, act: Callable[[Connection], T]) -> T:
+        """Do something on a connection; again if that broke, or if others were quicker."""
+        patience = Patience(self.where, self.timeout)
+        while True:
+            try:
+                return self._once(act, patience)
+            except Again as again:
+                time.sleep(again.delay)
+            except KeelError:
+                raise
+            except (psycopg.Error, OSError) as error:
+                raise named(error, self.where) from error
+
+    def _once(self, act: Callable[[Connection], T], patience: Patience) -> T:
+        with (
+            self._source.connection() as connection,
+            self._watch.over(connection) as watched,
+            patience.over(watched),
+        ):
+            return act(connection)
+
+    async def ainsist(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+        """As `insist`, without blocking the running loop."""
+        patience = Patience(self.where, self.timeout)
+        while True:
+            try:
+                return await self._aonce(act, patience)
+            except Again as again:
+                await asyncio.sleep(again.delay)
+            except KeelError:
+                raise
+            except (psycopg.Error, OSError) as error:
+                raise named(error, self.where) from error
+
+    async def _aonce(self, act: Callable[[AsyncConnection], Awaitable[T]], patience: Patience) -> T:
+        async with self._source.aconnection() as connection:
+            with self._watch.over(connection) as watched, patience.over(watched):
+                return await act(connection)
+
+    # -- opening and closing -----------------------------------------------------------------------------------
+
+    def open(self, create: bool) -> None:
+        """Make sure that the tables are there; see `opening.opened`."""
+        with self._starting:
+            if not self._ready:
+                run(self._opening(create), _Texts(self))
+                self._ready = True
+
+    async def _aopen(self, create: bool) -> None:
+        await arun(self._opening(create), _AsyncTexts(self))
+        self._ready = True
+
+    def _opening(self, create: bool) -> Plan[str, Rows, None]:
+        return opened(self.tables, self.where, create=create, read_only=self.read_only)
+
+    async def aopen(self, create: bool) -> None:
+        """As `open`, without blocking the running loop."""
+        if self._source.blocks:
+            await asyncio.to_thread(self.open, create)
+        elif not self._ready:
+            await self._aopen(create)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it was given a connection or pool that blocks, and waits in a thread for the async face."""
+        return self._source.blocks
+
+    @property
+    def is_async_only(self) -> bool:
+        """Whether it was given an async connection or pool, so that nothing that blocks can use it."""
+        return self.own is None and not self.blocks
+
+    @property
+    def own(self) -> Own | None:
+        """Where connections come from, if Keel makes them."""
+        return self._source if isinstance(self._source, Own) else None
+
+    def close(self) -> None:
+        """Close the pools of our own; connections and pools of the user's stay as they are."""
+        self._closed = True
+        self._source.close()
+
+
+class Theirs:
+    """A connection or a pool of the user's own, of one face; it stays open, and forks are the user's to mind."""
+
+    def __init__(self, given: Any, timeout: float) -> None:
+        self._given = given
+        self._timeout = timeout
+        # A pool's block commits, if its connections are not in autocommit.
+        self._is_pool = not isinstance(given, psycopg.Connection | psycopg.AsyncConnection)
+        self._turn = threading.RLock()
+        self._turns: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self.blocks = not inspect.iscoroutinefunction(given.close)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Lend it, or one of it, to this thread."""
+        if not self.blocks:
+            raise InvalidInput(
+                "this saver was given an async connection or pool: use its async methods, or give it a URL"
+            )
+        # Statements of two threads on one connection would be parts of one transaction.
+        lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
+        with lending as lent:
+            yield lent if self._is_pool else self._given
+
+    @asynccontextmanager
+    async def aconnection(self) -> AsyncIterator[AsyncConnection]:
+        """Lend it, or one of it, to this task."""
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        lending: Any = self._given.connection(self._timeout) if self._is_pool else turn
+        async with lending as lent:
+            yield lent if self._is_pool else self._given
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+def _where(given: Given) -> str:
+    """Return how errors name the database: never with its password."""
+    parts = _parts(given)
+    if not isinstance(given, str):
+        return "PostgreSQL"
+    place = f"{parts.get('host', 'local socket')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+    return f"PostgreSQL at {place}"
+
+
+def _parts(given: Given) -> dict[str, Any]:
+    """Return what a connection string says; nothing for a connection or pool."""
+    if not isinstance(given, str):
+        if not callable(getattr(given, "close", None)):
+            raise InvalidInput(f"give a URL, or a connection or pool of psycopg, not {type(given).__name__}")
+        return {}
+    try:
+        return conninfo_to_dict(given)
+    except (psycopg.Error, ValueError):
+        # What libpq says repeats parts of it, maybe the password.
+        raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
+
+
+def together(request: Request) -> list[Statement]:
+    """Return the statements of a request as one transaction, to be sent in one go and not to be prepared.
+
+    psycopg takes a statement for prepared that the server skipped, because one before it failed.
+    """
+    return [Statement(b"BEGIN", ()), *request.statements, Statement(b"COMMIT", ())]
+
+
+def _run(connection: Connection, request: Request) -> list[Rows]:
+    if len(request.statements) == 1 and connection.autocommit:
+        return [_fetched(_execute(connection, request.statements[0]))]
+    if not is_usable(connection) or not connection.autocommit:
+        with connection.pipeline(), connection.transaction():
+            cursors = [_execute(connection, statement, False) for statement in request.statements]
+        return [_fetched(cursor) for cursor in cursors]
+    try:
+        with connection.pipeline():
+            cursors = [_execute(connection, statement, False) for statement in together(request)]
+    except psycopg.Error:
+        with suppress(psycopg.Error):
+            connection.rollback()
+        raise
+    return [_fetched(cursor) for cursor in cursors[1:-1]]
+
+
+def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
+    return cursor.fetchall() if cursor.description else []
+
+
+def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
+    # Not the connection's own kind, which is the user's choice: LangGraph's savers ask for one that makes dicts.
+    return psycopg.RawCursor(connection, row_factory=tuple_row)
+
+
+def _execute(connection: Connection, statement: Statement, prepare: bool | None = None) -> psycopg.Cursor[Any]:
+    return _cursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+
+
+async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
+    if len(request.statements) == 1 and connection.autocommit:
+        return [await _rows(await _aexecute(connection, request.statements[0]))]
+    if not is_usable(connection) or not connection.autocommit:
+        async with connection.pipeline(), connection.transaction():
+            cursors = [await _aexecute(connection, statement, False) for statement in request.statements]
+        return [await _rows(cursor) for cursor in cursors]
+    try:
+        async with connection.pipeline():
+            cursors = [await _aexecute(connection, statement, False) for statement in together(request)]
+    except psycopg.Error:
+        with suppress(psycopg.Error):
+            await connection.rollback()
+        raise
+    return [await _rows(cursor) for cursor in cursors[1:-1]]
+
+
+def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
+    return psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
+
+
+async def _aexecute(
+    connection: AsyncConnection, statement: Statement, prepare: bool | None = None
+) -> psycopg.AsyncCursor[Any]:
+    return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
+
+
+async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
+    return await cursor.fetchall() if cursor.description else []
+
+
+class _Texts:
+    """Runs SQL as it stands, several statements in one transaction."""
+
+    def __init__(self, driver: PostgresDriver) -> None:
+        self._driver = driver
+
+    def send(self, text: str) -> Rows:
+        def act(connection: Connection) -> Rows:
+            with connection.transaction():
+                return _fetched(_cursor(connection).execute(text.encode(), prepare=False))
+
+        return self._driver.insist(act)
+
+
+class _AsyncTexts:
+    """As `_Texts`, for a running loop."""
+
+    def __init__(self, driver: PostgresDriver) -> None:
+        self._driver = driver
+
+    async def send(self, text: str) -> Rows:
+        async def act(connection: AsyncConnection) -> Rows:
+            async with connection.transaction():
+                return await _rows(await _acursor(connection).execute(text.encode(), prepare=False))
+
+        return await self._driver.ainsist(act)
+
+
+class AsyncPostgresDriver:
+    """The same driver, for a running loop."""
+
+    def __init__(self, driver: PostgresDriver) -> None:
+        self._driver = driver
+
+    async def send(self, request: Request) -> list[Rows]:
+        """As `PostgresDriver.asend`."""
+        return await self._driver.asend(request)

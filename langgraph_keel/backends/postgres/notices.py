@@ -1,0 +1,115 @@
+"""Notices of decisions, by LISTEN and NOTIFY: workers in other processes need not wait for their next poll.
+
+LISTEN needs a connection of its own that stays the same. Behind PgBouncer in transaction pooling it would be left on
+some connection of the server, and never be heard: there, and on a connection or pool of the user's, workers poll.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from langgraph_keel.backends.postgres.driver import PostgresDriver
+
+if TYPE_CHECKING:
+    from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection
+
+
+_NOTIFY = b"SELECT pg_notify('keel_approvals', '')"
+_LISTEN = b"LISTEN keel_approvals"
+# A pooler tells its clients another number than the server's, for the requests to cancel.
+_BACKEND = b"SELECT pg_backend_pid()"
+
+
+def notify(driver: PostgresDriver) -> None:
+    """Tell other processes that somebody has decided."""
+
+    def act(connection: Connection) -> None:
+        # In a transaction of the user's, an error would undo more than the notice.
+        if connection.autocommit:
+            connection.execute(_NOTIFY, prepare=False)
+
+    driver.insist(act)
+
+
+async def anotify(driver: PostgresDriver) -> None:
+    """As `notify`, without blocking the running loop."""
+
+    async def act(connection: AsyncConnection) -> None:
+        if connection.autocommit:
+            await connection.execute(_NOTIFY, prepare=False)
+
+    await driver.ainsist(act)
+
+
+class Listening:
+    """A connection that listens.
+
+    Args:
+        connection: The connection, which is closed with it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a notice, for at most so many seconds."""
+        for _ in self._connection.notifies(timeout=seconds, stop_after=1):
+            pass
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._connection.close()
+
+
+class AsyncListening:
+    """As `Listening`, for a running loop.
+
+    Args:
+        connection: As there.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def wait(self, seconds: float) -> None:
+        """As `Listening.wait`."""
+        async for _ in self._connection.notifies(timeout=seconds, stop_after=1):
+            pass
+
+    async def close(self) -> None:
+        """Listen no longer."""
+        await self._connection.close()
+
+
+def listen(driver: PostgresDriver) -> Listening | None:
+    """Begin to listen; `None` where that cannot be."""
+    if driver.own is None:
+        return None
+    connection = driver.own.connect()
+    try:
+        row = connection.execute(_BACKEND).fetchone()
+        if row and row[0] == connection.info.backend_pid:
+            connection.execute(_LISTEN)
+            return Listening(connection)
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
+
+
+async def alisten(driver: PostgresDriver) -> AsyncListening | None:
+    """As `listen`, for the running loop."""
+    if driver.own is None:
+        return None
+    connection = await driver.own.aconnect()
+    try:
+        row = await (await connection.execute(_BACKEND)).fetchone()
+        if row and row[0] == connection.info.backend_pid:
+            await connection.execute(_LISTEN)
+            return AsyncListening(connection)
+    except BaseException:
+        await connection.close()
+        raise
+    await connection.close()
+    return None

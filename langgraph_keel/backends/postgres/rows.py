@@ -1,0 +1,496 @@
+"""What travels to and from PostgreSQL: requests, and the lines of a reply as records.
+
+Names as PostgreSQL can keep and index them.
+
+Text there holds no NUL, and a row of an index no more than 2704 bytes. A NUL is escaped, in the same order as before; a
+name that is too long for three of its kind in one key becomes its beginning and a hash, longer than any other key,
+and the row that it stands in keeps the name itself.
+
+A whole thread as retention sees it, and what it wants removed.
+
+What the tables are called, and how they are made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, NamedTuple, TypeAlias
+
+from langgraph_keel.engine.encoding.frames import restored, shrunk
+from langgraph_keel.engine.records import (
+    NEW,
+    Address,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Kind,
+    NewEntry,
+    Node,
+    Ref,
+    Row,
+    Run,
+    Stamp,
+    resolve,
+)
+from langgraph_keel.errors import CorruptStore, InvalidInput
+
+LONGEST = 255
+"""Bytes of a name that is its own key."""
+
+Names: TypeAlias = Mapping[str, str]
+"""Keys, where they are not the names themselves, to names."""
+
+
+class Key(str):
+    """A key whose name is not known any more; it is its own key."""
+
+    __slots__ = ()
+
+
+def escape(text: str) -> str:
+    """Return text without NUL, from which `unescape` makes it again."""
+    if "\0" not in text and "\1" not in text:
+        return text
+    return text.replace("\1", "\0011").replace("\0", "\0010")
+
+
+def unescape(text: str) -> str:
+    """Return what `escape` was given."""
+    return text.replace("\0010", "\0").replace("\0011", "\1") if "\1" in text else text
+
+
+def key(name: str) -> str:
+    """Return what a name is indexed by."""
+    if isinstance(name, Key):
+        return str(name)
+    escaped = escape(name)
+    if len(escaped) * 4 <= LONGEST or len(data := escaped.encode()) <= LONGEST:
+        return escaped
+    return data[:LONGEST].decode(errors="ignore") + "~" + sha256(data).hexdigest()
+
+
+def is_hashed(stored: str) -> bool:
+    """Return whether a key is not the escaped name itself."""
+    return len(stored) * 4 > LONGEST and len(stored.encode()) > LONGEST
+
+
+def long_names(names: Iterable[str | None]) -> list[str] | None:
+    """Return those names, escaped, that their keys do not tell; `None` if there are none."""
+    return [escape(name) for name in names if name and is_hashed(key(name))] or None
+
+
+def by_key(stored: Iterable[str] | None) -> Names:
+    """Return the names that `long_names` kept, by their keys."""
+    return {key(name): name for name in map(unescape, stored)} if stored else {}
+
+
+def name_of(stored: str, names: Names) -> str:
+    """Return the name that a key stands for."""
+    if len(stored) * 4 <= LONGEST and "\1" not in stored:
+        return stored
+    if not is_hashed(stored):
+        return unescape(stored)
+    return names.get(stored) or Key(stored)
+
+
+class Statement(NamedTuple):
+    """One statement with its parameters in their order, bound and never pasted."""
+
+    sql: bytes
+    parameters: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows."""
+
+    statements: tuple[Statement, ...]
+    writes: bool = False
+
+
+class Line(NamedTuple):
+    """One line of a reading reply: an entry (`what` 0), a row of an item log (1), a batch (2) or the thread (3)."""
+
+    what: int
+    thread_id: str
+    ns: str
+    id: str
+    seq: int
+    n: int
+    body: bytes
+    parent: str | None
+    run: str | None
+    epoch: int
+    channels: list[str]
+    kinds: str
+    owners: list[int]
+    los: list[int]
+    his: list[int]
+    kept: list[str] | None
+    names: list[str] | None
+    name: str | None
+    token: int
+
+
+class Mark(NamedTuple):
+    """What a stamp is made of: a number in one life of a thread, and the token of the request that stored the entry.
+
+    The token is there for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
+    """
+
+    epoch: int
+    seq: int
+    token: int
+
+    @property
+    def stamp(self) -> int:
+        """The name of the entry among all that ever were."""
+        return stamp_of(*self)
+
+
+def stamp_of(epoch: int, seq: int, token: int) -> int:
+    """Return a stamp; see `Mark`."""
+    return epoch << 128 | seq << 64 | token
+
+
+def mark_of(stamp: object) -> Mark:
+    """Return what a stamp is made of."""
+    assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
+    word = (1 << 64) - 1
+    return Mark(stamp >> 128, stamp >> 64 & word, stamp & word)
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def place_of(address: Address) -> dict[str, Any]:
+    """Return the parameters that name a namespace, and a checkpoint if the address does."""
+    checkpoint_id = address.checkpoint_id
+    return {
+        "thread": key(address.thread_id),
+        "ns": key(address.checkpoint_ns),
+        "id": checkpoint_id if checkpoint_id is None else key(checkpoint_id),
+    }
+
+
+def entry_parameters(new: NewEntry) -> dict[str, Any]:
+    """Return the parameters of a put, except what is random."""
+    address = new.address
+    base = None if new.base is None else mark_of(new.base)
+    names = [address.checkpoint_ns, address.checkpoint_id, new.parent, new.run_id, *new.refs]
+    return {
+        **place_of(address),
+        "name": next(iter(long_names([address.thread_id]) or ()), None),
+        "names": long_names(names),
+        "base_epoch": base and base.epoch,
+        "base_seq": base and base.seq,
+        "base_token": base and base.token,
+        "checked": new.checked,
+        "forks": new.on_conflict == "fork",
+        "parent": new.parent and key(new.parent),
+        "run": new.run_id if new.run_id is None else key(new.run_id),
+        "put_at": escape(new.updated_at),
+        "header": shrunk(new.header),
+        "channels": [key(name) for name in new.refs],
+        "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
+        "growing": [key(name) for name in new.appends],
+        **_run_parameters(new.refs),
+        **_row_parameters("row", new.appends, NEW),
+        **(_row_parameters("pack", new.repacks, 0) if new.repacks else {}),
+    }
+
+
+def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, list[Any]]:
+    """Return the runs of an entry; those of new items count from the number that their channel gets."""
+    runs = [
+        (owner, lo - NEW, hi - NEW, key(name)) if lo >= NEW else (owner, lo, hi, None)
+        for owner, (name, ref) in enumerate(refs.items(), 1)
+        for lo, hi in ref.runs
+    ]
+    owners, los, his, news = (list(column) for column in zip(*runs, strict=True)) if runs else ([], [], [], [])
+    return {"owners": owners, "los": los, "his": his, "news": news}
+
+
+def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, list[Any]]:
+    rows = [(key(name), row) for name, rows in logs.items() for row in rows]
+    return {
+        f"{kind}_channels": [channel for channel, _ in rows],
+        f"{kind}_los": [row.lo - origin for _, row in rows],
+        f"{kind}_counts": [row.count for _, row in rows],
+        f"{kind}_bodies": [shrunk(row.body) for _, row in rows],
+    }
+
+
+def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
+    """Return the number that the first new item of each channel got, from the runs as they were stored."""
+    given = [(name, lo) for name, ref in new.refs.items() for lo, _ in ref.runs]
+    return {name: stored - (lo - NEW) for (name, lo), stored in zip(given, los, strict=True) if lo >= NEW}
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def entry_of(line: Line) -> Entry:
+    """Return the entry of a line."""
+    address, parent, stamp, header, run = parts_of(line)
+    return Entry(address, parent, stamp, header, refs_of(line), run)
+
+
+def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
+    """Return all of an entry but its refs: address, parent, stamp, header and run."""
+    names = by_key(line.names)
+    address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
+    parent = line.parent and name_of(line.parent, names)
+    run = line.run if line.run is None else name_of(line.run, names)
+    return address, parent, stamp_of(line.epoch, line.seq, line.token), restored(line.body), run
+
+
+def refs_of(line: Line) -> dict[str, Ref]:
+    """Return the refs of an entry.
+
+    Raises:
+        CorruptStore: They do not add up.
+    """
+    names = by_key(line.names)
+    try:
+        return _refs_of(line, names)
+    except (ValueError, IndexError) as error:
+        where = f"thread {unescape(line.name or line.thread_id)!r}, checkpoint {name_of(line.id, names)}"
+        raise CorruptStore(f"{where}: the runs of its channels do not add up: {error}") from error
+
+
+def _refs_of(line: Line, names: Names) -> dict[str, Ref]:
+    runs: dict[int, list[tuple[int, int]]] = {}
+    for owner, lo, hi in zip(line.owners, line.los, line.his, strict=True):
+        runs.setdefault(owner, []).append((lo, hi))
+    return {
+        name_of(channel, names): Ref(Kind(int(kind)), resolve(runs.get(owner, ()), 0))
+        for owner, (channel, kind) in enumerate(zip(line.channels, line.kinds, strict=True), 1)
+        if line.kept is None or channel in line.kept
+    }
+
+
+Scope: TypeAlias = tuple[str, str]
+"""A thread and a namespace, as keys."""
+
+
+@dataclass(slots=True)
+class Content:
+    """A reply of entries with their rows and batches, sorted apart."""
+
+    entries: list[Line] = field(default_factory=list)
+    rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
+    batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
+
+    def found(self, line: Line) -> Found:
+        """Return an entry with its rows and batches; entries of one namespace share them."""
+        entry = entry_of(line)
+        logs = self.rows.get((line.thread_id, line.ns), {})
+        rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
+        # In the order of arrival; the token only makes the order the same every time.
+        batches = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda b: (b.n, b.seq))
+        return Found(entry, rows, [_batch(line) for line in batches])
+
+
+def _batch(line: Line) -> Batch:
+    return Batch(unescape(line.run or ""), unescape(line.parent or ""), restored(line.body))
+
+
+def content_of(reply: Iterable[Sequence[Any]]) -> Content:
+    """Sort the lines of a reply apart; rows by their first item."""
+    content = Content()
+    for line in map(Line._make, reply):
+        if line.what == 0:
+            content.entries.append(line)
+        elif line.what == 1:
+            log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
+            log.append(Row(line.seq, line.n, restored(line.body)))
+        else:
+            content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
+    for logs in content.rows.values():
+        for log in logs.values():
+            log.sort(key=lambda row: row.lo)
+    return content
+
+
+GHOST = 2
+
+
+def graph_of(lines: Sequence[Line]) -> Graph:
+    """Return the graph in the lines of a reply."""
+    entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
+    heads = _heads(entries)
+    names = by_key(name for line in entries for name in line.names or ())
+    ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
+    epoch = next((line.epoch for line in lines if line.what == 3), None)
+    return Graph([_node(line, line.seq in heads) for line in entries], ends, epoch)
+
+
+def _heads(entries: Sequence[Line]) -> set[int]:
+    """Return where the heads are: per namespace the newest on the trunk, or of all if no trunk is left."""
+    heads: dict[str, Line] = {}
+    for line in entries:
+        best = heads.get(line.ns)
+        if line.n != GHOST and (best is None or line.n <= best.n):
+            heads[line.ns] = line
+    return {line.seq for line in heads.values()}
+
+
+def _node(line: Line, is_head: bool) -> Node:
+    address, parent, stamp, header, run = parts_of(line)
+    return Node(address, parent, stamp, header, LateRefs(line), run, is_head, line.n == GHOST)
+
+
+class LateRefs(Mapping[str, Ref]):
+    """The refs of an entry, made when they are asked for: of a thousand entries, a prune asks those that stay."""
+
+    __slots__ = ("_line", "_made")
+
+    def __init__(self, line: Line) -> None:
+        self._line: Line | None = line
+        self._made: Mapping[str, Ref] = {}
+
+    def _refs(self) -> Mapping[str, Ref]:
+        if (line := self._line) is not None:
+            owners, los, his = map(_numbers, (line.owners, line.los, line.his))
+            self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
+        return self._made
+
+    def __getitem__(self, channel: str) -> Ref:
+        return self._refs()[channel]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._refs())
+
+    def __len__(self) -> int:
+        return len(self._refs())
+
+
+def _numbers(array: Any) -> list[int]:
+    """Return the numbers of an array that was sent as text."""
+    return [int(number) for number in array[1:-1].split(",") if number]
+
+
+def removal_parameters(
+    thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+) -> dict[str, list[Any] | Any]:
+    """Return the parameters of `Store.remove_rows`."""
+    ends = [(key(ns), key(channel), end) for (ns, channel), end in graph.ends.items()]
+    runs = [(key(ns), key(channel), lo, hi) for (ns, channel), shown in live.items() for lo, hi in shown]
+    return {
+        "thread": key(thread_id),
+        "epoch": graph.epoch or 0,
+        "nss": [ns for ns, _, _ in ends],
+        "channels": [channel for _, channel, _ in ends],
+        "ends": [end for _, _, end in ends],
+        "live_nss": [ns for ns, _, _, _ in runs],
+        "live_channels": [channel for _, channel, _, _ in runs],
+        "los": [lo for _, _, lo, _ in runs],
+        "his": [hi for _, _, _, hi in runs],
+    }
+
+
+TABLES = ("threads", "entries", "items", "floors", "batches", "format", "cells")
+INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin")
+PARAMETER = re.compile(r"%\((\w+)\)s")
+PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",)}
+"""The files that make the tables, the oldest first, and which of their tables may be partitioned."""
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL reads it, whatever it holds.
+
+    Raises:
+        InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
+    """
+    if not name or len(name.encode()) > 63 or "\0" in name:
+        raise InvalidInput(f"{name!r} cannot be the name of a schema: use 1 to 63 bytes without NUL")
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Prepared(NamedTuple):
+    """A statement as the server reads it (`$1`, `$2`, ...), and the names of its parameters in that order."""
+
+    text: bytes
+    names: tuple[str, ...]
+
+
+def _numbered(text: str) -> Prepared:
+    # psycopg would look for the names in the text at every use: it keeps only short statements in mind.
+    names = tuple(dict.fromkeys(PARAMETER.findall(text)))
+    numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
+    return Prepared(numbered.encode(), names)
+
+
+class Tables:
+    """The names of the tables, in a schema or wherever the search path leads.
+
+    Args:
+        schema: The schema; `None` is the first of the connection's search path.
+        partitions: Into how many hash partitions `ddl` divides the tables that grow; 0 is none.
+    """
+
+    def __init__(self, schema: str | None = None, partitions: int = 0) -> None:
+        if not 0 <= partitions <= 1024:
+            raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
+        self.schema = schema
+        self.partitions = partitions
+        self._prefix = f"{quoted(schema)}." if schema is not None else ""
+        self._prepared: dict[str, Prepared] = {}
+
+    def prepared(self, text: str) -> Prepared:
+        """Return a statement with the names of the tables in it, and its parameters by number."""
+        if text not in self._prepared:
+            self._prepared[text] = _numbered(self.named(text))
+        return self._prepared[text]
+
+    def named(self, text: str) -> str:
+        """Return SQL with the names of the tables in it."""
+        for name in TABLES:
+            text = text.replace(f"{{{name}}}", f"{self._prefix}keel_{name}")
+        for name in INDEXES:
+            text = text.replace(f"{{{name}}}", f"keel_{name}")
+        return text
+
+    @property
+    def about(self) -> str:
+        """The query that tells what `ddl_for` wants to know."""
+        name = (self.schema or "").replace("'", "''")
+        return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
+
+    def ddl_for(self, version: str, has_schema: bool, parts: Iterable[str] = PARTED) -> str:
+        """Return the statements of some files for this server; see `driver` for which refuse what."""
+        lines = self._ddl(parts).splitlines()
+        if has_schema:
+            # Who owns a schema need not have the right to create one, which the server asks for first.
+            lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
+        if "CockroachDB" in version or "-YB-" in version:
+            lines = [line for line in lines if "SET STORAGE" not in line]
+        text = "\n".join(lines)
+        return text.replace(' COLLATE "C"', "") if "CockroachDB" in version else text
+
+    @cached_property
+    def ddl(self) -> str:
+        """All statements that make the tables."""
+        return self._ddl(PARTED)
+
+    def _ddl(self, parts: Iterable[str]) -> str:
+        schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
+        return self.named("\n".join([*schema, *map(self._part, parts)]))
+
+    def _part(self, file: str) -> str:
+        text = files(__package__).joinpath(file).read_text("utf-8")
+        divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
+        partitions = [
+            f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
+            f"FOR VALUES WITH (MODULUS {self.partitions}, REMAINDER {n});"
+            for table in PARTED[file]
+            for n in range(self.partitions)
+        ]
+        return "\n".join([text.replace("{partitioned}", divided), *partitions])

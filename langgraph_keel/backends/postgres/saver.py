@@ -1,0 +1,264 @@
+"""PostgresSaver: one database, any number of processes and machines.
+
+Space that returns: `VACUUM` of Keel's tables, outside of any transaction.
+
+It runs on a connection of its own, for it may take longer than any request may. Behind PgBouncer in transaction pooling
+that works, too: each statement is a transaction by itself. On a connection or pool of the user's, the saver's timeout
+holds, and nothing can be done where that is not in autocommit.
+"""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
+
+from langgraph_keel.backends.postgres import notices
+from langgraph_keel.backends.postgres.connection import named_errors
+from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
+from langgraph_keel.backends.postgres.rows import TABLES, Tables
+from langgraph_keel.backends.postgres.store import PostgresStore
+from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
+from langgraph_keel.retention.reclaim import Reclaimed
+from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection, Given
+
+
+ELSEWHERE = (
+    "The server's write-ahead log with its archive, replicas, logs and backups; rows that a transaction which is open "
+    "may still see, up to the next VACUUM; and samples in the planner's statistics (pg_statistic), which ANALYZE "
+    "replaces for tables that are not empty."
+)
+_SIZE = b"""
+SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+WHERE c.oid = ANY (%(tables)s::regclass[])
+OR c.oid IN (SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = ANY (%(tables)s::regclass[]))
+"""
+_USED_AGAIN = (
+    "the space is used again (VACUUM); bytes of deleted rows stay in it until then, or until saver.reclaim(full=True), "
+    "which locks the tables (VACUUM FULL)"
+)
+_GIVEN_BACK = "the tables were written anew (VACUUM FULL)"
+_IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given is not in autocommit: nothing was done"
+
+
+def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
+    """Give back what is free.
+
+    Args:
+        driver: The database's.
+        full: Whether the system gets it back, which locks the tables for as long as it takes.
+    """
+    _check(driver)
+    driver.open(create=driver.auto_setup)
+    if driver.own is None:
+        return driver.insist(lambda connection: _vacuumed(connection, driver.tables, full=full))
+    with named_errors(driver.where), closing(driver.own.connect()) as connection:
+        return _vacuumed(connection, driver.tables, full=full)
+
+
+async def areclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
+    """As `reclaim`, without blocking the running loop."""
+    if driver.own is not None or driver.blocks:
+        return await to_thread(reclaim, driver, full=full)
+    _check(driver)
+    await driver.aopen(create=driver.auto_setup)
+    return await driver.ainsist(lambda connection: _avacuumed(connection, driver.tables, full=full))
+
+
+def _check(driver: PostgresDriver) -> None:
+    if driver.read_only:
+        raise ReadOnlyStore(f"{driver.where}: this saver was opened to read only")
+
+
+def _vacuumed(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
+    _check_autocommit(connection)
+    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    before = cursor.execute(_SIZE, {"tables": names}).fetchone()
+    with _heard(connection) as warnings:
+        for statement in _statements(names, full=full):
+            connection.execute(statement, prepare=False)
+    _check_any(names, warnings)
+    after = cursor.execute(_SIZE, {"tables": names}).fetchone()
+    return _reclaimed(before, after, warnings, full=full)
+
+
+async def _avacuumed(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
+    _check_autocommit(connection)
+    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
+    with _heard(connection) as warnings:
+        for statement in _statements(names, full=full):
+            await connection.execute(statement, prepare=False)
+    _check_any(names, warnings)
+    after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
+    return _reclaimed(before, after, warnings, full=full)
+
+
+def _check_autocommit(connection: Connection | AsyncConnection) -> None:
+    if not connection.autocommit:
+        raise AccessDenied(_IN_TRANSACTION)
+
+
+def _check_any(names: Sequence[str], warnings: Sequence[str]) -> None:
+    """Check that one of the tables at least was not left out."""
+    tables = [name.rpartition(".")[2].strip('"') for name in names]
+    if all(any(table in warning for warning in warnings) for table in tables):
+        raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
+
+
+def _plain(cursor: Any) -> Any:
+    """Make rows of their values, whatever the user's connection makes of them."""
+    return tuple
+
+
+def _names(tables: Tables) -> list[str]:
+    return [tables.named(f"{{{name}}}") for name in TABLES]
+
+
+def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
+    how = "FULL, ANALYZE" if full else "ANALYZE"
+    # The planner's samples of what was deleted are dead rows by then.
+    statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
+    return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
+
+
+@contextmanager
+def _heard(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
+    """Hear what the server leaves out, for the user may not do it: it says so in a warning, and goes on."""
+    warnings: list[str] = []
+
+    def hear(diagnostic: Any) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            warnings.append(str(diagnostic.message_primary))
+
+    connection.add_notice_handler(hear)
+    try:
+        yield warnings
+    finally:
+        connection.remove_notice_handler(hear)
+
+
+def _reclaimed(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+    return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
+
+
+class PostgresSaver(KeelSaver):
+    """A checkpointer on PostgreSQL, for any number of processes and machines.
+
+    Opens itself on first use and creates its tables then. Each face has connections of its own, made when it needs
+    them. Acknowledged means what a commit means to the server: on disk, unless `synchronous_commit` says otherwise.
+
+    Args:
+        connection: A URL (`postgresql://user@host/database`, also with `?schema=name`) or any connection string of
+            libpq; or a connection or pool of your own from psycopg or psycopg_pool, which stays open. For one that
+            blocks, the async methods wait in a thread; one that is async has no blocking methods. On a connection that
+            is in a transaction of yours a put lasts when you commit. Its type loaders must be psycopg's own.
+        schema: Where the tables are; by default the first schema of the connection's search path.
+        partitions: Into how many hash partitions by thread the tables are divided when they are created.
+        pool_size: Most connections at once, for each face and loop.
+        timeout: Seconds a call waits for a connection, and for an answer, before it raises `StoreBusy` or
+            `StoreUnavailable`.
+        prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
+        read_only: Never write, and do not create what is missing.
+        auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+
+    Raises:
+        InvalidInput: The schema cannot be one, or is named twice.
+    """
+
+    def __init__(
+        self,
+        connection: Given,
+        *,
+        schema: str | None = None,
+        partitions: int = 0,
+        pool_size: int = 10,
+        timeout: float = 30.0,
+        prepare_threshold: int | None = 5,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        **options: Any,
+    ) -> None:
+        if isinstance(connection, str):
+            connection, schema = _without_schema(connection, schema)
+        self._postgres = PostgresDriver(
+            connection,
+            Tables(schema, partitions),
+            size=pool_size,
+            timeout=timeout,
+            prepare_threshold=prepare_threshold,
+            read_only=read_only,
+            auto_setup=auto_setup,
+        )
+        store = PostgresStore(self._postgres.tables)
+        super().__init__(store, self._postgres, AsyncPostgresDriver(self._postgres), **options)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        return cls(conn_string, **options)
+
+    @property
+    def ddl(self) -> str:
+        """The statements that `setup` runs, for somebody else to run."""
+        return self._postgres.tables.ddl
+
+    def setup(self) -> None:
+        """Create the tables if they are not there. Safe to call again, and from many processes at once.
+
+        Raises:
+            NotSetUp: They are not there, and this user may not create them.
+        """
+        self._postgres.open(create=True)
+
+    async def asetup(self) -> None:
+        """As `setup`, asynchronously."""
+        await self._postgres.aopen(create=True)
+
+    def _notify(self) -> None:
+        notices.notify(self._postgres)
+
+    async def _anotify(self) -> None:
+        if self._postgres.blocks:
+            await to_thread(self._notify)
+        else:
+            await notices.anotify(self._postgres)
+
+    def _listen(self) -> notices.Listening | None:
+        return notices.listen(self._postgres)
+
+    async def _alisten(self) -> notices.AsyncListening | None:
+        return await notices.alisten(self._postgres)
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return reclaim(self._postgres, full=full)
+
+    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return await areclaim(self._postgres, full=full)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [ELSEWHERE]
+
+    def _close(self) -> None:
+        """Close the connections that this saver opened. Calls after this raise `StoreClosed`."""
+        self._postgres.close()
+
+
+def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
+    """Take `schema=` out of a URL, which libpq does not know; the rest stays as it was written."""
+    place, mark, query = url.partition("?")
+    pairs = query.split("&") if mark and "://" in place else []
+    found = [pair for pair in pairs if pair.startswith("schema=")]
+    if not found:
+        return url, schema
+    if schema is not None or len(found) > 1:
+        raise InvalidInput("the schema is named twice: in the URL and by schema=, or twice in the URL")
+    rest = "&".join(pair for pair in pairs if pair not in found)
+    return f"{place}?{rest}" if rest else place, unquote(found[0].removeprefix("schema="))

@@ -1,0 +1,444 @@
+"""The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
+
+The tables are explained in `schema.sql` and `cells.sql`, the statements in `statements.py` and `cells.py`. The head of
+a namespace is its trunk entry with the highest sequence number.
+
+Cells in PostgreSQL: the statements, their parameters, and cells out of rows.
+
+A swap is one statement, of one of four kinds, that changes the row of the cell if the token in it is the one expected,
+and else says what it saw. A refused swap finds that out by reading: it takes no lock, waits for nobody and writes
+nothing, so a commit has nothing to bring to disk. What it saw may be out of date, where somebody else has committed
+since the statement began: if that would have let it write, and it wrote nothing, it is sent again. So it is right at
+every isolation level (above READ COMMITTED the server itself asks for that, by 40001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from secrets import randbits
+from typing import Any, TypeAlias
+
+from langgraph_keel.backends.postgres import statements as sql
+from langgraph_keel.backends.postgres.rows import (
+    Line,
+    Mark,
+    Request,
+    Statement,
+    Tables,
+    by_key,
+    content_of,
+    entry_of,
+    entry_parameters,
+    escape,
+    firsts_of,
+    graph_of,
+    is_hashed,
+    key,
+    long_names,
+    mark_of,
+    name_of,
+    place_of,
+    removal_parameters,
+    unescape,
+)
+from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.encoding.frames import RAW, restored, shrunk
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Copied,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    Moved,
+    NewEntry,
+    Occupied,
+    Outcome,
+    Query,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+)
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import StoreBusy
+
+SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
+HERE = f"{SHELF} AND c.key = %(key)s"
+HEAD = "c.token, c.origin, c.name, c.expires_at, c.header"
+
+# DO NOTHING: an upsert would lock the row that it leaves as it is.
+FILL = f"""
+    INSERT INTO {{cells}} (thread_id, kind, key, token, origin, name, expires_at, header, body)
+    SELECT %(thread)s, %(kind)s, %(key)s, %(token)s, %(origin)s::text, %(name)s::text, %(expires_at)s::bigint,
+        %(header)s::bytea, %(body)s::bytea
+    WHERE NOT EXISTS (SELECT 1 FROM {{cells}} c WHERE {HERE})
+    ON CONFLICT (thread_id, kind, key) DO NOTHING
+    RETURNING 1
+"""
+REPLACE = f"""
+    UPDATE {{cells}} c SET token = %(token)s, origin = %(origin)s, name = %(name)s, expires_at = %(expires_at)s,
+        header = %(header)s, body = %(body)s
+    WHERE {HERE} AND c.token = %(expected)s
+    RETURNING 1
+"""
+EMPTY = f"DELETE FROM {{cells}} c WHERE {HERE} AND c.token = %(expected)s RETURNING 1"
+LEAVE = f"SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM {{cells}} c WHERE {HERE})"
+SWAPPED = f"""
+WITH done AS ({{change}})
+SELECT d.done, {HEAD}, c.body
+FROM (SELECT EXISTS (SELECT 1 FROM done) AS done) AS d
+LEFT JOIN {{cells}} c ON {HERE} AND NOT d.done
+"""
+# By whether something is expected, and whether something new is brought.
+SWAPS = {
+    (False, True): SWAPPED.replace("{change}", FILL),
+    (True, True): SWAPPED.replace("{change}", REPLACE),
+    (True, False): SWAPPED.replace("{change}", EMPTY),
+    (False, False): SWAPPED.replace("{change}", LEAVE),
+}
+
+READ = f"SELECT c.key, {HEAD}, c.body FROM {{cells}} c WHERE {SHELF} AND c.key = ANY (%(keys)s::text[])"
+# Of the characters of a key, none comes after the tilde.
+LIST = f"""
+SELECT c.key, {HEAD} FROM {{cells}} c
+WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~'
+ORDER BY c.key LIMIT %(limit)s
+"""
+REMOVE = f"""
+WITH gone AS (
+    DELETE FROM {{cells}} c USING unnest(%(keys)s::text[], %(tokens)s::text[]) AS g(key, token)
+    WHERE {SHELF} AND c.key = g.key AND c.token = g.token
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+# Part of the deletion of a thread: one look into each of two indexes, however much is shared. A cell knows no life of
+# its thread, so all go that are there.
+DELETE_OF_THREAD = """
+DELETE FROM {cells} c WHERE c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s
+"""
+# The names of threads that have anything, without those that show a checkpoint.
+STRAYS = """
+SELECT s.thread_id, max(s.name) FROM (
+    SELECT t.thread_id, t.name FROM {threads} t
+    UNION ALL SELECT DISTINCT b.thread_id, NULL FROM {batches} b
+    UNION ALL SELECT DISTINCT c.thread_id, NULL FROM {cells} c WHERE c.thread_id <> ''
+    UNION ALL SELECT DISTINCT c.origin, c.name FROM {cells} c WHERE c.thread_id = '' AND c.origin IS NOT NULL
+) AS s
+WHERE s.thread_id > %(after)s AND NOT EXISTS (
+    SELECT 1 FROM {entries} e JOIN {threads} t ON t.thread_id = e.thread_id
+    WHERE e.thread_id = s.thread_id AND e.state < 2
+)
+GROUP BY s.thread_id ORDER BY s.thread_id LIMIT %(limit)s
+"""
+
+
+def shelf_parameters(shelf: Shelf) -> dict[str, Any]:
+    """Return the parameters that name a shelf."""
+    return {"thread": "" if shelf.thread_id is None else key(shelf.thread_id), "kind": shelf.kind}
+
+
+def cell_parameters(cell: Cell) -> dict[str, Any]:
+    """Return the parameters of what a cell is to hold."""
+    origin = key(cell.origin)
+    return {
+        "token": cell.token,
+        "origin": origin or None,
+        "name": escape(cell.origin) if is_hashed(origin) else None,
+        "expires_at": cell.expires_at,
+        "header": _shrunk(cell.header),
+        "body": _shrunk(cell.body),
+    }
+
+
+def _shrunk(frame: bytes) -> bytes:
+    # Of another kind, it would not come back as the very bytes it was.
+    return shrunk(frame) if frame[:1] == RAW else frame
+
+
+def cell_of(
+    token: str, origin: str | None, name: str | None, expires_at: int | None, header: bytes, body: bytes = b""
+) -> Cell:
+    """Return a cell from the columns of a row."""
+    return Cell(token, restored(header), restored(body), unescape(name or origin or ""), expires_at)
+
+
+def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
+    """Return the cells of a reply by their keys, in its order."""
+    return {name: cell_of(*columns) for name, *columns in reply}
+
+
+Reply: TypeAlias = list[list[Any]]
+PostgresPlan: TypeAlias = Plan[Request, Reply, Any]
+RACES = 1000
+"""Puts of others that one put may lose against in a row, each of which was stored."""
+
+
+def _random() -> int:
+    return randbits(62) + 1
+
+
+class PostgresStore(Store[Request, Reply]):
+    """One set of tables.
+
+    Args:
+        tables: What they are called.
+        random: Makes the random numbers that tell requests and lives of threads apart, each at least 1, below 2^63.
+    """
+
+    def __init__(self, tables: Tables, random: Callable[[], int] = _random) -> None:
+        self._tables = tables
+        self._random = random
+
+    def _request(self, parameters: Mapping[str, Any], *texts: str, writes: bool = False) -> Request:
+        return Request(tuple(self._statement(text, parameters) for text in texts), writes)
+
+    def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
+        prepared = self._tables.prepared(text)
+        return Statement(prepared.text, [parameters[name] for name in prepared.names])
+
+    def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
+        """See `Store.write_entry`. One statement, sent again for each put of another that came in between."""
+        parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
+        texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
+        request = self._request(parameters, *texts, writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((answer, head, epoch, seq, los),) = reply[0]
+            if answer == "gone":
+                return BaseGone()
+            if answer == "moved":
+                return Moved(self._head(head, new))
+            if seq is not None:
+                return Stored(Mark(epoch, seq, parameters["token"]).stamp, firsts_of(new, los))
+        raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
+
+    def _head(self, head: str | None, new: NewEntry) -> str | None:
+        return head and name_of(head, by_key(long_names([new.parent])))
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
+        """See `Store.write_batch`."""
+        parameters = {
+            **place_of(address),
+            "token": self._random(),
+            "task": escape(batch.task_id),
+            "path": escape(batch.task_path),
+            "body": shrunk(batch.body),
+        }
+        yield self._request(parameters, sql.WRITE_BATCH, writes=True)
+
+    def read_entry(self, address: Address) -> Plan[Request, Reply, Found | None]:
+        """See `Store.read_entry`."""
+        text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
+        reply = yield self._request(place_of(address), text)
+        content = content_of(reply[0])
+        return content.found(content.entries[0]) if content.entries else None
+
+    def scan(self, query: Query) -> Plan[Request, Reply, Sequence[Entry]]:
+        """See `Store.scan`. Entries of all threads come by an index of their ids."""
+        text, parameters = _scanned(query)
+        reply = yield self._request(parameters, text)
+        return [entry_of(Line._make(line)) for line in reply[0]]
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Reply, Sequence[Found]]:
+        """See `Store.read_values`."""
+        marks = [mark_of(entry.stamp) for entry in entries]
+        parameters = {
+            "threads": [key(entry.address.thread_id) for entry in entries],
+            "nss": [key(entry.address.checkpoint_ns) for entry in entries],
+            "epochs": [mark.epoch for mark in marks],
+            "seqs": [mark.seq for mark in marks],
+        }
+        text = sql.READ_LISTED if any(entry.refs for entry in entries) else sql.READ_BARE
+        reply = yield self._request(parameters, text)
+        content = content_of(reply[0])
+        found = {each.entry.stamp: each for each in map(content.found, content.entries)}
+        return [found[entry.stamp] for entry in entries if entry.stamp in found]
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
+        """See `Store.read_history`."""
+        text = sql.WALK_LATEST if address.checkpoint_id is None else sql.WALK_NAMED
+        parameters = {**place_of(address), "channels": [key(name) for name in channels]}
+        reply = yield self._request(parameters, text)
+        content = content_of(reply[0])
+        lines = {line.id: line for line in content.entries}
+        # Nearest first: each is the parent of the one before it, and the first is nobody's.
+        parents = {line.parent for line in content.entries}
+        line = next((line for line in content.entries if line.id not in parents), None)
+        found = []
+        while line is not None:
+            found.append(content.found(line))
+            line = lines.get(line.parent or "")
+        return found
+
+    def read_graph(self, thread_id: str) -> Plan[Request, Reply, Graph]:
+        """See `Store.read_graph`."""
+        reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
+        return graph_of([Line._make(line) for line in reply[0]])
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Request, Reply, None]:
+        """See `Store.remove_entries`."""
+        marks = [mark_of(stamp) for stamp in (*gone, *ghosts)]
+        seqs = ",".join(str(mark.seq) for mark in marks[: len(gone)])
+        pairs = [(mark_of(stamp).seq, name) for stamp, names in ghosts.items() for name in (None, *names)]
+        parameters = {
+            "thread": key(thread_id),
+            "epoch": marks[0].epoch if marks else 0,
+            "gone": f"{{{seqs}}}",  # as text: a list of a thousand takes psycopg a millisecond
+            "seqs": [seq for seq, _ in pairs],
+            "channels": [name if name is None else key(name) for _, name in pairs],
+        }
+        texts = (sql.HOLD, sql.REMOVE_ENTRIES, *([sql.MAKE_GHOSTS] if ghosts else []), sql.REDATE)
+        yield self._request(parameters, *texts, writes=True)
+
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Request, Reply, int]:
+        """See `Store.remove_rows`."""
+        parameters = removal_parameters(thread_id, live, graph)
+        reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
+        return int(reply[-1][0][0])
+
+    def delete_thread(self, thread_id: str) -> Plan[Request, Reply, None]:
+        """See `Store.delete_thread`."""
+        texts = (sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD)
+        yield self._request({"thread": key(thread_id)}, *texts, writes=True)
+
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Request, Reply, CopyOutcome]:
+        """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
+        parameters: dict[str, Any] = {
+            "thread": key(source),
+            "target": key(target),
+            "name": next(iter(long_names([target]) or ()), None),
+            "epoch": self._random(),
+        }
+        text = COPY_THREAD
+        if upto is not None:
+            mark, text = mark_of(upto), COPY_UPTO
+            parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
+            parameters["header"] = None if header is None else shrunk(header)
+        request = self._request(parameters, text, writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((begun, is_ours, occupied, exists),) = reply[0]
+            if begun or is_ours:
+                return Copied()
+            if occupied or not exists:
+                return Occupied() if occupied else Copied() if upto is None else BaseGone()
+        raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Reply, Sequence[str]]:
+        """See `Store.find_runs`."""
+        reply = yield self._request({"runs": [key(run_id) for run_id in run_ids]}, sql.FIND_RUNS)
+        return [unescape(name or thread) for thread, name in reply[0]]
+
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> Plan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. Reads the short row of every thread."""
+        parameters: dict[str, Any] = {"limit": limit}
+        text = sql.THREADS
+        if after is not None:
+            parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
+        bound = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)" if after is not None else ""
+        reply = yield self._request(parameters, text.replace("{after}", bound))
+        return [_info(*line) for line in reply[0]]
+
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> Plan[Request, Reply, Swapped]:
+        """See `Store.swap_cell`. One statement, sent again for each change by another that came in between."""
+        parameters = {**shelf_parameters(shelf), "key": key, "expected": expected}
+        parameters |= cell_parameters(new) if new else {}
+        request = self._request(parameters, SWAPS[expected is not None, new is not None], writes=True)
+        for _ in range(RACES):
+            reply = yield request
+            ((done, token, *columns),) = reply[0]
+            current = None if token is None else cell_of(token, *columns)
+            decision = ruling(current, expected, new)
+            if done or decision == "again":
+                return Swapped(True)
+            if decision == "refuse":
+                return Swapped(False, current)
+        raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Reply, Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        reply = yield self._request({**shelf_parameters(shelf), "keys": list(keys)}, READ)
+        return cells_of(reply[0])
+
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Request, Reply, Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after or "", "limit": limit}
+        reply = yield self._request(parameters, LIST)
+        return list(cells_of(reply[0]).items())
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Reply, int]:
+        """See `Store.remove_cells`."""
+        parameters = {**shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}
+        reply = yield self._request(parameters, REMOVE, writes=True)
+        return int(reply[0][0][0])
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Reply, Sequence[str]]:
+        """See `Store.list_strays`. Reads an index of each table; a long name that only cells have had is its key."""
+        parameters = {"after": key(after) if after else "", "limit": limit}
+        reply = yield self._request(parameters, STRAYS)
+        return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
+
+
+def _info(
+    thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
+) -> tuple[ThreadInfo, bytes]:
+    latest = head and name_of(head, by_key(names))
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restored(header or b"")
+
+
+def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
+    """Return the statement and the parameters of a scan."""
+    conditions: list[str] = []
+    parameters: dict[str, Any] = {"limit": query.limit}
+    for column, value in (
+        ("thread_id", query.thread_id),
+        ("ns", query.checkpoint_ns),
+        ("id", query.checkpoint_id),
+    ):
+        if value is not None:
+            conditions.append(f" AND e.{column} = %({column})s")
+            parameters[column] = key(value)
+    if query.before is not None:
+        conditions.append(sql.PRECEDES)
+        parameters["before"] = key(query.before)
+    if query.after is not None:
+        conditions.append(_following(query.after, query.thread_id is None))
+        parameters |= _following_parameters(query.after)
+    order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
+    return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
+
+
+def _following(last: Entry, everywhere: bool) -> str:
+    if everywhere:
+        return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
+    return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
+
+
+def _following_parameters(last: Entry) -> dict[str, Any]:
+    mark = mark_of(last.stamp)
+    place = place_of(last.address)
+    return {
+        "last_id": place["id"],
+        "last_thread": place["thread"],
+        "last_ns": place["ns"],
+        "last_epoch": mark.epoch,
+        "last_seq": mark.seq,
+    }

@@ -1,0 +1,638 @@
+"""Clients of Redis, made from a URL or brought by the user, and their errors by Keel's names.
+
+What is looked at before a store is used: whose keys these are, and what the server does with them.
+
+Plans, as everything that talks to the server: both drivers run them once, on first use. `Look` keeps what they saw.
+
+Clients of running loops: a connection of asyncio belongs to the loop it was opened in.
+
+A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a
+loop that was just closed, the sockets are closed when `Loops` is used or closed next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import re
+import warnings
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self, TypeAlias, cast
+from urllib.parse import urlsplit
+
+import redis
+from redis import asyncio as aio
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import ExponentialBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ConnectionError,
+    MaxConnectionsError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    TimeoutError,
+)
+from redis.retry import Retry
+
+from langgraph_keel.backends.redis.entries import Keys
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.errors import (
+    AccessDenied,
+    DurabilityWarning,
+    InvalidInput,
+    KeelError,
+    NewerFormat,
+    NotAKeelStore,
+    NotFound,
+    NotSetUp,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnsafeStore,
+)
+
+Client: TypeAlias = "redis.Redis | RedisCluster"
+AsyncClient: TypeAlias = "aio.Redis | AsyncRedisCluster"
+
+UNLIMITED = 2**31
+RESENDS = 3
+"""How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
+load balancer takes. Scripts know a request that they have carried out before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to reach a server.
+
+    Attributes:
+        url: `redis://`, `rediss://`, `unix://`, `redis+cluster://` or `rediss+cluster://`.
+        timeout: Seconds to wait for a connection, and for a reply.
+        max_connections: Most connections of one pool (of a Cluster: to one node).
+    """
+
+    url: str
+    timeout: float
+    max_connections: int
+
+    @property
+    def is_cluster(self) -> bool:
+        """Whether the URL names a Cluster."""
+        return urlsplit(self.url).scheme.endswith("+cluster")
+
+    @property
+    def where(self) -> str:
+        """How messages name the server: the URL without its password."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    def client(self) -> Client:
+        """Return a blocking client."""
+        options = self._options(Retry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        if self.is_cluster:
+            # Its own pools do not wait for a connection.
+            pools = partial(redis.BlockingConnectionPool, timeout=self.timeout)
+            return RedisCluster.from_url(self._plain_url, connection_pool_class=pools, **options)
+        pool = redis.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
+        return redis.Redis(connection_pool=pool)
+
+    def async_client(self) -> AsyncClient:
+        """Return a client for the running loop."""
+        options = self._options(AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
+        if self.is_cluster:
+            return PatientCluster.limited(self._plain_url, self.max_connections, self.timeout, **options)
+        pool = aio.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
+        return aio.Redis(connection_pool=pool)
+
+    @property
+    def _plain_url(self) -> str:
+        return self.url.replace("+cluster://", "://", 1)
+
+    def _options(self, retry: Any) -> dict[str, Any]:
+        return {
+            "max_connections": self.max_connections,
+            "socket_timeout": self.timeout,
+            "socket_connect_timeout": self.timeout,
+            "retry": retry,
+            # redis-py 5 looks here besides.
+            "retry_on_error": [ConnectionError],
+        }
+
+
+class PatientCluster(AsyncRedisCluster):
+    """A client of a Cluster whose calls wait for their turn: its nodes refuse calls beyond their connections.
+
+    They may have as many as they like instead: a call uses one, and what the client asks for itself another.
+    """
+
+    _turns: asyncio.Semaphore
+    _timeout: float
+
+    @classmethod
+    def limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
+        """Return a client that lets so many calls be under way at once, and others wait so many seconds."""
+        client = cast(Self, cls.from_url(url, **{**options, "max_connections": UNLIMITED}))
+        client._turns = asyncio.Semaphore(calls)
+        client._timeout = timeout
+        return client
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and have it.
+
+        Raises:
+            MaxConnectionsError: There was none within the timeout.
+        """
+        try:
+            await asyncio.wait_for(self._turns.acquire(), self._timeout)
+        except builtins.TimeoutError as error:
+            raise MaxConnectionsError(f"no turn within {self._timeout} s") from error
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
+        """As its base does, when it is its turn."""
+        async with self.turn():
+            return await super().execute_command(*args, **kwargs)
+
+
+async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
+    """Send a command to a node of a client, or to the client itself; what is sent to a node takes a turn too."""
+    async with client.turn() if isinstance(client, PatientCluster) and node is not client else nullcontext():
+        return await node.execute_command(*words)
+
+
+async def prepared(client: AsyncClient) -> None:
+    """Let a client learn what it must know before several calls at once.
+
+    One of a Cluster sends calls that come at once before it knows the nodes, and then closes what these opened.
+    """
+    if isinstance(client, AsyncRedisCluster):
+        await client.initialize()
+
+
+def checked(client: Any) -> Any:
+    """Return a user's own client, if it returns bytes as they are.
+
+    Raises:
+        InvalidInput: It decodes replies.
+    """
+    pool = getattr(client, "connection_pool", None) or getattr(client, "nodes_manager", None)
+    if pool is not None and pool.connection_kwargs.get("decode_responses"):
+        raise InvalidInput("the client was made with decode_responses=True: Keel stores bytes, pass one without it")
+    return client
+
+
+def where_of(client: Any) -> str:
+    """Return how messages name the server of a user's own client."""
+    if isinstance(client, (RedisCluster, AsyncRedisCluster)):
+        return f"the Redis Cluster of {next(iter(client.nodes_manager.startup_nodes), 'no node')}"
+    options = client.connection_pool.connection_kwargs
+    return f"Redis at {options.get('path') or '{}:{}'.format(options.get('host'), options.get('port'))}"
+
+
+_CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (AuthenticationError, AccessDenied, "the server refuses this user or password"),
+    (AuthorizationError, AccessDenied, "the server refuses this user"),
+    (NoPermissionError, AccessDenied, "this user may not run what Keel needs (EVALSHA, and hashes, sorted sets, keys)"),
+    (BusyLoadingError, StoreUnavailable, "the server is starting"),
+    (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
+    (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
+    (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
+    (TimeoutError, StoreUnavailable, "no answer within the timeout; a put may or may not be stored"),
+)
+# Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
+_CODES: tuple[tuple[str, type[StoreError], str], ...] = (
+    (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
+    (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
+    (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
+    (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),
+    (r"\bNOPERM\b|can't run this command|no permissions", AccessDenied, "this user may not run what Keel needs"),
+    (r"\b(NOAUTH|WRONGPASS)\b|invalid password|invalid username", AccessDenied, "the server refuses this user"),
+    (r"\bBUSY\b|\bTRYAGAIN\b|No connection available|Too many connections", StoreBusy, "busy for too long"),
+    (r"\b(LOADING|CLUSTERDOWN|MASTERDOWN|NOREPLICAS)\b", StoreUnavailable, "the server is not ready"),
+)
+
+
+def named(where: str, error: Exception) -> KeelError:
+    """Return the error of Keel for one of the client."""
+    for kind, keel, meaning in _CLASSES:
+        if isinstance(error, kind):
+            return keel(f"{where}: {meaning}: {error}")
+    for pattern, keel, meaning in _CODES:
+        if re.search(pattern, str(error)):
+            return keel(f"{where}: {meaning}: {error}")
+    if isinstance(error, (ConnectionError, OSError, RedisClusterException)):
+        return StoreUnavailable(f"{where}: cannot be reached, or the connection broke: {error}")
+    return StoreError(f"{where}: {error}")
+
+
+@contextmanager
+def named_errors(where: str) -> Iterator[None]:
+    """Raise the client's errors by Keel's names."""
+    try:
+        yield
+    except NoScriptError:
+        raise
+    except (RedisError, RedisClusterException, OSError) as error:
+        if isinstance(error, KeelError):
+            raise
+        raise named(where, error) from error
+
+
+def drop(client: AsyncClient, is_dead: bool) -> None:
+    """Close the connections of an asynchronous client where nothing can be awaited.
+
+    In a loop that runs, they end in its next round. What asyncio and the client do for this they do in the loop, so if
+    that is dead this reaches for the sockets themselves: else both would warn of each connection (ResourceWarning).
+    """
+    for connection in {each for pool in _pools(client) for each in _connections(pool)}:
+        writer, connection._writer, connection._reader = getattr(connection, "_writer", None), None, None
+        if writer is not None:
+            _abort(writer.transport, is_dead)
+
+
+def _pools(client: AsyncClient) -> Iterator[Any]:
+    if isinstance(client, aio.Redis):
+        yield client.connection_pool
+        return
+    # What its own close leaves behind: it is to begin anew.
+    client._initialize = True
+    yield from client.nodes_manager.nodes_cache.values()
+    yield from client.nodes_manager.startup_nodes.values()
+
+
+def _connections(pool: Any) -> Iterator[Any]:
+    for name in ("_available_connections", "_in_use_connections", "_connections"):
+        yield from getattr(pool, name, ())
+
+
+def _abort(transport: Any, is_dead: bool) -> None:
+    with suppress(RuntimeError):
+        transport.abort()
+    sock = getattr(transport, "_sock", None)
+    if is_dead and sock is not None:
+        transport._sock = None
+        sock.close()
+
+
+FORMAT = 1
+SCANNED = 100
+"""Most rounds of a thousand keys each in the search for keys of others: a database may be shared with millions."""
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A command before the store is opened; the reply is a list of one reply, or error, per node.
+
+    Attributes:
+        words: The command, its name as the client spells it.
+        node: Which master of a Cluster; `None` is all of them, and -1 the one that has the key.
+    """
+
+    words: tuple[Any, ...]
+    node: int | None = -1
+
+
+Replies: TypeAlias = list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """What becomes of an acknowledged put, as the server is set up (on a Cluster: its weakest master).
+
+    Attributes:
+        appendonly: `yes`, `no` or `unknown`.
+        appendfsync: `always`, `everysec`, `no` or `unknown`.
+        acknowledged: Where an acknowledged put is, in words.
+        maxmemory_policy: What the server throws away when it is full; `noeviction` is nothing.
+    """
+
+    appendonly: str = UNKNOWN
+    appendfsync: str = UNKNOWN
+    acknowledged: str = UNKNOWN
+    maxmemory_policy: str = UNKNOWN
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether an acknowledged put survives a power cut."""
+        return (self.appendonly, self.appendfsync) == ("yes", "always")
+
+
+_LOST = {
+    ("yes", "always"): "on disk",
+    ("yes", "everysec"): "lost by a power cut within about 1 s",
+    ("yes", "no"): "lost by a power cut within about 30 s",
+}
+_WEAKEST = {"no": 0, UNKNOWN: 1, "everysec": 2}
+_warned: set[str] = set()
+
+
+class Look:
+    """What one saver has learned of its server, shared by its two faces.
+
+    Args:
+        keys: The keys of the store.
+        where: How messages name the server.
+        read_only: Whether it may only be read.
+        auto_setup: Whether the first write may make the store.
+        durability: What acknowledged must mean for there to be no warning: "disk", or "any".
+        allow_eviction: Whether the server may throw threads away.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        where: str,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        durability: Literal["disk", "any"] = "disk",
+        allow_eviction: bool = False,
+    ) -> None:
+        self._keys = keys
+        self._where = where
+        self._wants_disk = durability == "disk" and not read_only
+        self._allow_eviction = allow_eviction
+        self.read_only = read_only
+        self.auto_setup = auto_setup
+        self.durability = Durability()
+        self.has_looked = False
+        self.may_write = False
+
+    def is_enough(self, writes: bool) -> bool:
+        """Return whether there is nothing left to look at before such a request."""
+        return self.may_write or (self.has_looked and not writes)
+
+    def prepare(self, writes: bool) -> Plan[Ask, Replies, None]:
+        """Look at the store and the server, and make the store if it is to be written. Three to seven trips.
+
+        Raises:
+            NewerFormat: A newer Keel wrote here.
+            NotAKeelStore: There are keys of somebody else under the prefix.
+            NotSetUp: There is no store, and it shall not be made.
+            NotFound: There is no store, and it may only be read.
+            UnsafeStore: The server throws threads away when memory is short, and it is to be written.
+        """
+        version = yield from self._format()
+        if not self.has_looked:
+            self.durability = yield from _durability()
+            self._warn()
+            self.has_looked = True
+        if writes:
+            self._refuse_eviction()
+            if version is None:
+                yield from self._make()
+            self.may_write = True
+
+    def _format(self) -> Plan[Ask, Replies, bytes | None]:
+        [found] = yield Ask(("GET", self._keys.format))
+        if isinstance(found, Exception):
+            raise found
+        if found is None and self.read_only:
+            raise NotFound(f"{self._where}: there is no store of Keel under the prefix {self._keys.prefix!r}")
+        if found is None and not self.auto_setup:
+            raise NotSetUp(f"{self._where}: no store of Keel under the prefix {self._keys.prefix!r}: call setup() once")
+        if found is not None and not found.isdigit():
+            raise NotAKeelStore(f"{self._where}: the key {self._keys.format!r} is not Keel's: pass another prefix=")
+        if found is not None and int(found) > FORMAT:
+            raise NewerFormat(
+                f"{self._where}: written in format {found.decode()} by a newer Keel; this one knows {FORMAT}: upgrade"
+            )
+        version: bytes | None = found
+        return version
+
+    def _make(self) -> Plan[Ask, Replies, None]:
+        foreign = yield from _foreign_key(self._keys)
+        if foreign is not None:
+            raise NotAKeelStore(
+                f"{self._where}: the key {foreign!r} is under the prefix {self._keys.prefix!r}, but not Keel's: pass "
+                "another prefix="
+            )
+        [done] = yield Ask(("SET", self._keys.format, FORMAT, "NX"))
+        if isinstance(done, Exception):
+            raise done
+
+    def _refuse_eviction(self) -> None:
+        policy = self.durability.maxmemory_policy
+        if policy not in ("noeviction", UNKNOWN) and not self._allow_eviction:
+            raise UnsafeStore(
+                f"{self._where}: with maxmemory-policy {policy} the server deletes threads when memory is short: set "
+                "it to noeviction, or pass allow_eviction=True if these threads may vanish"
+            )
+
+    def _warn(self) -> None:
+        if not self._wants_disk or self.durability.is_on_disk or self._where in _warned:
+            return
+        _warned.add(self._where)
+        warnings.warn(
+            f"{self._where}: an acknowledged put is {_in_words(self.durability)}: set appendonly yes and appendfsync "
+            "always, or pass durability='any' if that is good enough",
+            DurabilityWarning,
+            stacklevel=2,
+        )
+
+
+def _in_words(durability: Durability) -> str:
+    if durability.acknowledged != UNKNOWN:
+        return durability.acknowledged
+    return f"kept in a way that the server does not tell (appendonly {durability.appendonly})"
+
+
+def _durability() -> Plan[Ask, Replies, Durability]:
+    """Ask the server how it keeps data: by CONFIG, or where that is forbidden by INFO, which says less."""
+    nodes = yield from _settings("CONFIG GET", ("append*", "maxmemory*"))
+    if not all(nodes):
+        nodes = yield from _settings("INFO", ("persistence", "memory"))
+    return min(map(_durability_of, nodes), key=_strength)
+
+
+def _settings(command: str, parts: Sequence[str]) -> Plan[Ask, Replies, list[dict[str, str]]]:
+    """Return per node what the command says; nothing where it is refused."""
+    nodes: list[dict[str, str]] = []
+    for part in parts:
+        replies = yield Ask((command, part), None)
+        nodes = nodes or [{} for _ in replies]
+        for node, reply in zip(nodes, replies, strict=True):
+            _raise_unless_refused(reply)
+            node.update({key: str(value) for key, value in reply.items()} if isinstance(reply, Mapping) else {})
+    return nodes
+
+
+def _raise_unless_refused(reply: Any) -> None:
+    if isinstance(reply, Exception) and type(reply) is not StoreError and not isinstance(reply, PermissionError):
+        raise reply
+
+
+def _durability_of(node: Mapping[str, str]) -> Durability:
+    enabled = {"0": "no", "1": "yes"}.get(node.get("aof_enabled", ""), UNKNOWN)
+    appendonly = node.get("appendonly", enabled)
+    appendfsync = node.get("appendfsync", UNKNOWN)
+    policy = node.get("maxmemory-policy", node.get("maxmemory_policy", UNKNOWN))
+    lost = "in memory only" if appendonly == "no" else _LOST.get((appendonly, appendfsync), UNKNOWN)
+    return Durability(appendonly, appendfsync, lost, policy)
+
+
+def _strength(durability: Durability) -> tuple[bool, int, int]:
+    safe = durability.maxmemory_policy in ("noeviction", UNKNOWN)
+    return safe, _WEAKEST.get(durability.appendonly, 3), _WEAKEST.get(durability.appendfsync, 3)
+
+
+def _foreign_key(keys: Keys) -> Plan[Ask, Replies, str | None]:
+    """Return a key under our prefix that Keel cannot have made, if there is one among the first hundred thousand."""
+    node = cursor = 0
+    for _ in range(SCANNED):
+        pattern = f"{_escaped(keys.prefix)}:*"
+        [reply] = yield Ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
+        if reply is None or isinstance(reply, Exception):
+            # No more nodes; or SCAN is forbidden, and the scripts themselves refuse what is not a thread.
+            return None
+        cursor, found = reply
+        foreign = next(_foreign(keys, found), None)
+        if foreign is not None:
+            return foreign
+        node, cursor = (node, cursor) if cursor else (node + 1, 0)
+    return None
+
+
+def _foreign(keys: Keys, found: Sequence[bytes]) -> Iterator[str]:
+    names = (key.decode(errors="backslashreplace") for key in found)
+    return (key for key in names if not keys.is_ours(key))
+
+
+def _escaped(pattern: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in pattern)
+
+
+Loop: TypeAlias = asyncio.AbstractEventLoop
+CLOSING = 10.0
+"""Seconds that `close` waits for a loop in another thread."""
+
+
+class _Own:
+    """The client of a loop, and what closes it at the end of the loop."""
+
+    def __init__(self, client: AsyncClient, keeper: AsyncGenerator[None, None]) -> None:
+        self.client = client
+        self.keeper = keeper
+        self.is_ready = False
+        self.opening = asyncio.Lock()
+
+
+Opened: TypeAlias = dict[Loop, _Own]
+
+
+class Loops:
+    """The clients that Keel made for running loops.
+
+    Args:
+        make: Returns a new client for the running loop.
+    """
+
+    def __init__(self, make: Callable[[], AsyncClient]) -> None:
+        self._make = make
+        self._forget()
+
+    def _forget(self) -> None:
+        self._opened: Opened = {}
+        self._process = os.getpid()
+        # When this is collected, and at the latest at the end of the process.
+        weakref.finalize(self, _bury, self._opened)
+
+    async def client(self) -> AsyncClient:
+        """Return the client of the running loop; make it, if there is none."""
+        if self._process != os.getpid():
+            _PARENTS.append(self._opened)
+            self._forget()
+        loop = asyncio.get_running_loop()
+        own = self._opened.get(loop) or await self._begin(loop)
+        if not own.is_ready:
+            # One task does it, and the others wait: if it is cancelled, the next one does it.
+            async with own.opening:
+                await prepared(own.client)
+                own.is_ready = True
+        return own.client
+
+    async def _begin(self, loop: Loop) -> _Own:
+        _bury(self._opened)
+        own = self._opened[loop] = _Own(self._make(), self._keep(loop))
+        # Up to its yield it waits for nothing, so nobody comes in between.
+        await anext(own.keeper)
+        return own
+
+    async def _keep(self, loop: Loop) -> AsyncGenerator[None, None]:
+        opened = self._opened
+        try:
+            yield
+        finally:
+            # Otherwise it was dropped before.
+            own = opened.pop(loop, None)
+            if own:
+                await own.client.aclose()
+                pool = getattr(own.client, "connection_pool", None)
+                if pool is not None:
+                    await pool.disconnect()
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop."""
+        own = self._opened.get(asyncio.get_running_loop())
+        if own:
+            await own.keeper.aclose()
+
+    def close(self) -> None:
+        """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
+        if self._process == os.getpid():
+            for loop in list(self._opened):
+                _close_in(loop, self._opened)
+
+
+def _bury(opened: Opened) -> None:
+    """Close what loops left that were closed without notice."""
+    for loop in list(opened):
+        if loop.is_closed():
+            _drop(loop, opened)
+
+
+def _drop(loop: Loop, opened: Opened) -> None:
+    own = opened.pop(loop, None)
+    if own is None:
+        return
+    drop(own.client, loop.is_closed())
+    # It has nothing left to await, so it can be ended without a loop.
+    with suppress(StopIteration):
+        own.keeper.aclose().send(None)
+
+
+def _close_in(loop: Loop, opened: Opened) -> None:
+    here = asyncio._get_running_loop()
+    if loop is here or loop.is_closed():
+        _drop(loop, opened)
+    elif loop.is_running():
+        asyncio.run_coroutine_threadsafe(_closed(opened[loop].keeper), loop).result(CLOSING)
+    elif here is None:
+        with suppress(RuntimeError):
+            loop.run_until_complete(_closed(opened[loop].keeper))
+
+
+async def _closed(keeper: AsyncGenerator[None, None]) -> None:
+    await keeper.aclose()
+
+
+# What a forked child inherits is its parent's: not to be used, closed or collected.
+_PARENTS: list[Any] = []

@@ -1,0 +1,393 @@
+"""The drivers: blocking, for any thread; and for running loops, each with a client of its own.
+
+A call is one EVALSHA, or EVAL where the server does not have the script (after a restart, a failover, SCRIPT FLUSH).
+Before the first request of a saver, `opening` looks at the server.
+
+Requests: which scripts to run, on which keys. The scripts themselves are files, one for each verb.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from threading import Lock
+from typing import Any, TypeAlias, TypeVar, cast
+
+from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.cluster import RedisCluster
+from redis.exceptions import NoScriptError, RedisError
+
+from langgraph_keel.backends.redis.connection import Ask, AsyncClient, Client, Look, Loops, ask_node, named_errors
+from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
+
+Argument: TypeAlias = str | bytes | int
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as Redis knows it."""
+
+    source: str
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a script, atomic by itself.
+
+    Attributes:
+        script: Its name.
+        keys: All that it touches, in one bucket, and so in one slot of a Cluster.
+        args: Its arguments.
+    """
+
+    script: str
+    keys: tuple[str, ...]
+    args: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What goes to the server in one go: calls that do not depend on each other.
+
+    A verb about one thread is one call, one round trip. Only verbs about all threads have several, and a deletion, for
+    what the thread has shared with others: they are pipelined, on a Cluster to each node.
+
+    Attributes:
+        calls: The calls.
+        writes: Whether one of them writes.
+        pattern: If it is given, there are no calls: the reply is the names of all keys that match, as SCAN has it, of
+            all nodes. The server serves others in between, and takes as long as it has keys, whosever they are.
+    """
+
+    calls: tuple[Call, ...]
+    writes: bool = False
+    pattern: str = ""
+
+
+@cache
+def script(name: str) -> Script:
+    """Return a script, with the shared parts that its first lines name put before it."""
+    text = _text(name)
+    parts = [_text(part) for part in _shared(text.splitlines())]
+    source = "\n".join([*parts, text])
+    # Redis names scripts so; nothing depends on how strong SHA-1 is.
+    return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+def _text(name: str) -> str:
+    return files(__package__).joinpath("scripts", f"{name}.lua").read_text("utf-8")
+
+
+def _shared(lines: Iterable[str]) -> list[str]:
+    for line in lines:
+        if line.startswith("--") and "With: " in line:
+            return line.partition("With: ")[2].split(", ")
+    return []
+
+
+T = TypeVar("T")
+PIPELINED = 256
+"""Calls to a pipeline."""
+SCANNED = 1000
+"""Keys to a step of a look at all of them."""
+AT_ONCE = 16
+"""Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
+
+
+def _words(call: Call) -> tuple[Any, ...]:
+    return "EVALSHA", script(call.script).sha, len(call.keys), *call.keys, *call.args
+
+
+def _words_in_full(call: Call) -> tuple[Any, ...]:
+    return "EVAL", script(call.script).source, len(call.keys), *call.keys, *call.args
+
+
+def _parts(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (calls[start : start + size] for start in range(0, len(calls), size))
+
+
+class RedisDriver:
+    """One client for all threads of a process; a forked child makes its own.
+
+    Args:
+        look: What is to be seen before the first request.
+        where: How messages name the server.
+        make: Returns the client, or is none if there is no blocking one.
+        is_ours: Whether the client is made here, and so closed here.
+    """
+
+    def __init__(self, look: Look, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
+        self.look = look
+        self.where = where
+        self._make = make
+        self._is_ours = is_ours
+        self.is_closed = False
+        self._forget()
+
+    @property
+    def is_async_only(self) -> bool:
+        """Whether there is no client for the blocking methods."""
+        return self._make is None
+
+    @property
+    def read_only(self) -> bool:
+        """Whether it never writes."""
+        return self.look.read_only
+
+    def _forget(self) -> None:
+        # A lock that another thread held at the fork is never given back in the child.
+        self._lock = Lock()
+        self._client: Client | None = None
+        self._process = os.getpid()
+
+    def send(self, request: Request) -> list[Any]:
+        """Carry out the calls of `request`; return their replies.
+
+        Raises:
+            StoreError: As `connection.named` tells them apart.
+        """
+        with named_errors(self.where):
+            client = self.ready(request.writes)
+            if request.pattern:
+                return [*client.scan_iter(match=request.pattern, count=SCANNED)]
+            if len(request.calls) == 1:
+                return [_call(client, request.calls[0])]
+            return _many(client, request.calls)
+
+    def ready(self, writes: bool) -> Client:
+        """Return the client, after what must be seen before."""
+        if writes and self.look.read_only:
+            raise ReadOnlyStore(f"{self.where}: opened to be read only")
+        client = self._client if self._process == os.getpid() else None
+        if client is None or self.is_closed or not self.look.is_enough(writes):
+            client = self._open(writes)
+        return client
+
+    def _open(self, writes: bool) -> Client:
+        if self._process != os.getpid():
+            self._forget()
+        with self._lock:
+            if self.is_closed:
+                raise StoreClosed(f"{self.where}: this saver was closed")
+            if self._make is None:
+                raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
+            client = self._client = self._client or self._make()
+        # Not in the lock: with a server that hangs, threads would wait for one another. Looking twice does no harm.
+        if not self.look.is_enough(writes):
+            run(self.look.prepare(writes), _Asking(client, self.where))
+        return client
+
+    def open(self, writes: bool) -> None:
+        """Look at the store now, before any request."""
+        with named_errors(self.where):
+            self.ready(writes)
+
+    def close(self) -> None:
+        """Close the client, if it is ours."""
+        with self._lock:
+            self.is_closed = True
+            client, self._client = self._client, None
+        if client is not None and self._is_ours and self._process == os.getpid():
+            client.close()
+            if not isinstance(client, RedisCluster):
+                client.connection_pool.disconnect()
+
+
+def _call(client: Any, call: Call) -> Any:
+    try:
+        return client.execute_command(*_words(call))
+    except NoScriptError:
+        return client.execute_command(*_words_in_full(call))
+
+
+def _many(client: Any, calls: Sequence[Call]) -> list[Any]:
+    """Carry out calls in pipelines, one to each node; what fails there (no script, a slot that moved) by itself."""
+    cluster = _cluster(client)
+    nodes: dict[Any, list[Call]] = {}
+    for call in calls:
+        nodes.setdefault(cluster and cluster.get_node_from_key(call.keys[0]), []).append(call)
+    replies: dict[Call, Any] = {}
+    for node, group in nodes.items():
+        one = cluster.get_redis_connection(node) if cluster else client
+        for part in _parts(group, PIPELINED):
+            replies.update(zip(part, _pipelined(one, part), strict=True))
+    return [_call(client, call) if isinstance(replies[call], RedisError) else replies[call] for call in calls]
+
+
+def _pipelined(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.execute_command(*_words(call))
+    try:
+        return cast(Sequence[Any], pipeline.execute(raise_on_error=False))
+    except RedisError as error:
+        return [error] * len(calls)
+
+
+def _cluster(client: Any) -> Any:
+    return client if isinstance(client, RedisCluster) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Carries out what `opening` asks."""
+
+    client: Any
+    where: str
+
+    def send(self, ask: Ask) -> list[Any]:
+        return [self._reply(client, ask) for client in self._clients(ask.node)] or [None]
+
+    def _clients(self, node: int | None) -> Sequence[Any]:
+        if node == -1:
+            return [self.client]
+        cluster = _cluster(self.client)
+        nodes = cluster.get_primaries() if cluster else ()
+        clients = [cluster.get_redis_connection(each) for each in nodes] or [self.client]
+        return clients if node is None else clients[node : node + 1]
+
+    def _reply(self, client: Any, ask: Ask) -> Any:
+        try:
+            with named_errors(self.where):
+                return client.execute_command(*ask.words)
+        except Exception as error:
+            return error
+
+
+class AsyncRedisDriver:
+    """A client for each running loop.
+
+    Args:
+        driver: The blocking one, which does the work if there is no asynchronous client.
+        make: Returns a client for the running loop; none if there is only a blocking client.
+        is_ours: Whether clients are made here, and so closed here.
+    """
+
+    def __init__(self, driver: RedisDriver, make: Callable[[], AsyncClient] | None, is_ours: bool) -> None:
+        self._driver = driver
+        self._make = make
+        self._loops = Loops(make) if make and is_ours else None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether there is only a blocking client, for which threads wait."""
+        return self._make is None
+
+    async def send(self, request: Request) -> list[Any]:
+        """As `RedisDriver.send`, without blocking the running loop."""
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
+        replies = await self._send(request)
+        if task and task.cancelling() > cancels:
+            # redis-py waits for its buffer with wait_for, which up to Python 3.11 swallows a cancellation (bpo-37658).
+            raise asyncio.CancelledError
+        return replies
+
+    async def _send(self, request: Request) -> list[Any]:
+        if self._make is None:
+            return await asyncio.to_thread(self._driver.send, request)
+        with named_errors(self._driver.where):
+            client = await self.ready(request.writes)
+            if request.pattern:
+                return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
+            if len(request.calls) == 1:
+                return [await _acall(client, request.calls[0])]
+            return await _amany(client, request.calls)
+
+    async def ready(self, writes: bool) -> AsyncClient:
+        """As `RedisDriver.ready`."""
+        look, where = self._driver.look, self._driver.where
+        if writes and look.read_only:
+            raise ReadOnlyStore(f"{where}: opened to be read only")
+        client = await self._client()
+        if not look.is_enough(writes):
+            await arun(look.prepare(writes), _AsyncAsking(client, where))
+        return client
+
+    async def open(self, writes: bool) -> None:
+        """As `RedisDriver.open`."""
+        if self._make is None:
+            await asyncio.to_thread(self._driver.open, writes)
+        else:
+            with named_errors(self._driver.where):
+                await self.ready(writes)
+
+    async def _client(self) -> AsyncClient:
+        if self._driver.is_closed:
+            raise StoreClosed(f"{self._driver.where}: this saver was closed")
+        assert self._make is not None
+        return await self._loops.client() if self._loops else self._make()
+
+    async def aclose(self) -> None:
+        """Close the client of the running loop."""
+        if self._loops:
+            await self._loops.aclose()
+
+    def close(self) -> None:
+        """Close all clients that were made here."""
+        if self._loops:
+            self._loops.close()
+
+
+async def _acall(client: AsyncClient, call: Call) -> Any:
+    try:
+        return await client.execute_command(*_words(call))
+    except NoScriptError:
+        return await client.execute_command(*_words_in_full(call))
+
+
+async def _amany(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
+    replies: list[Any] = []
+    if isinstance(client, AsyncRedisCluster):
+        for part in _parts(calls, AT_ONCE):
+            # All are awaited, also when one fails: none may go on when the loop has ended.
+            done = await asyncio.gather(*(_acall(client, call) for call in part), return_exceptions=True)
+            replies += map(_returned, done)
+        return replies
+    for part in _parts(calls, PIPELINED):
+        pipeline = client.pipeline(transaction=False)
+        for call in part:
+            pipeline.execute_command(*_words(call))
+        for call, reply in zip(part, await pipeline.execute(raise_on_error=False), strict=True):
+            replies.append(await _acall(client, call) if isinstance(reply, RedisError) else reply)
+    return replies
+
+
+def _returned(reply: Any) -> Any:
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncAsking:
+    """As `_Asking`, for a running loop."""
+
+    client: AsyncClient
+    where: str
+
+    async def send(self, ask: Ask) -> list[Any]:
+        return [await self._reply(node, ask) for node in await self._nodes(ask.node)] or [None]
+
+    async def _nodes(self, node: int | None) -> Sequence[Any]:
+        if node == -1:
+            return [self.client]
+        nodes: list[Any] = [self.client]
+        if isinstance(self.client, AsyncRedisCluster):
+            await self.client.initialize()
+            nodes = self.client.get_primaries()
+        return nodes if node is None else nodes[node : node + 1]
+
+    async def _reply(self, node: Any, ask: Ask) -> Any:
+        try:
+            with named_errors(self.where):
+                return await ask_node(self.client, node, *ask.words)
+        except Exception as error:
+            return error

@@ -1,0 +1,328 @@
+"""Replies: what the scripts answer, as records. What is no reply of theirs is damage, and named so.
+
+Names: ids percent-encoded, keys with their hash tags, and the members of the index of threads.
+
+A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits from a checksum of the id, is the hash
+tag: on a Cluster all keys of a bucket are on one node, so the index of its threads changes in the script that changes a
+thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import unquote
+from zlib import crc32
+
+from langgraph_keel.engine.encoding.frames import restored
+from langgraph_keel.engine.records import Address, Batch, Entry, Found, Graph, Kind, Node, Ref, Row, Run, Stamp
+from langgraph_keel.errors import CorruptStore, InvalidInput
+
+BUCKETS = [f"{number:02x}" for number in range(256)]
+
+# What separates in keys and fields (':', in an entry's line ' '), what a hash tag is made of, '#' that marks a parent
+# by its sequence number, what a terminal would not show, and '%' itself. The rest of UTF-8 stays as it is.
+_NEVER = re.compile(r"[\x00-\x20\x7f%:{}#]")
+_GLOB = re.compile(r"[*?\[\]\\^-]")
+_NEVER_IN_TEXT = re.compile(r"[\x00-\x20\x7f%]")
+_ESCAPE = re.compile(rb"\x01([\x01\x02])")
+
+
+def _percent(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"
+
+
+def _literally(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def name(text: str) -> str:
+    """Return an id as it stands in keys and fields: no two ids give the same, and none holds what separates."""
+    return _NEVER.sub(_percent, text)
+
+
+def word(text: str) -> str:
+    """Return a text as it stands between the spaces of a line."""
+    return _NEVER_IN_TEXT.sub(_percent, text)
+
+
+def some_name(text: str) -> str:
+    """Return an id that stands where nothing means none: `%`, which encodes nothing, is the empty one."""
+    return name(text) or "%"
+
+
+def unnamed(text: str) -> str:
+    """Return what `name`, `some_name` or `word` was given."""
+    if "%" not in text:
+        return text
+    return unquote(text, errors="strict") if text != "%" else ""
+
+
+def member_of(*parts: str) -> bytes:
+    """Return (time, id, epoch) as it stands for one life of a thread in its bucket's index, in their order by bytes.
+
+    A thread itself keeps (time, id): it knows its epoch.
+    """
+    return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
+
+
+def unmember(member: bytes) -> list[str]:
+    """Return the parts of a member."""
+    return [_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0")]
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    return b"\0" if found[1] == b"\1" else b"\1"
+
+
+def moved_member(life: bytes, thread_id: str) -> bytes:
+    """Return the member that a copy of a thread gets; empty if the thread, of which `life` tells, is in no index."""
+    member = life.split(b" ", 3)[3]
+    return member_of(unmember(member)[0], thread_id) if member else b""
+
+
+def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
+    """Return runs as `lo-hi,lo-hi`; those from `above` on are new items, as `+lo-hi`."""
+    return ",".join(
+        f"+{lo - above}-{hi - above}" if above is not None and lo >= above else f"{lo}-{hi}" for lo, hi in runs
+    )
+
+
+def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
+    """Return refs as they stand in a line: `channel:kind:runs`, without runs where the value is in the header."""
+    return " ".join(
+        f"{some_name(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
+        for channel, ref in refs.items()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one store.
+
+    Attributes:
+        prefix: What they all begin with.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix or _NEVER.search(self.prefix.replace(":", "")):
+            raise InvalidInput(f"prefix must be text without spaces and without any of % {{ }} #, not {self.prefix!r}")
+
+    @property
+    def format(self) -> str:
+        """The key that says which format of Keel this is."""
+        return f"{self.prefix}:keel"
+
+    @property
+    def channel(self) -> str:
+        """The channel on which workers are told that somebody has decided; no key."""
+        return f"{self.prefix}:approvals"
+
+    def index(self, bucket: str) -> str:
+        """Return the key of a bucket's index of threads."""
+        return f"{self.prefix}:{{{bucket}}}:threads"
+
+    def expiring(self, bucket: str) -> str:
+        """Return the key of a bucket's index of the threads that expire."""
+        return f"{self.prefix}:{{{bucket}}}:expiring"
+
+    def thread(self, thread_id: str) -> str:
+        """Return the key of a thread."""
+        return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
+
+    def cells(self, thread_id: str) -> tuple[str, str]:
+        """Return the keys of a thread's cells and of their names; those of the empty id are what all threads share."""
+        bucket, tail = bucket_of(thread_id), name(thread_id)
+        return f"{self.prefix}:{{{bucket}}}:cells:{tail}", f"{self.prefix}:{{{bucket}}}:names:{tail}"
+
+    def of(self, thread_id: str) -> tuple[str, str, str, str, str]:
+        """Return all keys that a change of a thread touches."""
+        bucket = bucket_of(thread_id)
+        return self.thread(thread_id), self.index(bucket), self.expiring(bucket), *self.cells(thread_id)
+
+    @property
+    def of_threads(self) -> str:
+        """What matches the keys of all threads and of their cells, and some that are not ours: see `thread_in`."""
+        return f"{_GLOB.sub(_literally, self.prefix)}:{{??}}:*"
+
+    def thread_in(self, key: str) -> str | None:
+        """Return whose key this is: a thread's, or that of its cells; `None` if it is neither."""
+        kinds = "(?:thread|cells|names)"
+        found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
+        thread_id = unquote(found[2], errors="replace") if found else ""
+        return thread_id if found and bucket_of(thread_id) == found[1] else None
+
+    def is_ours(self, key: str) -> bool:
+        """Return whether Keel could have made this key, here or under a longer prefix."""
+        kinds = "(thread|cells|names):.*|threads|expiring"
+        ours = rf"{re.escape(self.prefix)}:(.*:)?(\{{[0-9a-f]{{2}}\}}:({kinds})|keel)"
+        return bool(re.fullmatch(ours, key, re.DOTALL))
+
+
+def bucket_of(thread_id: str) -> str:
+    """Return the bucket of a thread."""
+    return BUCKETS[crc32(thread_id.encode()) & 0xFF]
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Rows = dict[tuple[str, str], list[Row]]
+
+
+def names_damage(parse: Callable[P, T]) -> Callable[P, T]:
+    """Make a parser raise `CorruptStore` for what it cannot parse."""
+
+    @wraps(parse)
+    def parsing(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return parse(*args, **kwargs)
+        except (ValueError, TypeError, IndexError, AttributeError) as error:
+            raise CorruptStore(f"what the server returned does not parse: {error!r}") from error
+
+    return parsing
+
+
+class Line(NamedTuple):
+    """The words of an entry's line, as they stand there."""
+
+    state: str
+    ns: str
+    id: str
+    parent: str
+    run: str
+    at: str
+    made: str
+    refs: str
+
+    @property
+    def token(self) -> str:
+        """What tells the entry from any other with its number."""
+        return self.made.partition(",")[0]
+
+
+class Mark(NamedTuple):
+    """A stamp, in its parts.
+
+    Attributes:
+        epoch: The life of the thread; no other ever has the same.
+        seq: The sequence number in it. A server that lost what was put last (a failover, a power cut) uses it again.
+        token: What tells those apart, so that nothing is built on an entry that was lost.
+    """
+
+    epoch: str = ""
+    seq: str = ""
+    token: str = ""
+
+    @property
+    def place(self) -> str:
+        """The entry within its life, as scripts name it."""
+        return f"{self.seq}.{self.token}" if self.seq else ""
+
+
+def stamp_of(epoch: bytes, seq: int, token: str) -> str:
+    """Return the stamp of an entry."""
+    return f"{epoch.decode()}.{seq}.{token}"
+
+
+def mark_of(stamp: Stamp | None) -> Mark:
+    """Return the parts of a stamp; empty ones if it is `None`."""
+    return Mark(*str(stamp).split(".")) if stamp else Mark()
+
+
+def line_of(value: bytes) -> tuple[Line, bytes]:
+    """Return the line and the header of an entry."""
+    line, found, header = value.partition(b"\n")
+    if not found:
+        raise ValueError("an entry has no line")
+    return Line(*f"{line.decode()} ".split(" ", 7)), header
+
+
+def refs_of(text: str) -> dict[str, Ref]:
+    """Return the refs of a line."""
+    refs = {}
+    for part in filter(None, text.split(" ")):
+        channel, kind, *runs = part.split(":")
+        refs[unnamed(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
+    return refs
+
+
+def _run(text: str) -> Run:
+    lo, hi = text.split("-")
+    return int(lo), int(hi)
+
+
+@names_damage
+def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes) -> Entry:
+    """Return an entry as it is read: its parent is what the script says of it."""
+    line, header = line_of(value)
+    return Entry(
+        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
+        unnamed(parent.decode()) or None,
+        stamp_of(epoch, seq, line.token),
+        restored(header),
+        refs_of(line.refs),
+        unnamed(line.run) if line.run else None,
+    )
+
+
+@names_damage
+def rows_of(logs: Iterable[Sequence[Any]]) -> Rows:
+    """Return rows per (namespace, channel), in order."""
+    rows: Rows = {}
+    for ns, channel, *flat in logs:
+        pairs = sorted(zip(flat[::2], flat[1::2], strict=True))
+        rows[unnamed(ns.decode()), unnamed(channel.decode())] = [_row(lo, value) for lo, value in pairs]
+    return rows
+
+
+def _row(lo: int, value: bytes) -> Row:
+    count, _, body = value.partition(b" ")
+    return Row(lo, int(count), restored(body))
+
+
+@names_damage
+def batches_of(values: Iterable[bytes]) -> list[Batch]:
+    """Return batches, in order."""
+    return [_batch(*value.split(b" ", 2)) for value in values]
+
+
+def _batch(task: bytes, path: bytes, body: bytes) -> Batch:
+    return Batch(unnamed(task.decode()), unnamed(path.decode()), restored(body))
+
+
+def found_of(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
+    """Return an entry with what it needs of the rows that were read for several."""
+    ns = entry.address.checkpoint_ns
+    needed = {channel: rows.get((ns, channel), []) for channel, ref in entry.refs.items() if ref.runs}
+    return Found(entry, {channel: got for channel, got in needed.items() if got}, batches_of(batches))
+
+
+@names_damage
+def graph_of(thread_id: str, epoch: bytes, entries: Sequence[Any], ends: Sequence[Any], heads: Sequence[int]) -> Graph:
+    """Return a thread at one moment."""
+    lines = {seq: line_of(value) for seq, value in sorted(entries)}
+    nodes = [_node(thread_id, epoch, seq, lines, seq in heads) for seq in lines]
+    return Graph(nodes, {(unnamed(ns.decode()), unnamed(ch.decode())): end for ns, ch, end in ends}, epoch.decode())
+
+
+def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, bytes]], is_head: bool) -> Node:
+    line, header = lines[seq]
+    parent = line.parent
+    if parent.startswith("#"):
+        of = lines.get(int(parent[1:]))
+        parent = of[0].id if of else ""
+    return Node(
+        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
+        unnamed(parent) or None,
+        stamp_of(epoch, seq, line.token),
+        restored(header),
+        refs_of(line.refs),
+        unnamed(line.run) if line.run else None,
+        is_head,
+        line.state == "ghost",
+    )

@@ -1,0 +1,92 @@
+"""Notices of decisions, by PUBLISH and SUBSCRIBE: workers in other processes need not wait for their next poll.
+
+On a Cluster every node passes them on. A user who may not use the channel (ACL), or a client that cannot subscribe (the
+asynchronous one of a Cluster, before redis-py 8), leaves workers to poll.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
+
+CONFIRMED = 5.0
+"""Seconds to wait for the server to say that it will pass notices on."""
+
+
+def notify(driver: RedisDriver, channel: str) -> None:
+    """Tell other processes that somebody has decided."""
+    client: Any = driver.ready(writes=False)
+    client.execute_command("PUBLISH", channel, b"")
+
+
+async def anotify(driver: AsyncRedisDriver, channel: str) -> None:
+    """As `notify`, without blocking the running loop."""
+    client: Any = await driver.ready(writes=False)
+    await client.execute_command("PUBLISH", channel, b"")
+
+
+class Listening:
+    """A subscription.
+
+    Args:
+        pubsub: What the client made for it.
+    """
+
+    def __init__(self, pubsub: Any) -> None:
+        self._pubsub = pubsub
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a notice, for at most so many seconds."""
+        self._pubsub.get_message(timeout=seconds)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._pubsub.close()
+
+
+class AsyncListening:
+    """As `Listening`, for a running loop.
+
+    Args:
+        pubsub: As there.
+    """
+
+    def __init__(self, pubsub: Any) -> None:
+        self._pubsub = pubsub
+
+    async def wait(self, seconds: float) -> None:
+        """As `Listening.wait`."""
+        await self._pubsub.get_message(timeout=seconds)
+
+    async def close(self) -> None:
+        """Listen no longer."""
+        await self._pubsub.aclose()
+
+
+def listen(driver: RedisDriver, channel: str) -> Listening:
+    """Begin to listen."""
+    client: Any = driver.ready(writes=False)
+    pubsub = client.pubsub()
+    try:
+        pubsub.subscribe(channel)
+        pubsub.get_message(timeout=CONFIRMED)
+    except BaseException:
+        pubsub.close()
+        raise
+    return Listening(pubsub)
+
+
+async def alisten(driver: AsyncRedisDriver, channel: str) -> AsyncListening | None:
+    """As `listen`, for the running loop; `None` where the client cannot."""
+    client: Any = await driver.ready(writes=False)
+    if not hasattr(client, "pubsub"):
+        return None
+    pubsub = client.pubsub()
+    try:
+        await pubsub.subscribe(channel)
+        await pubsub.get_message(timeout=CONFIRMED)
+    except BaseException:
+        await pubsub.aclose()
+        raise
+    return AsyncListening(pubsub)

@@ -1,0 +1,186 @@
+"""RedisSaver: threads in Redis or Valkey, one server, Sentinel or Cluster."""
+
+from __future__ import annotations
+
+from asyncio import to_thread
+from collections.abc import Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from langgraph_keel.backends.redis import notices
+from langgraph_keel.backends.redis.connection import Durability, Look, Settings, checked, where_of
+from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
+from langgraph_keel.backends.redis.store import RedisStore
+from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.saver import KeelSaver
+
+
+class RedisSaver(KeelSaver):
+    """A checkpointer on Redis from 6.2 or Valkey, for any number of processes, threads and loops. No modules.
+
+    Opens itself on first use. Acknowledged means what the server is set up for (`durability()`); anything less than on
+    disk is warned of once. A connection that breaks under a request is replaced and the request sent again, up to three
+    times within a second: the server knows by a token what it has carried out.
+
+    Args:
+        url: `redis://host:6379/0` (`rediss://` with TLS, `unix://` for a socket), or `redis+cluster://host:port`.
+        client: A client of your own instead of `url`, such as `sentinel.master_for("name")`; you close it. Without an
+            `async_client` the async methods use it in threads.
+        async_client: One for the async methods, of the loop they are called in.
+        prefix: What the keys of this store begin with; it keeps stores apart in one database.
+        ttl: Seconds (or a timedelta) that a thread lives after its last write, or for ever; see `set_ttl`.
+        refresh_ttl_on_read: Whether reading a checkpoint lets the thread live on as a write does.
+        durability: `"disk"` warns (`DurabilityWarning`) where acknowledged puts can be lost; `"any"` does not.
+        allow_eviction: Whether to write to a server that deletes threads when memory is short.
+        timeout: Seconds that a call waits for a connection, and for an answer.
+        max_connections: Most connections a process opens for its threads, and as many for each of its loops (on a
+            Cluster: to each node).
+        read_only: Never write; works on a replica.
+        auto_setup: Make the store on the first write; otherwise `setup()` must have been called once.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+
+    Raises:
+        InvalidInput: Arguments contradict each other, or a client decodes replies.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        client: Any = None,
+        async_client: Any = None,
+        prefix: str = "keel",
+        ttl: float | timedelta | None = None,
+        refresh_ttl_on_read: bool = False,
+        durability: Literal["disk", "any"] = "disk",
+        allow_eviction: bool = False,
+        timeout: float = 10.0,
+        max_connections: int = 50,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        **options: Any,
+    ) -> None:
+        if (url is None) == (client is None and async_client is None):
+            raise InvalidInput("pass either a url, or a client (and an async_client)")
+        if durability not in ("disk", "any"):
+            raise InvalidInput(f"durability must be 'disk' or 'any', not {durability!r}")
+        store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
+        self._redis, self._async_redis = _drivers(
+            Settings(url, timeout, max_connections) if url is not None else None,
+            client and checked(client),
+            async_client and checked(async_client),
+            lambda where: Look(store.keys, where, read_only, auto_setup, durability, allow_eviction),
+        )
+        self._store = store
+        super().__init__(store, self._redis, self._async_redis, **options)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        return cls(conn_string, **options)
+
+    def setup(self) -> None:
+        """Make the store if it is not there: one key that says which format it has. Safe to call again.
+
+        Raises:
+            NotAKeelStore: There are keys of somebody else under the prefix.
+            UnsafeStore: The server deletes threads when memory is short.
+        """
+        self._redis.look.auto_setup = True
+        self._redis.open(writes=True)
+
+    def durability(self) -> Durability:
+        """Return what becomes of an acknowledged put, as the server said when it was first used."""
+        self._redis.open(writes=False)
+        return self._redis.look.durability
+
+    async def adurability(self) -> Durability:
+        """As `durability`, asynchronously."""
+        await self._async_redis.open(writes=False)
+        return self._redis.look.durability
+
+    def set_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
+        """Give a thread its own time to live after every write, from now on; it comes before the saver's.
+
+        Args:
+            thread_id: The thread.
+            ttl: Seconds, or `None` for ever.
+
+        Raises:
+            NotFound: There is no such thread.
+        """
+        found = self._run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        _require(found, thread_id)
+
+    async def aset_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
+        """As `set_ttl`, asynchronously."""
+        found = await self._arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        _require(found, thread_id)
+
+    def _notify(self) -> None:
+        notices.notify(self._redis, self._store.keys.channel)
+
+    async def _anotify(self) -> None:
+        if self._async_redis.blocks:
+            await to_thread(self._notify)
+        else:
+            await notices.anotify(self._async_redis, self._store.keys.channel)
+
+    def _listen(self) -> notices.Listening | None:
+        return notices.listen(self._redis, self._store.keys.channel)
+
+    async def _alisten(self) -> notices.AsyncListening | None:
+        if self._async_redis.blocks:
+            return None
+        return await notices.alisten(self._async_redis, self._store.keys.channel)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [
+            "What the server has besides its memory, until it is written anew: the append-only file (BGREWRITEAOF), "
+            "snapshots (BGSAVE), the slow log (SLOWLOG RESET), and backups of them; replicas follow by themselves."
+        ]
+
+    def _close(self) -> None:
+        """Close the clients that this saver made. Calls after this raise `StoreClosed`."""
+        self._redis.close()
+        self._async_redis.close()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        await self._async_redis.aclose()
+        await to_thread(self.close)
+
+
+def milliseconds_of(ttl: float | timedelta | None) -> int | None:
+    """Return a time to live in milliseconds, or `None` for ever.
+
+    Raises:
+        InvalidInput: It is not a positive time.
+    """
+    if ttl is None:
+        return None
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0.001 <= seconds < 1e10:
+        raise InvalidInput(f"ttl must be seconds or a timedelta, of at least a millisecond, not {ttl!r}")
+    return int(seconds * 1000)
+
+
+def _require(found: bool, thread_id: str) -> None:
+    if not found:
+        raise NotFound(f"there is no thread {thread_id!r}")
+
+
+def _drivers(
+    settings: Settings | None, client: Any, async_client: Any, look: Any
+) -> tuple[RedisDriver, AsyncRedisDriver]:
+    if settings is not None:
+        driver = RedisDriver(look(settings.where), settings.where, settings.client, is_ours=True)
+        return driver, AsyncRedisDriver(driver, settings.async_client, is_ours=True)
+    where = where_of(client or async_client)
+    driver = RedisDriver(look(where), where, (lambda: client) if client else None, is_ours=False)
+    return driver, AsyncRedisDriver(driver, (lambda: async_client) if async_client else None, is_ours=False)

@@ -1,0 +1,144 @@
+"""SqliteSaver: one file, many processes, nothing acknowledged is lost.
+
+Space that returns: the write-ahead log is cut, and the file written anew.
+
+New databases have no `auto_vacuum`: its map of pages cost 11 to 21 % more bytes for each turn of a chat. So the file is
+written anew (`VACUUM`), which takes time for what is in it: as a matter of course only where at least as much is free.
+
+`secure_delete` alone does not do after an erasure: where SQLite has balanced a tree, copies of cells stay in the unused
+part of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite 3.40.1).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Self
+
+from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
+from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
+from langgraph_keel.backends.sqlite.rows import Work
+from langgraph_keel.backends.sqlite.store import SqliteStore
+from langgraph_keel.errors import InvalidInput, StoreBusy
+from langgraph_keel.retention.reclaim import Reclaimed
+from langgraph_keel.saver import KeelSaver
+
+INCREMENTAL = 2
+
+
+def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
+    """Give back what is free. All who write wait for it, those who read do not.
+
+    Args:
+        driver: The database's.
+        full: Whether to write the file anew however little is free.
+        scrub: The same, and nothing of what was deleted may be left in the write-ahead log either.
+
+    Raises:
+        StoreBusy: Somebody held the store for longer than the timeout; with `scrub`, also by reading all the time.
+    """
+    if driver.private:
+        return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
+    driver.send(Work(_nothing, writes=True))  # opens the database, or says why not
+    before = _size(driver.path)
+    with _alone(driver) as connection:
+        done = _rewritten(connection, whole=full or scrub)
+        is_read = _ask(connection, "wal_checkpoint(TRUNCATE)")
+    if is_read and scrub:
+        raise StoreBusy(f"{driver.path}-wal could not be cut: somebody has read an old state for {driver.timeout} s")
+    kept = "; its write-ahead log stays, as somebody reads an old state" if is_read else ""
+    return Reclaimed(before, _size(driver.path), done + kept)
+
+
+@contextmanager
+def _alone(driver: SqliteDriver) -> Iterator[Any]:
+    """Let nobody else write, and have statements executed outside of any transaction."""
+    with (
+        closing(LockFile(driver.path)) as lock,
+        named_errors(driver.path),
+        driver.lent() as connection,
+        lock.held(driver.timeout),
+    ):
+        yield connection
+
+
+def _nothing(execute: object) -> None:
+    """Do nothing, in a transaction."""
+
+
+def _rewritten(connection: Any, *, whole: bool) -> str:
+    pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
+    if whole or (free and free * 2 >= pages):
+        connection.execute("VACUUM")
+        return "the file was written anew (VACUUM)"
+    if _ask(connection, "auto_vacuum") == INCREMENTAL:
+        # `execute` takes one step only, and each step gives back one page.
+        connection.executescript("PRAGMA incremental_vacuum")
+        return f"{free:,} free pages were given back (incremental_vacuum)"
+    return f"{free:,} of {pages:,} pages are free for what is written next; full=True (--full) gives them back (VACUUM)"
+
+
+def _ask(connection: Any, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _size(path: str) -> int:
+    return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
+
+
+class SqliteSaver(KeelSaver):
+    """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
+
+    Opens itself on first use and creates the tables then. Acknowledged means on disk (WAL, `synchronous=FULL`), also
+    through power loss. The file has two companions while it is open (`-wal`, `-shm`) and one for good (`.lock`).
+
+    Args:
+        path: The file, or `":memory:"` for a database that lives as long as the saver.
+        timeout: Seconds a call may wait for other processes before it raises `StoreBusy`.
+        read_only: Never write, and do not create what is missing.
+        auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
+        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
+            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+
+    Raises:
+        InvalidInput: `path` is a URL.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        timeout: float = 30.0,
+        read_only: bool = False,
+        auto_setup: bool = True,
+        **options: Any,
+    ) -> None:
+        if os.fspath(path).startswith("sqlite:"):
+            raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
+        self._sqlite = SqliteDriver(os.fspath(path), timeout=timeout, read_only=read_only, auto_setup=auto_setup)
+        super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+        """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
+        return cls(conn_string, **options)
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that makes an empty database a store."""
+        return schema()
+
+    def setup(self) -> None:
+        """Create the tables if they are not there. Safe to call again, and from many processes at once."""
+        self._sqlite.setup()
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        return reclaim(self._sqlite, full=full, scrub=scrub)
+
+    def _elsewhere(self) -> Sequence[str]:
+        return [] if self._sqlite.private else ["Backups and copies of the database file."]
+
+    def _close(self) -> None:
+        """Close the file. Calls after this raise `StoreClosed`."""
+        self._sqlite.close()

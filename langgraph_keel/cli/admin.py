@@ -1,0 +1,127 @@
+"""The commands for a directory of files that people and programs have had their hands on: `check` and `repair`.
+
+The command for whoever may create tables where the agent may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from langgraph_keel import open_saver
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, console, print_json
+from langgraph_keel.display.text import plain
+from langgraph_keel.errors import InvalidInput
+
+StoreUrl = Annotated[
+    str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store, such as files:./threads.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]
+_STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
+_MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
+
+
+def check(url: StoreUrl, json: AsJson = False) -> None:
+    """Read every log of a store of files, and say what is not as it was written: damage, leftovers, conflicts of git.
+
+    Changes nothing. Leaves with status 1 if there is something to repair or to decide.
+
+    Example: `keel check --url files:./threads`
+    """
+    with opened(url, read_only=True) as saver:
+        found = list(saver.check())
+    if json:
+        print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
+    else:
+        console().print(page(found), soft_wrap=True)
+    if not is_clean(found):
+        raise typer.Exit(1)
+
+
+def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
+    """Make the damaged logs of a store of files readable again, up to the damage.
+
+    Nothing is thrown away: what cannot be read is moved aside, and its new place is named.
+
+    Example: `keel repair --url files:./threads --yes`
+    """
+    with opened(url, read_only=not yes) as saver:
+        found = list(saver.repair() if yes else saver.check())
+    if json:
+        print_json({"findings": [finding_json(each) for each in found], "done": yes})
+    else:
+        console().print(page(found), soft_wrap=True)
+        if not yes and any(each.kind == "repairable" for each in found):
+            console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
+
+
+def opened(url: str, *, read_only: bool) -> Any:
+    """Open a store of files."""
+    if not url.startswith("files:"):
+        raise InvalidInput(
+            f"only stores of files can be checked and repaired: files:DIRECTORY, not {url.split(':')[0]}:"
+        )
+    return open_saver(url, read_only=read_only)
+
+
+def is_clean(found: Sequence[Any]) -> bool:
+    """Tell whether nobody has to do anything."""
+    return all(each.kind == "harmless" for each in found)
+
+
+def finding_json(finding: Any) -> dict[str, Any]:
+    """Return a finding as `--json` prints it."""
+    names = ("kind", "thread_id", "path", "offset", "message", "advice")
+    return {name: getattr(finding, name) for name in names}
+
+
+def page(found: Sequence[Any]) -> Text:
+    """Return what a person is told. Lines are not folded: some are commands to copy."""
+    if not found:
+        return Text("All is as it was written.", "green")
+    return Text("\n\n").join(_paragraph(finding) for finding in found)
+
+
+def _paragraph(finding: Any) -> Text:
+    where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
+    whose = f" · thread {plain(finding.thread_id)}" if finding.thread_id else ""
+    text = Text.assemble((f"{_MARK[finding.kind]} ", _STYLE[finding.kind]), (where, "bold"), (whose, "dim"))
+    text.append(_indented(finding.message))
+    return text.append(_indented(finding.advice), "cyan")
+
+
+def _indented(text: str) -> str:
+    return "".join(f"\n  {plain(line)}" for line in text.splitlines())
+
+
+Print = Annotated[bool, typer.Option("--print", help="Print the SQL and run nothing; no server is asked.")]
+Partitions = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=2, max=1024, help="PostgreSQL: divide the tables by a hash of the thread."),
+]
+
+
+def schema(
+    url: Url = DEFAULT_URL, only_print: Print = False, partitions: Partitions = None, json: AsJson = False
+) -> None:
+    """Create the tables of a store, or print the SQL that would.
+
+    Example: `keel schema --url postgresql://localhost/agents --print | psql agents`
+    """
+    if partitions and not url.startswith("postgres"):
+        raise InvalidInput("--partitions is for PostgreSQL")
+    options: dict[str, Any] = {"partitions": partitions} if partitions else {}
+    with open_saver(url, **options) as saver:
+        if not saver.ddl:
+            raise InvalidInput(f"a store at {url.partition(':')[0]}: has no tables to create")
+        if not only_print:
+            saver.setup()
+    if json:
+        print_json({"ddl": saver.ddl, "done": not only_print})
+    elif only_print:
+        print(saver.ddl)
+    else:
+        console().print("The tables are there.")

@@ -1,0 +1,1 @@
+"""What people and programs wrote, made safe to show: as text, JSON and HTML."""

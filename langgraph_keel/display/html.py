@@ -1,0 +1,95 @@
+"""HTML that shows what others wrote: all text is escaped, and colours read on light pages and on dark ones.
+
+Styles stand in the elements: pages that host code drop `<style>`, and some drop these, too; then tables remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from langgraph_keel.display.messages import Spoken, spoken
+from langgraph_keel.display.text import plain
+
+FAINT = "opacity:.65"
+PAGE = "font-size:13px;line-height:1.45"
+SMALL = "font-size:.86em"
+NUMBERS = ("#", "step")
+"""The names of the columns that hold numbers."""
+LANES = ("currentColor", "#c45fc4", "#2f9fb3", "#bf8318", "#4f86e8", "#3f9f5c", "#e0605e", "#8f74e8", "#8a8a8a")
+"""The colours of the lanes of a tree: each at least 3:1 on white and on black."""
+_CELL = "text-align:left;vertical-align:top;padding:5px 8px;border:0;border-top:1px solid rgba(127,127,127,.22)"
+_BLOCK = "margin:3px 0 3px 2px;padding:2px 0 2px 8px;border-left:3px solid rgba(127,127,127,.35)"
+_TEXT = "white-space:pre-wrap;overflow-wrap:anywhere"
+_PRE = f"margin:2px 0;padding:0;border:0;background:none;color:inherit;font-size:.92em;{_TEXT}"
+
+
+def text(said: str) -> str:
+    """Return text as HTML that shows it and does nothing else."""
+    return escape(plain(said, keep="\n\t"))
+
+
+def tag(name: str, *inner: str, style: str = "", title: str = "") -> str:
+    """Return an element; `inner` is HTML."""
+    given = "".join(f' {key}="{text(value)}"' for key, value in (("style", style), ("title", title)) if value)
+    return f"<{name}{given}>{''.join(inner)}</{name}>"
+
+
+def cell(*inner: str, style: str = "", name: str = "td") -> str:
+    """Return a table's cell."""
+    return tag(name, *inner, style=f"{_CELL};{style}" if style else _CELL)
+
+
+def head(names: Iterable[str]) -> str:
+    """Return a table's head; `names` are text."""
+    return tag("thead", tag("tr", *map(_name, names)))
+
+
+def _name(name: str) -> str:
+    align = "text-align:right;" if name in NUMBERS else ""
+    return cell(text(name), style=f"{align}border-top:0;font-weight:600;{SMALL};{FAINT}", name="th")
+
+
+def table(*inner: str) -> str:
+    """Return a table as wide as the page; a narrow page scrolls."""
+    style = f"border-collapse:collapse;table-layout:auto;width:100%;margin:0;{PAGE}"
+    return tag("div", tag("table", *inner, style=style), style="overflow-x:auto;max-width:100%")
+
+
+def chip(said: str, colour: str = "127,127,127", alpha: str = ".16", name: str = "span") -> str:
+    """Return a few words with a background; `name` is what they are where styles are dropped."""
+    broken = "-webkit-box-decoration-break:clone;box-decoration-break:clone;overflow-wrap:anywhere"
+    style = f"padding:1px 6px;margin:0 3px 0 0;border-radius:4px;{broken}"
+    return tag(name, text(said), style=f"{style};font:inherit;color:inherit;background:rgba({colour},{alpha})")
+
+
+def folded(summary: str, *inner: str, is_open: bool = False) -> str:
+    """Return what is seen when its summary, which is HTML, is clicked."""
+    return f"<details{' open' * is_open}>{tag('summary', summary, style='cursor:pointer')}{''.join(inner)}</details>"
+
+
+def code(said: str, style: str = "", title: str = "") -> str:
+    """Return a name as it stands in code."""
+    return tag("code", text(said), style=f"background:none;padding:0;color:inherit;{style}", title=title)
+
+
+def pre(said: str) -> str:
+    """Return text with its lines as they are."""
+    return tag("pre", text(said), style=_PRE)
+
+
+def elements(values: Sequence[object]) -> str:
+    """Return the new elements of a list, each as a block."""
+    more = len(values) - len(shown := list(spoken(values)))
+    note = [tag("div", f"… {more:,} before these", style=FAINT)] if more else []
+    return "".join([*note, *map(_block, shown)])
+
+
+def _block(said: Spoken) -> str:
+    who = tag("span", text(said.who), style=f"font-weight:600;{SMALL}")
+    failed = [" ", chip("failed", "224,64,64", ".22")] if said.has_failed else []
+    words = [tag("div", text(said.text), style=_TEXT)] if said.text else []
+    calls = [
+        tag("div", tag("code", "→ ", text(call), style=f"{_TEXT};background:none;padding:0")) for call in said.calls
+    ]
+    return tag("div", who, *failed, *(words + calls or [tag("div", "(empty)", style=FAINT)]), style=_BLOCK)

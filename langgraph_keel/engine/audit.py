@@ -1,0 +1,488 @@
+"""The audit trail: what has happened to requests for approval, of all threads, as a chain that shows what was changed.
+
+Each event is a *link*: a cell under its number, which says the hash of the link before it, and is never replaced. Who
+fills the cell owns the number; who was slower goes on with the next one, so that no lock is needed. What the event is
+about, its *content*, is a cell of its own, which belongs to the thread: it is deleted with it, and the chain stays.
+The link has the content's digest, salted, so that nobody can find out by guessing what was removed; the salt stands
+with the content, and goes with it. A content is written before its link, under its digest: a crash in between leaves
+a content that no link names, and that is deleted with its thread.
+
+The *head* says how far the chain goes, so that whoever appends need not walk it. It is moved after each append, and may
+stay behind after a crash; but it is there before the first link, and never ahead of the last one: if it is, links were
+removed. Whoever can write to the store can make a whole chain anew, though, and remove contents as if their thread had
+been deleted: against the first helps an *anchor*, a `number:hash` that was noted elsewhere (`verify`).
+
+`core.chain` says how the cells are written, and how to compute the hashes without Keel.
+
+The cells of the audit trail: how links, contents and the head are written, read and hashed. See `core.audit`.
+
+The hashes can be computed without Keel:
+
+* `hash` of a link: SHA-256 of the JSON list `[number, previous, at, kind, digest]`, in ASCII, without spaces.
+* `digest` of a content: SHA-256 of the salt, followed by the content's JSON text as it is stored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field
+from hashlib import sha256
+from typing import Any
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan, Q, R, T
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, InvalidInput
+
+LINKS, CONTENTS, HEADS = Shelf(None, "audit"), Shelf(None, "trail"), Shelf(None, "audithead")
+HEAD = "head"
+"""The key of the only cell of `HEADS`."""
+BEGIN = "0" * 64
+"""What stands for the hash of a link before the first one."""
+START = (0, BEGIN)
+"""Number and hash of the end of an empty chain."""
+
+_MOST = 10**15
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of the chain.
+
+    Attributes:
+        number: Its place, from 1.
+        previous: The hash of the link before it.
+        at: ISO time.
+        kind: What has happened.
+        digest: Of the content.
+        hash: Of all that.
+    """
+
+    number: int
+    previous: str
+    at: str
+    kind: str
+    digest: str
+    hash: str
+
+
+def key_of(number: int) -> str:
+    """Return the key of a link: in the order of their keys, links are in the order of their numbers."""
+    return f"{number:016d}"
+
+
+def number_in(key: str) -> int:
+    """Return the number of a link with this key; 0 if none has it."""
+    return int(key) if key.isdigit() else 0
+
+
+def sha(text: str) -> str:
+    """Return the SHA-256 of a text, in hexadecimal digits."""
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """Return a content as JSON, always the same for the same content.
+
+    Raises:
+        InvalidInput: JSON cannot hold it.
+    """
+    try:
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"an audit event must be about what JSON can hold: {error}") from error
+
+
+def linked(number: int, previous: str, at: str, kind: str, digest: str) -> Link:
+    """Return the link that comes after link `number`, whose hash is `previous`."""
+    said = [number + 1, previous, at, kind, digest]
+    return Link(number + 1, previous, at, kind, digest, sha(json.dumps(said, separators=(",", ":"))))
+
+
+def cell_of(codec: Codec, token: str, link: Link) -> Cell:
+    """Return the cell of a link: it belongs to no thread, so it stays when threads are deleted."""
+    return Cell(token, header_of(codec, *astuple(link)))
+
+
+def link_in(codec: Codec, key: str, cell: Cell) -> Link:
+    """Return the link in a cell.
+
+    Raises:
+        CorruptStore: It cannot be read, or is not the one with this key.
+    """
+    stored = _values_in(codec, cell, f"event {number_in(key) or key}")
+    if [type(part) for part in stored] == [int, str, str, str, str, str]:
+        link = Link(*stored)
+        hashes = (link.previous, link.digest, link.hash)
+        if link.number > 0 and key_of(link.number) == key and all(map(_HASH.fullmatch, hashes)):
+            return link
+    raise CorruptStore(
+        f"event {number_in(key) or key} of the audit trail was changed: what stands there is not that event"
+    )
+
+
+def content_in(codec: Codec, link: Link, cell: Cell) -> tuple[str, dict[str, Any]]:
+    """Return the digest of a content, and what it says.
+
+    Raises:
+        CorruptStore: It cannot be read.
+    """
+    what = f"the content of event {link.number}"
+    stored = _values_in(codec, cell, what)
+    try:
+        salt, text = stored
+        digest, content = sha(salt + text), json.loads(text)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptStore(f"{what} of the audit trail was changed: it is none") from error
+    if not isinstance(content, dict):
+        raise CorruptStore(f"{what} of the audit trail was changed: it is none")
+    return digest, content
+
+
+def end_by(codec: Codec, head: Cell, default: T) -> tuple[int, str] | T:
+    """Return number and hash of the last link, as the head says; the default if it cannot be read."""
+    try:
+        number, previous = _values_in(codec, head, "the head")
+    except (CorruptStore, ValueError):
+        return default
+    is_one = type(number) is int and 0 <= number < _MOST and type(previous) is str and _HASH.fullmatch(previous)
+    return (number, previous) if is_one else default
+
+
+def header_of(codec: Codec, *values: int | str) -> bytes:
+    """Return the header of a cell: one list, which a store of files shows as such."""
+    return codec.encode([list(values)])
+
+
+def _values_in(codec: Codec, cell: Cell, what: str) -> list[Any]:
+    try:
+        (values,) = codec.decode(cell.header)
+    except Exception as error:  # a serializer of the user's raises what it likes
+        raise CorruptStore(f"{what} of the audit trail cannot be read: {error}") from error
+    if type(values) is not list:
+        raise CorruptStore(f"{what} of the audit trail was changed: it is no list")
+    return values
+
+
+_PAGE = 200
+_ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One event of the audit trail.
+
+    Attributes:
+        number: Its place in the trail, from 1.
+        at: ISO time.
+        kind: What has happened.
+        content: All about it, and whose it is (`thread_id`); `None` if it was deleted with its thread.
+        hash: Stands for this event and all before it.
+    """
+
+    number: int
+    at: str
+    kind: str
+    content: Mapping[str, Any] | None
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditVerdict:
+    """What a check of the whole trail has found.
+
+    Attributes:
+        events: How many events it has.
+        removed: How many of them have lost their content, as those of deleted threads do.
+        head: `number:hash` of the last event that can be read: to be noted elsewhere, and compared later.
+        problems: What is wrong, each with the number of the event.
+    """
+
+    events: int
+    removed: int
+    head: str
+    problems: Sequence[str] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+# -- appending ---------------------------------------------------------------------------------------------------------
+
+
+def append(
+    store: Store[Q, R],
+    codec: Codec,
+    thread_id: str,
+    at: str,
+    kind: str,
+    content: Mapping[str, Any],
+    tokens: Callable[[], str],
+) -> Plan[Q, R, int]:
+    """Append an event. Four trips; one more for the very first, two for each rival who was faster.
+
+    To append again, after a crash or a lost reply, makes a second event at worst.
+
+    Args:
+        store: The store.
+        codec: How cells are written.
+        thread_id: The thread that the content is deleted with; it is added to the content.
+        at: ISO time.
+        kind: What has happened.
+        content: All about it: what JSON can hold.
+        tokens: Where tokens come from: 32 letters and digits, never the same again.
+
+    Returns:
+        The event's number.
+
+    Raises:
+        InvalidInput: JSON cannot hold the content.
+        CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
+    """
+    text, salt = text_of({**content, "thread_id": thread_id}), tokens()
+    digest = sha(salt + text)
+    head = yield from _head(store, codec, tokens)
+    yield from store.swap_cell(CONTENTS, digest, None, Cell(salt, header_of(codec, salt, text), origin=thread_id))
+    # Of an enumeration of texts only the text: what revives as something else would be no link.
+    link = linked(*end_by(codec, head, START), str(at), str(kind), digest)
+    token = tokens()
+    while not (yield from store.swap_cell(LINKS, key_of(link.number), None, cell_of(codec, token, link))).done:
+        end = yield from _end(store, codec, link.number - 1, link.previous)
+        link = linked(*end, link.at, link.kind, digest)
+    yield from _move(store, codec, head, link, tokens())
+    return link.number
+
+
+def _head(store: Store[Q, R], codec: Codec, tokens: Callable[[], str]) -> Plan[Q, R, Cell]:
+    """Return the head; there is one from now on."""
+    cells = yield from store.read_cells(HEADS, [HEAD])
+    if HEAD in cells:
+        return cells[HEAD]
+    first = Cell(tokens(), header_of(codec, *START))
+    swapped = yield from store.swap_cell(HEADS, HEAD, None, first)
+    return swapped.cell or first
+
+
+def _end(store: Store[Q, R], codec: Codec, number: int, previous: str) -> Plan[Q, R, tuple[int, str]]:
+    """Return number and hash of the last link there is after a link, or of one that is nearer to it."""
+    page = yield from store.list_cells(LINKS, "", key_of(number), _PAGE)
+    if not page:  # somebody has removed it again
+        return number, previous
+    link = link_in(codec, *page[-1])
+    return link.number, link.hash
+
+
+def _move(store: Store[Q, R], codec: Codec, head: Cell | None, link: Link, token: str) -> Plan[Q, R, None]:
+    """Move the head to a link, unless somebody has moved it further."""
+    new = Cell(token, header_of(codec, link.number, link.hash))
+    while head is None or end_by(codec, head, START)[0] < link.number:
+        swapped = yield from store.swap_cell(HEADS, HEAD, head.token if head else None, new)
+        if swapped.done:
+            return
+        head = swapped.cell
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def events(store: Store[Q, R], codec: Codec, after: int = 0, limit: int = 200) -> Plan[Q, R, Sequence[AuditEvent]]:
+    """Read a page of the trail, oldest first. Two trips.
+
+    Args:
+        store: The store.
+        codec: How cells are written.
+        after: The number of the last event of the page before.
+        limit: Most to read; fewer mean that there are no more.
+
+    Returns:
+        The events. Whether nobody has changed them, `verify` says.
+
+    Raises:
+        InvalidInput: `after` or `limit` cannot be meant.
+        CorruptStore: One of them cannot be read.
+    """
+    if after < 0 or limit < 1:
+        raise InvalidInput(f"after must be 0 or an event's number, and limit 1 or more, not {after!r} and {limit!r}")
+    page = yield from _page(store, key_of(after), limit)
+    links = [link_in(codec, key, cell) for key, cell in page]
+    contents = yield from _contents(store, links)
+    return [_event(codec, link, contents.get(link.digest)) for link in links]
+
+
+def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
+    content = None if cell is None else content_in(codec, link, cell)[1]
+    return AuditEvent(link.number, link.at, link.kind, content, link.hash)
+
+
+def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+    """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
+    page = yield from store.list_cells(LINKS, "", after, limit)
+    keys, number = [key for key, _ in page], number_in(after or "")
+    if not keys or keys == [key_of(number + nth) for nth in range(1, len(keys) + 1)]:
+        return page
+    # A directory is not listed at one moment: a link that is being made may be seen, and the one that was made just
+    # before it not. Whatever comes before one that was seen is there by now, unless somebody has removed it.
+    page = yield from store.list_cells(LINKS, "", after, limit)
+    return [(key, cell) for key, cell in page if key <= keys[-1]]
+
+
+def _contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Q, R, Mapping[str, Cell]]:
+    if not links:
+        return {}
+    return (yield from store.read_cells(CONTENTS, {link.digest for link in links}))
+
+
+# -- checking ----------------------------------------------------------------------------------------------------------
+
+
+def verify(
+    store: Store[Q, R],
+    codec: Codec,
+    expected: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plan[Q, R, AuditVerdict]:
+    """Check the whole trail: that every event is there, says what it said, and follows the one before it.
+
+    A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
+
+    Args:
+        store: The store.
+        codec: How cells are written.
+        expected: `number:hash` of an event, as a verdict has named its head earlier: the event must still be there.
+        progress: Told after each page how many events were checked, and how many there are, about.
+
+    Returns:
+        What is wrong, if anything: damage is reported, not raised.
+
+    Raises:
+        InvalidInput: `expected` is not of that form.
+    """
+    anchor = None if expected is None else _anchor(expected)
+    walk = _Walk(codec)
+    try:
+        cells = yield from store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
+        end = end_by(codec, cells[HEAD], None) if HEAD in cells else None
+        walk.notes = {number for number, _ in filter(None, (end, anchor))}
+        yield from _walked(store, walk, end[0] if end else 0, progress or _untold)
+        if HEAD in cells:
+            walk.check_head(end)
+        elif walk.events and HEAD not in (yield from store.read_cells(HEADS, [HEAD])):  # begun meanwhile
+            walk.say("the head is missing: it was removed, perhaps with the events at the end")
+        if anchor:
+            walk.check_end("what was noted", *anchor)
+    except CorruptStore as error:  # a file that is damaged makes the whole page fail
+        walk.say(f"after event {walk.number} not all was checked: {error}")
+    return AuditVerdict(walk.events, walk.removed, walk.head, tuple(walk.problems))
+
+
+def _untold(events: int, total: int) -> None:
+    """Tell nobody how far the walk is."""
+
+
+def _walked(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[Q, R, None]:
+    after: str | None = None
+    while True:
+        page = yield from _page(store, after, _PAGE)
+        links = [link for key, cell in page if (link := walk.chained(key, cell))]
+        contents = yield from _contents(store, links)
+        for link in links:
+            walk.check_content(link, contents.get(link.digest))
+        progress(walk.events, max(walk.events, end))
+        if len(page) < _PAGE:
+            return
+        after = page[-1][0]
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A walk along the chain.
+
+    Attributes:
+        codec: How cells are written.
+        number: The last number seen.
+        hash: Its hash; `None` if it cannot be known what the next one follows.
+        head: Number and hash of the last link that could be read.
+        notes: The numbers whose hashes are kept.
+        kept: Those.
+    """
+
+    codec: Codec
+    number: int = 0
+    hash: str | None = BEGIN
+    head: str = f"0:{BEGIN}"
+    events: int = 0
+    removed: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: set[int] = field(default_factory=set)
+    kept: dict[int, str] = field(default_factory=lambda: {0: BEGIN})
+
+    def say(self, problem: str) -> None:
+        """Report a problem."""
+        self.problems.append(problem)
+
+    def chained(self, key: str, cell: Cell) -> Link | None:
+        """Go on to the next cell; return its link, if it can be read."""
+        self.events += 1
+        try:
+            link = link_in(self.codec, key, cell)
+        except CorruptStore as error:
+            self.say(str(error))
+            self.number, self.hash = number_in(key) or self.number, None
+            return None
+        self._check_place(link)
+        if link != linked(link.number - 1, link.previous, link.at, link.kind, link.digest):
+            self.say(f"event {link.number} was changed: its hash is not that of what it says")
+        if (cell.origin, cell.expires_at) != ("", None):
+            self.say(f"event {link.number} was changed: it would be deleted with a thread, or expire")
+        self.number, self.hash, self.head = link.number, link.hash, f"{link.number}:{link.hash}"
+        self.kept.update({link.number: link.hash} if link.number in self.notes else {})
+        return link
+
+    def _check_place(self, link: Link) -> None:
+        first, last = self.number + 1, link.number - 1
+        if first <= last:
+            self.say(f"event {first} is missing" if first == last else f"events {first} to {last} are missing")
+        elif self.hash not in (None, link.previous):
+            self.say(f"event {link.number} does not follow event {self.number}: one of them was replaced")
+
+    def check_content(self, link: Link, cell: Cell | None) -> None:
+        """See that a content, if it is there, is what the link says."""
+        if cell is None:
+            self.removed += 1
+            return
+        try:
+            digest, content = content_in(self.codec, link, cell)
+        except CorruptStore as error:
+            self.say(str(error))
+            return
+        if digest != link.digest:
+            self.say(f"event {link.number}: its content was changed")
+        elif (cell.origin, cell.expires_at) != (content.get("thread_id"), None):
+            self.say(f"event {link.number}: its content was changed: it would not be deleted with its own thread")
+
+    def check_head(self, end: tuple[int, str] | None) -> None:
+        """See that the head names a link."""
+        if end:
+            self.check_end("the head", *end)
+        else:
+            self.say("the head cannot be read: it was changed")
+
+    def check_end(self, what: str, number: int, expected: str) -> None:
+        """See that an event is there that something names."""
+        if number > self.number:
+            self.say(f"event {number} is gone: {what} names it, but the last one is {self.number}")
+        elif self.kept.get(number) != expected:
+            self.say(f"event {number} is not the one that {what} names: it was replaced")
+
+
+def _anchor(expected: str) -> tuple[int, str]:
+    found = _ANCHOR.fullmatch(expected)
+    if not found:
+        raise InvalidInput(f"an event is named by its number and hash, as in 17:3f…, not {expected!r:.100}")
+    return int(found[1]), found[2]

@@ -1,0 +1,218 @@
+"""RunnableConfig ↔ Address: validation of ids, and what a config says about the run behind it.
+
+LangGraph hands `put` the config of the run: whatever `get_tuple` returned as `tuple.config["configurable"]`
+is merged into it and kept for all its steps. That is the only channel through which a saver can tell a run that
+continues the latest checkpoint (two of those must not overwrite each other) from one that forks an older one
+on purpose. So the thread_id in a returned config is a `ThreadId`: a plain string in every respect, which
+remembers how the checkpoint was addressed.
+
+Whose a thread is: `user_id` in the config of a run, or what a program's own function says of that config.
+
+It stands in the metadata of each checkpoint, where LangGraph puts what a config has configured, so copies and forks
+carry it along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, TypeAlias, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_keel.engine.records import Address
+from langgraph_keel.errors import InvalidConfig, InvalidInput
+
+Origin = Literal["head", "named"]
+
+
+class ThreadId(str):
+    """A thread id that remembers whether its config came from the head or from a checkpoint named by id."""
+
+    __slots__ = ("origin",)
+    origin: Origin
+
+    def __new__(cls, value: str, origin: Origin) -> ThreadId:
+        """Return `value` as read by `origin`."""
+        self = super().__new__(cls, value)
+        self.origin = origin
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as a plain str does, which lets another subclass of str have its say first."""
+        return str.__eq__(self, other) if type(other) in (str, ThreadId) else NotImplemented
+
+    __hash__ = str.__hash__
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        # A copy on another machine is just the id; and it keeps pickles free of Keel's classes.
+        return str, (str(self),)
+
+
+def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the `configurable` mapping of a config.
+
+    Raises:
+        InvalidConfig: It has none.
+    """
+    values = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(values, Mapping):
+        raise InvalidConfig(
+            f"config has no 'configurable' mapping: pass {{'configurable': {{'thread_id': ...}}}}, not {config!r}"
+        )
+    return values
+
+
+def thread_id_of(value: object) -> str:
+    """Return a valid thread id; an int is accepted, as LangGraph does.
+
+    Raises:
+        InvalidConfig: It is missing, of another type, empty, or not text that any encoding can carry.
+    """
+    if value is None:
+        raise InvalidConfig("config has no thread_id: pass {'configurable': {'thread_id': ...}}")
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 4096:
+        return str(value)
+    return text_of(value, "thread_id", empty=False)
+
+
+def text_of(value: object, what: str, empty: bool = True) -> str:
+    """Return a name or id that every store can carry.
+
+    Raises:
+        InvalidConfig: It is not a str, empty where it may not be, or holds a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_shown(value)}")
+    if not (value or empty):
+        raise InvalidConfig(f"{what} is empty")
+    if not value.isascii():
+        _encodable(value, what)
+    return str(value)
+
+
+def texts_of(values: Collection[str], what: str) -> set[str]:
+    """Return names or ids that every store can carry, as `text_of` does for one.
+
+    Raises:
+        InvalidInput: `values` is one string, which would be taken for a list of its letters.
+        InvalidConfig: One of them is unusable.
+    """
+    if isinstance(values, str):
+        raise InvalidInput(f"pass a list of {what}s, not one string: [{values!r}]")
+    return {text_of(value, what) for value in values}
+
+
+def _shown(value: object) -> str:
+    return "a very large number" if isinstance(value, int) and value.bit_length() >= 4096 else f"{value!r:.80}"
+
+
+def _encodable(value: str, what: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfig(
+            f"{what} holds a lone surrogate at position {error.start}, which no store can carry: {value!r:.80}"
+        ) from None
+
+
+def address_of(config: Mapping[str, Any]) -> Address:
+    """Return the address that a config names. An absent namespace is the root; an id of `None` is none.
+
+    Raises:
+        InvalidConfig: The thread id, namespace or checkpoint id is missing or unusable.
+    """
+    values = configurable(config)
+    checkpoint_id = values.get("checkpoint_id")
+    return Address(
+        thread_id_of(values.get("thread_id")),
+        text_of(values.get("checkpoint_ns") or "", "checkpoint_ns"),
+        text_of(checkpoint_id, "checkpoint_id", empty=False) if checkpoint_id else None,
+    )
+
+
+def config_of(address: Address, origin: Origin) -> RunnableConfig:
+    """Return the config that names `address` and remembers how it was read."""
+    return cast(
+        RunnableConfig,
+        {
+            "configurable": {
+                "thread_id": ThreadId(address.thread_id, origin),
+                "checkpoint_ns": address.checkpoint_ns,
+                "checkpoint_id": address.checkpoint_id,
+            }
+        },
+    )
+
+
+def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    """Return whether the run behind this `put` continues the latest checkpoint, so that it must still be the latest.
+
+    Not so for runs that started at a checkpoint named by id (intended forks, replays, `update_state` on an old
+    checkpoint), for subgraphs of such a replay, for copies (`as_node="__copy__"` makes a sibling of the head), and for
+    code that calls `put` with a config of its own making.
+    A run on a thread without checkpoints leaves no `ThreadId`; it is known by the complete config that LangGraph
+    makes for every run (`ensure_config` always sets `recursion_limit`).
+    """
+    values = configurable(config)
+    if values.get("__pregel_replay_state") is not None or metadata.get("source") == "fork":
+        return False
+    thread_id = values.get("thread_id")
+    if isinstance(thread_id, ThreadId):
+        return thread_id.origin == "head"
+    return "recursion_limit" in config
+
+
+def is_task(text: str) -> bool:
+    """Return whether this is the id of a task.
+
+    LangGraph names a call `node:<task id>`, a uuid; a subgraph with checkpointer=True has no such part.
+    """
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+Owner: TypeAlias = Callable[[RunnableConfig], str | None]
+USER = "user_id"
+
+
+def owner_in(metadata: Mapping[str, Any]) -> str:
+    """Return whose a checkpoint is, as its metadata says; empty if that says nothing."""
+    owner = metadata.get(USER)
+    # As LangGraph writes text into metadata. What is neither text nor a number (a UUID) it leaves out.
+    return "" if owner is None else str(owner).replace("\0", "")
+
+
+def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
+    """Return whose the thread of a run is; empty if nobody says.
+
+    Args:
+        config: The run's.
+        tell: The program's own function, which is asked where the config does not say it.
+
+    Raises:
+        InvalidInput: The function failed, or returned something else than text.
+    """
+    for part in (config.get("configurable"), config.get("metadata")):
+        if owner := owner_in(part or {}):
+            return owner
+    return _told(config, tell)
+
+
+def _told(config: Mapping[str, Any], tell: Owner | None) -> str:
+    """Return what a program's own function says; empty if there is none, or it says nothing.
+
+    Raises:
+        InvalidInput: It failed, or returned something else than text.
+    """
+    if tell is None:
+        return ""
+    try:
+        owner = tell(cast(RunnableConfig, config))
+    except Exception as error:
+        raise InvalidInput(f"owner= failed, so nothing was written: {type(error).__name__}: {error}") from error
+    if not isinstance(owner, str | None):
+        raise InvalidInput(f"owner= must return a str or None, not {owner!r:.100}: nothing was written")
+    return owner_in({USER: owner})

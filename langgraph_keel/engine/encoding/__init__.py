@@ -1,0 +1,1 @@
+"""How a channel value is stored: what is new of it, and nothing else."""

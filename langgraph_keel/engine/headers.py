@@ -1,0 +1,118 @@
+"""The header of an entry: all of a checkpoint that does not stand in items, and its metadata.
+
+Keys that Keel does not know are kept: LangGraph adds some from time to time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph_keel.engine.encoding.frames import HEAD, RAW
+from langgraph_keel.engine.records import Address, Node
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.errors import CorruptStore, ValueRefused
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A decoded header.
+
+    Attributes:
+        checkpoint: The checkpoint without `id` and `channel_values`.
+        metadata: Its metadata.
+        inline: Small channel values.
+        about: Which models led to it, and with what (`core.recorder`); empty, and then not stored, if none did.
+    """
+
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    inline: dict[str, Any]
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+class UnreadHeader(Header):
+    """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
+
+    Args:
+        node: The entry. Errors are those of `unpack_header`, and come then.
+        codec: What decodes it.
+        where: How errors name a checkpoint.
+    """
+
+    __slots__ = ("_codec", "_node", "_where")
+    _node: Node
+    _codec: Codec
+    _where: Callable[[Address], str]
+
+    def __init__(self, node: Node, codec: Codec, where: Callable[[Address], str]) -> None:
+        put = object.__setattr__  # as a frozen dataclass does it
+        put(self, "_node", node)
+        put(self, "_codec", codec)
+        put(self, "_where", where)
+        if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
+            put(self, "about", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Header.__slots__:
+            raise AttributeError(name)
+        read = unpack_header(self._node.header, self._codec, self._where(self._node.address))
+        for part in Header.__slots__:
+            object.__setattr__(self, part, getattr(read, part))
+        return getattr(read, name)
+
+
+_THREE = array_header(3)
+"""Where a header that is not compressed has three parts, nothing stands there about models."""
+
+
+def pack_header(header: Header, codec: Codec, where: str) -> bytes:
+    """Return the framed bytes of a header.
+
+    Raises:
+        UnstorableValue: The metadata holds something the serializer cannot store.
+    """
+    try:
+        about = [header.about] if header.about else []
+        return codec.encode([header.checkpoint, header.metadata, header.inline], about)
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+
+
+def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
+    """Return a header from its framed bytes, with fresh objects.
+
+    Raises:
+        CorruptStore: The bytes are damaged or written with another serializer.
+        RefusedType: The metadata names a type that may not be revived here.
+    """
+    try:
+        checkpoint, metadata, inline, *rest = codec.decode(body)
+        about = rest[0] if rest else {}
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+    except (CorruptStore, TypeError, ValueError) as error:
+        raise CorruptStore(f"{where}: its header does not decode: {error}") from error
+    if not type(checkpoint) is type(metadata) is type(inline) is type(about) is dict or len(rest) > 1:
+        raise CorruptStore(f"{where}: its header does not hold what it should")
+    return Header(checkpoint, metadata, inline, about)
+
+
+def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a checkpoint goes to the header."""
+    return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
+
+
+def next_version_of(current: str | int | float | None) -> str | int | float:
+    """Return the version after `current`, in the form that the thread already uses.
+
+    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
+    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
+    """
+    if current is None:
+        return 1
+    if isinstance(current, str):
+        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+    return current + 1

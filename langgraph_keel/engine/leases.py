@@ -1,0 +1,190 @@
+"""One thread per cache or saver: it keeps claims alive, and does what a cancelled call or a loop could not wait for.
+
+Who makes a call: a name that another process of the same machine can find dead without waiting for a lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from threading import Condition, Thread
+from time import monotonic
+from typing import Generic, Protocol, TypeVar
+
+from langgraph_keel.errors import StoreClosed
+
+_log = logging.getLogger(__name__)
+Job = Callable[[], object]
+_IDLE = 10.0
+"""Seconds without anything to do after which a keeper's thread ends."""
+
+
+class Claimed(Protocol):
+    """What is ours for as long as it is renewed."""
+
+    @property
+    def token(self) -> str:
+        """Tells it from all others."""
+
+    @property
+    def work(self) -> str:
+        """What goes on under it, for the log."""
+
+
+C = TypeVar("C", bound=Claimed)
+
+
+class Keeper(Generic[C]):
+    """Renews claims, and does jobs. Its thread starts when it is needed, and ends when it was not for a while.
+
+    Args:
+        period: Seconds between two renewals of a claim.
+        renew: Renews one; `False` if it is no longer ours.
+        what: Where claims and jobs are written, for the log.
+    """
+
+    def __init__(self, period: float, renew: Callable[[C], bool], what: str = "the ledger of tool calls") -> None:
+        self._period = period
+        self._renew = renew
+        self._what = what
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked: the thread and the claims are the other one's."""
+        self._changed = Condition()
+        self._held: dict[str, tuple[float, C]] = {}
+        self._jobs: list[Job] = []
+        self._is_busy = False
+        self._thread: Thread | None = None
+
+    def hold(self, claim: C) -> None:
+        """Renew a claim from now on."""
+        with self._changed:
+            self._start()
+            self._held[claim.token] = monotonic() + self._period, claim
+            self._changed.notify_all()
+
+    def drop(self, claim: C) -> None:
+        """Renew a claim no longer."""
+        with self._changed:
+            self._held.pop(claim.token, None)
+
+    def defer(self, job: Job) -> None:
+        """Do something soon, in the keeper's thread. What it raises is logged."""
+        with self._changed:
+            self._start()
+            self._jobs.append(job)
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all jobs are done, for at most `timeout` seconds; return whether they are."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._jobs and not self._is_busy, timeout)
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="keel-keeper", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (work := self._next()) is not None:
+            jobs, claims = work
+            for job in jobs:
+                self._attempt(job)
+            for claim in claims:
+                self._attempt(partial(self._renewed, claim))
+
+    def _next(self) -> tuple[list[Job], list[C]] | None:
+        """Wait for jobs and for claims that are due; return `None` when there was nothing for long."""
+        with self._changed:
+            self._is_busy = False
+            self._changed.notify_all()
+            while not self._jobs and not self._due():
+                soonest = min((at for at, _ in self._held.values()), default=monotonic() + _IDLE)
+                is_told = self._changed.wait(max(0.0, soonest - monotonic()))
+                if not (is_told or self._held or self._jobs):
+                    self._thread = None
+                    return None
+            jobs, self._jobs, self._is_busy = self._jobs, [], True
+            claims = self._due()
+            for claim in claims:  # whether it works or not: a store that fails is not asked again at once
+                self._held[claim.token] = monotonic() + self._period, claim
+            return jobs, claims
+
+    def _due(self) -> list[C]:
+        now = monotonic()
+        return [claim for at, claim in self._held.values() if at <= now]
+
+    def _renewed(self, claim: C) -> None:
+        if not self._renew(claim) and claim.token in self._held:
+            self.drop(claim)
+            _log.warning("%s, but its claim was taken over by somebody else", claim.work)
+
+    def _attempt(self, job: Job) -> None:
+        try:
+            job()
+        except StoreClosed as error:
+            _log.debug("%s was not written: %s", self._what, error)  # as the program wanted it
+        except Exception as error:
+            # The lease will run out, and the outcome of a call be unknown: safe, and for others to see.
+            _log.warning("%s could not be written: %s", self._what, error)
+
+
+_UNKNOWN = "-"
+
+
+def this_holder() -> str:
+    """Return this process's name: host, machine, process id, and when the process began.
+
+    The machine is the boot and the space of process ids (containers share the first), both from Linux's `/proc`; where
+    there is none they are `-`, and only the lease tells whether a holder is alive.
+    """
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
+    return "/".join((socket.gethostname().replace("/", "_"), _machine(), str(pid), _began(pid)))
+
+
+def is_dead(holder: str) -> bool:
+    """Return whether a holder was a process of this very machine and is no more; `False` if nobody can say."""
+    parts = holder.rsplit("/", 3)
+    if len(parts) != 4 or _UNKNOWN in parts[1:] or parts[1] != _machine():
+        return False
+    began = _began(int(parts[2]))
+    # Where /proc hides the processes of others (hidepid, ProtectProc), none of them may be taken for dead.
+    return _is_gone(int(parts[2])) if began == _UNKNOWN else began != parts[3]
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _machine() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return _UNKNOWN
+
+
+def _began(pid: int) -> str:
+    """Return when a process began, in ticks since the machine did; `-` if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+    except OSError:
+        return _UNKNOWN
+    # The second field, the name of the program in brackets, may hold anything; see proc(5). The state comes next.
+    state, *fields = stat.rpartition(")")[2].split()
+    return "over" if state in ("Z", "X") else fields[18]

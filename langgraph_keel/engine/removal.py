@@ -1,0 +1,314 @@
+"""Removal: which entries go with a choice of those that stay, and the plans that carry it out.
+
+Removal is two steps, each safe at any moment and while other processes write. First entries go. Then the graph is read
+again and rows go that no remaining entry shows, below the ends that the logs had at that reading: whatever was put
+meanwhile either stands above those ends or builds on an entry that still exists (`Store.write_entry` checks its base),
+whose rows were counted. A crash in between leaves rows that the next removal takes.
+
+*Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
+stay, stripped to those channels, unseen by everything but that walk.
+
+What a removal would give back, found without removing anything: in pages, so in bounded memory.
+
+What tells which memory of a subgraph belongs to which moment, when most of the moments are gone.
+
+`core.memories` finds that by the root checkpoints that called the subgraph, and by the way on which they lie. Where a
+removal would make it find something else, those checkpoints stay as ghosts: seldom, for it takes branches, and
+subgraphs with a memory. Of the latest moment it is no question: a run goes on from the latest memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel.engine.lineage import REWOUND_TO, Memories
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp, resolve
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.thread import touches
+
+Moments: TypeAlias = Sequence[tuple[Node, Header]]
+Choose: TypeAlias = Callable[[Moments], set[Stamp]]
+First: TypeAlias = Callable[[Moments, Collection[Stamp]], Plan[Any, Any, None]]
+
+BATCH = 1024
+"""Most entries that go in one trip."""
+
+
+@dataclass(slots=True)
+class Doomed:
+    """The entries to remove, and those to keep as ghosts with the channels they are needed for."""
+
+    gone: set[Stamp] = field(default_factory=set)
+    ghosts: dict[Stamp, set[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A thread as it was read.
+
+    Attributes:
+        thread_id: The thread.
+        graph: Its entries.
+        all: The entries with their headers, ghosts included, in the order they were put.
+    """
+
+    thread_id: str
+    graph: Graph
+    all: Moments
+
+    @property
+    def seen(self) -> Moments:
+        """Those that a reader sees."""
+        return [moment for moment in self.all if not moment[0].is_ghost]
+
+
+def survey(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Survey]:
+    """Read a thread's entries. One trip."""
+    graph = yield from core.store.read_graph(thread_id)
+    read = [(node, UnreadHeader(node, codec, where_is)) for node in graph.nodes]
+    return Survey(thread_id, graph, read)
+
+
+def doomed(moments: Moments, keep: Collection[Stamp]) -> Doomed:
+    """Return what must go if only the entries in `keep` are to be seen."""
+    by_id = {(node.address.checkpoint_ns, node.address.checkpoint_id): node for node, _ in moments}
+    result = Doomed()
+    kept = [moment for moment in moments if moment[0].stamp in keep]
+    for ancestor, channels in [need for moment in kept for need in _needed(*moment, by_id)]:
+        if ancestor.stamp not in keep:
+            result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
+    result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
+    for node, _ in moments:
+        # A ghost that holds nothing else already stays as it is.
+        if node.is_ghost and set(node.refs) <= result.ghosts.get(node.stamp, set()):
+            result.ghosts.pop(node.stamp, None)
+    return result
+
+
+def _needed(node: Node, header: Header, by_id: Mapping[tuple[str, str | None], Node]) -> list[tuple[Node, set[str]]]:
+    """Walk back to the ancestors whose writes or snapshots rebuild the delta channels of `node`."""
+    counters = header.metadata.get("counters_since_delta_snapshot")
+    missing = {channel for channel in counters or () if channel not in node.refs}
+    walk: list[tuple[Node, set[str]]] = []
+    # What is stored may lead in a circle.
+    while missing and node.parent is not None and len(walk) < len(by_id):
+        ancestor = by_id.get((node.address.checkpoint_ns, node.parent))
+        if ancestor is None:
+            break
+        node = ancestor
+        walk.append((node, set(missing)))
+        missing -= set(node.refs)
+    return walk
+
+
+def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
+    """Return the item numbers that any entry shows, per (namespace, channel), merged and in order."""
+    shown: dict[tuple[str, str], set[Run]] = {}
+    for node in graph.nodes:
+        for channel, ref in node.refs.items():
+            shown.setdefault((node.address.checkpoint_ns, channel), set()).update(ref.runs)
+    return {key: merged(runs) for key, runs in shown.items()}
+
+
+def merged(runs: Collection[Run]) -> list[Run]:
+    """Return runs joined where they overlap or touch, in order."""
+    found: list[Run] = []
+    for lo, hi in sorted(runs):
+        if found and lo <= found[-1][1]:
+            lo, hi = found[-1][0], max(hi, found.pop()[1])
+        found.append((lo, hi))
+    return list(resolve(found, 0))
+
+
+def remove(
+    core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Choose, first: First | None = None
+) -> Plan[Q, R, None]:
+    """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips.
+
+    `first` is carried out before anything is removed, if anything is.
+    """
+    read = yield from survey(core, codec, thread_id)
+    kept = choose(read.seen)
+    yield from carry_out(core, read, kept, doomed(read.all, kept), first)
+
+
+def carry_out(
+    core: Checkpoints[Q, R], read: Survey, kept: Collection[Stamp], doom: Doomed, first: First | None = None
+) -> Plan[Q, R, int]:
+    """Remove what is doomed; return how many rows went. Three trips; one more for each 1,024 entries after the first.
+
+    The oldest go first: a removal that is cut off leaves ways that can still be followed, and is made again. One trip
+    if nothing is doomed: the rows that such a removal has left.
+    """
+    if not doom.gone and not doom.ghosts:
+        return (yield from core.store.remove_rows(read.thread_id, live_runs(read.graph), read.graph))
+    if first is not None:
+        yield from first(read.seen, kept)
+    order = [node.stamp for node, _ in read.all if node.stamp in doom.gone or node.stamp in doom.ghosts]
+    for start in range(0, len(order), BATCH):
+        part = order[start : start + BATCH]
+        ghosts = {stamp: doom.ghosts[stamp] for stamp in part if stamp in doom.ghosts}
+        yield from core.store.remove_entries(read.thread_id, doom.gone.intersection(part), ghosts)
+        core.memo.forget_thread(read.thread_id)
+    if core.recorder and doom.gone:
+        ids = {node.address.checkpoint_id for node, _ in read.seen if node.stamp in doom.gone}
+        core.recorder.forget_thread(read.thread_id, ids)
+    return (yield from sweep_rows(core, read.thread_id))
+
+
+def sweep_rows(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
+    """Delete the rows of a thread that no entry shows; return how many. Two trips."""
+    graph = yield from core.store.read_graph(thread_id)
+    removed = yield from core.store.remove_rows(thread_id, live_runs(graph), graph)
+    return removed
+
+
+def finish(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
+    """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
+    graph = yield from core.store.read_graph(thread_id)
+    live = live_runs(graph)
+    if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
+        return 0
+    return (yield from core.store.remove_rows(thread_id, live, graph))
+
+
+PAGE = 16
+"""Checkpoints whose values are read at once."""
+
+
+def weigh(core: Checkpoints[Q, R], read: Survey, doom: Doomed) -> Plan[Q, R, tuple[int, int]]:
+    """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
+
+    A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.
+    """
+    live = live_runs(Graph([left for node in read.graph.nodes if (left := _node_without(node, doom))], {}, None))
+    gone = [node for node in reversed(read.graph.nodes) if node.stamp in doom.gone or node.stamp in doom.ghosts]
+    size = sum(len(node.header) for node in gone if node.stamp in doom.gone)
+    rows: dict[tuple[str, str, int], int] = {}
+    entries = list(_to_read(gone, live))
+    for start in range(0, len(entries), PAGE):
+        found = yield from core.store.read_values(entries[start : start + PAGE])
+        for each in found:
+            size += sum(len(batch.body) for batch in each.batches) if each.entry.stamp in doom.gone else 0
+            rows.update(_dead(each, live))
+    return len(rows), size + sum(rows.values())
+
+
+def _node_without(node: Node, doom: Doomed) -> Node | None:
+    """Return what is left of an entry; `None` if nothing is."""
+    if node.stamp in doom.gone:
+        return None
+    channels = doom.ghosts.get(node.stamp)
+    if channels is None:
+        return node
+    return replace(node, refs={name: ref for name, ref in node.refs.items() if name in channels})
+
+
+def _to_read(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
+    """Yield the entries that go, each only with the channels of which it shows what those before it did not."""
+    known = {key: list(runs) for key, runs in live.items()}
+    for node in gone:
+        refs = {}
+        for channel, ref in node.refs.items():
+            runs = known.setdefault((node.address.checkpoint_ns, channel), [])
+            if not all(_is_within(run, runs) for run in ref.runs):
+                refs[channel] = ref
+                runs[:] = merged([*runs, *ref.runs])
+        yield Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id)
+
+
+def _is_within(run: Run, runs: Sequence[Run]) -> bool:
+    return any(lo <= run[0] and run[1] <= hi for lo, hi in runs)
+
+
+def _dead(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[tuple[tuple[str, str, int], int]]:
+    namespace = found.entry.address.checkpoint_ns
+    for channel, rows in found.rows.items():
+        shown = live.get((namespace, channel), ())
+        for row in rows:
+            if not touches(row, shown):
+                yield (namespace, channel, row.lo), len(row.body)
+
+
+_Found: TypeAlias = Mapping[Stamp, Mapping[str, str | None]]
+
+
+def anchor(read: Survey, kept: Collection[Stamp], doom: Doomed) -> None:
+    """Make ghosts of some that are doomed, so that each moment keeps its memories."""
+    if not doom.gone:
+        return
+    others = [node for node, _ in read.seen if node.stamp in kept and not node.is_head]
+    roots = [node for node in others if not node.address.checkpoint_ns]
+    if not roots:
+        return
+    headers = {node.stamp: header for node, header in read.all}
+    before = _found(read.graph, roots, headers)
+    if not any(before.values()):
+        return
+    callers = {(header.metadata.get("parents") or {}).get("") for node, header in read.seen if node.stamp in kept}
+    for is_last in (False, True):
+        after = _found(_graph_without(read.graph, doom), roots, headers)
+        wrong = [root for root in roots if after[root.stamp] != before[root.stamp]]
+        for node in _ways(read.graph, wrong) if is_last else _named(read.graph, callers if wrong else ()):
+            if node.stamp in doom.gone:
+                doom.gone.discard(node.stamp)
+                doom.ghosts[node.stamp] = set()
+
+
+def _found(graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]) -> _Found:
+    """Return, by root and namespace, the checkpoint that the subgraph would go on from; `None` is from nothing."""
+    memories = Memories(graph, lambda node: headers[node.stamp])
+    latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
+    # In what a removal leaves, its parent may be another one.
+    same = {node.stamp: node for node in graph.nodes}
+    return {
+        root.stamp: {
+            ns: _meant(node, headers) for ns, node in {**latest, **memories.moved_back(same[root.stamp])}.items()
+        }
+        for root in roots
+    }
+
+
+def _meant(node: Node | None, headers: Mapping[Stamp, Header]) -> str | None:
+    if node is None or not headers[node.stamp].checkpoint.get("channel_versions"):
+        return None
+    return str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
+
+
+def _graph_without(graph: Graph, doom: Doomed) -> Graph:
+    """Return what a removal leaves, as every store tells it."""
+    nodes = [node for node in graph.nodes if node.stamp not in doom.gone]
+    ids = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in nodes}
+    return Graph(
+        [
+            replace(
+                node,
+                is_ghost=node.is_ghost or node.stamp in doom.ghosts,
+                parent=node.parent if (node.address.checkpoint_ns, node.parent) in ids else None,
+            )
+            for node in nodes
+        ],
+        {},
+        None,
+    )
+
+
+def _named(graph: Graph, names: Collection[str | None]) -> Iterator[Node]:
+    return (node for node in graph.nodes if not node.address.checkpoint_ns and node.address.checkpoint_id in names)
+
+
+def _ways(graph: Graph, roots: Sequence[Node]) -> Iterator[Node]:
+    """Yield all that root checkpoints came from."""
+    by_id = {node.address.checkpoint_id: node for node in graph.nodes if not node.address.checkpoint_ns}
+    seen: set[Stamp] = set()
+    for root in roots:
+        node: Node | None = root
+        while node is not None and node.stamp not in seen:
+            seen.add(node.stamp)
+            yield node
+            node = by_id.get(node.parent)

@@ -1,0 +1,136 @@
+"""The serializer as the encoding needs it: items, and fingerprints that prove a value unchanged.
+
+Keel's own serializer packs items directly. Any other (`serde=`) is used as it is, one call an element, and its bytes
+are kept in items tagged as foreign; what an item was written with is in the item, so both may stand in one log.
+
+Allowlists of types, handed through the layers of a serializer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Sequence
+from os import urandom
+from typing import Any
+
+import xxhash
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.engine.encoding.frames import unframe
+from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
+from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
+
+_OWN = KeelSerializer()
+# Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
+_SEED = int.from_bytes(urandom(8), "big")
+
+
+def digest(data: bytes | memoryview) -> int:
+    """Return a 128-bit hash of `data`, comparable within this process only."""
+    return xxhash.xxh3_128_intdigest(data, seed=_SEED)
+
+
+def short_digest(data: bytes) -> int:
+    """Return a 64-bit hash of `data`, comparable within this process only."""
+    return xxhash.xxh3_64_intdigest(data, seed=_SEED)
+
+
+class Codec:
+    """Items and fingerprints by one serializer."""
+
+    __slots__ = ("_serde",)
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+
+    def pack_item(self, value: Any) -> bytes:
+        """Return `value` as one item.
+
+        Raises:
+            UnstorableValue: The serializer cannot store it.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.pack_item(value)
+        return self._pack_foreign(value)
+
+    def _pack_foreign(self, value: Any) -> bytes:
+        try:
+            kind, data = self._serde.dumps_typed(value)
+        except KeelError:
+            raise
+        except Exception as error:
+            name = f"{type(value).__module__}.{type(value).__qualname__}"
+            reason = f"{type(self._serde).__name__} cannot store it: {type(error).__name__}: {error}"
+            raise UnstorableValue(name, reason) from error
+        return array_header(3) + _OWN.pack(2) + _OWN.pack(kind) + _OWN.pack(bytes(data))
+
+    def unpack_items(self, data: bytes) -> list[Any]:
+        """Return fresh objects for the items in an unframed row body.
+
+        Raises:
+            CorruptStore: The bytes are damaged.
+            RefusedType: An item names a type that may not be revived here.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.unpack_items(data, loads=_refuse_foreign)
+        return _OWN.unpack_items(data, loads=self._serde.loads_typed)
+
+    def encode(self, values: Sequence[Any], beside: Sequence[Any] = ()) -> bytes:
+        """Return a framed body of these values, and of records that stand beside them."""
+        items = [self.pack_item(value) for value in values]
+        records = [self.pack_item(record) for record in beside]
+        return body_of(items + records, sum(map(len, records)))
+
+    def decode(self, body: bytes) -> list[Any]:
+        """Return what `encode` was given."""
+        return self.unpack_items(unframe(body))
+
+    def fingerprint(self, value: Any) -> bytes:
+        """Return bytes that differ whenever anything differs that would be stored.
+
+        A value that Keel's own walk does not know (only possible with a foreign serializer) is serialized instead;
+        if that is not deterministic, such as encryption with a random nonce, it always counts as changed.
+        """
+        try:
+            return encode(value)
+        except UnstorableValue:
+            return self.pack_item(value)
+
+    def marks(self, values: list[Any]) -> list[bytes]:
+        """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
+        try:
+            return list(map(encode, values))
+        except UnstorableValue:
+            return [self._mark(place, value) for place, value in enumerate(values)]
+
+    def _mark(self, place: int, value: Any) -> bytes:
+        try:
+            return self.fingerprint(value)
+        except UnstorableValue as error:
+            raise error.under(f"[{place}]") from error
+
+
+def _refuse_foreign(data: tuple[str, bytes]) -> Any:
+    raise CorruptStore(
+        f"a value was written by another serializer (its type tag is {data[0]!r}): open the saver with the same serde="
+    )
+
+
+def allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is.
+
+    A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
+    only warns for others, and the graph's own models then come back as dicts.
+    """
+    allow = getattr(serde, "with_msgpack_allowlist", None)
+    if callable(allow):
+        allowed: SerializerProtocol = allow(extra)
+        return allowed
+    inner = getattr(serde, "serde", None)
+    if not isinstance(inner, SerializerProtocol) or (allowed := allowing(inner, extra)) is inner:
+        return serde
+    clone: Any = copy.copy(serde)
+    clone.serde = allowed
+    wrapper: SerializerProtocol = clone
+    return wrapper

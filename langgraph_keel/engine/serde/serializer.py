@@ -1,0 +1,390 @@
+"""Keel's serializer: every value comes back equal and of the same type, or is refused by name.
+
+Packing runs in C wherever msgpack can hold the value as it is; `pack.describe` answers for everything else.
+Three things ormsgpack cannot hold and does not ask about: dict keys that are not plain str, lone surrogates, and
+bytearrays, which it takes for bytes. The first two make it fail, the third is found by looking for a bytes mark
+in the result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both
+can pack, so the bytes of a value do not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from reprlib import repr as short_repr
+from typing import Any
+
+import ormsgpack
+from langgraph.checkpoint.serde import _msgpack as langgraph_policy
+from ormsgpack import Ext, Fragment
+
+from langgraph_keel.engine.serde.pack import MARKS, describe, flat, name_of, rebuildable
+from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, TypePolicy, shape_of, state_of
+from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, message_of
+from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType, UnstorableValue
+
+_TAG = "keel"
+_OPTIONS = (
+    ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+    | ormsgpack.OPT_PASSTHROUGH_BIG_INT
+)
+# What ormsgpack packs; it unpacks up to 1023.
+_MAX_DEPTH = 255
+_TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep, or contains itself: store ids instead of objects"
+
+_MESSAGE_MARK = ormsgpack.packb(MARKS[Record.MESSAGE])
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes, Ext, Fragment})
+_BUFFERS = frozenset({bytearray, memoryview})
+_CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
+
+
+class KeelSerializer:
+    """A LangGraph serializer (`SerializerProtocol`) that keeps every type and runs nothing on load.
+
+    Args:
+        types: The classes of the program that may be revived, next to the plain data types of LangGraph,
+            LangChain and the standard library; as classes or as `(module, name)`. `None` allows every data
+            class that the program has imported, unless `strict`.
+        strict: Allow only the safe types, `types` and what LangGraph adds for the graph's own schemas. `None`
+            follows `LANGGRAPH_STRICT_MSGPACK`.
+    """
+
+    __slots__ = ("_listed", "_policy")
+
+    def __init__(self, *, types: Collection[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
+        if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
+            raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
+        if strict is None:
+            strict = langgraph_policy.STRICT_MSGPACK_ENABLED
+        self._policy = TypePolicy.of(types, strict)
+        self._listed = types is not None
+
+    def with_msgpack_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> KeelSerializer:
+        """Return a serializer that allows `extra` too; itself if it allows everything already."""
+        merged = self._policy.merged(extra)
+        if merged is self._policy:
+            return self
+        clone = KeelSerializer()
+        clone._policy = merged
+        clone._listed = self._listed
+        return clone
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Return the type tag and the bytes of `obj`.
+
+        Raises:
+            UnstorableValue: Something in it could not come back equal.
+        """
+        return _TAG, encode(obj)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Return the object that `dumps_typed` was given.
+
+        Raises:
+            CorruptStore: The bytes are damaged, or another serializer wrote them.
+            RefusedType: A type in it is unknown or not allowed here.
+        """
+        tag, packed = data
+        if tag != _TAG:
+            writer = _WRITERS.get(tag, "another serializer")
+            raise CorruptStore(
+                f"the value has the type tag {tag!r}, written by {writer}: open the saver with that serde="
+            )
+        return _Decoding(self._policy).run(packed)
+
+    def pack(self, value: Any) -> bytes:
+        """Return `value` as one self-delimiting msgpack element."""
+        return encode(value)
+
+    def unpack(self, data: bytes) -> Any:
+        """Return the value of one packed element."""
+        return _Decoding(self._policy).run(data)
+
+    def pack_item(self, value: Any) -> bytes:
+        """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`.
+
+        Raises:
+            UnstorableValue: It has no stored form, or its type is not in `types` and could not be read back.
+        """
+        data = encode(value)
+        if self._listed:
+            self._read_back(data)
+        if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
+            return data[:1] + b"\x01" + data[4:]
+        return b"\x92\x00" + data
+
+    def _read_back(self, data: bytes) -> None:
+        try:
+            self.unpack(data)
+        except RefusedType as error:
+            reason = "it is not in types=[...] of this saver and could not be read back: add the class"
+            raise UnstorableValue(error.type_name, reason, error.path) from error
+
+    def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
+        """Return fresh objects for an array of items.
+
+        Args:
+            body: An array header and then the items.
+            loads: Reads the items of a foreign serializer, `[2, type, bytes]`.
+        """
+        return _decode_items(body, self._policy, loads)
+
+
+_WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
+
+
+def encode(value: Any) -> bytes:
+    """Return `value` as one msgpack element.
+
+    Raises:
+        UnstorableValue: Something in it could not come back equal; says where.
+    """
+    try:
+        data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
+    except TypeError:  # no cause is attached, so the second way finds out what it was
+        return _encode_rewritten(value)
+    # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
+    if (0xC4 in data or 0xC5 in data or 0xC6 in data) and _holds_buffer(value):
+        return _encode_rewritten(value)
+    return data
+
+
+def array_header(n: int) -> bytes:
+    """Return the msgpack header of an array of `n` elements."""
+    if n < 16:
+        return bytes((0x90 | n,))
+    return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
+
+
+# --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---
+
+
+def _encode_rewritten(value: Any) -> bytes:
+    try:
+        return ormsgpack.packb(_Rewriting().value(value, 0), describe, _OPTIONS)
+    except UnstorableValue as error:
+        raise _located(value, error) from None
+    except (TypeError, RecursionError):
+        raise UnstorableValue(name_of(type(value)), _TOO_DEEP) from None
+
+
+class _Rewriting:
+    """One walk that puts a value in terms which ormsgpack packs without loss."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self) -> None:
+        # What turned out unstorable, by id and kept alive for it: without this, every level that tries to rebuild
+        # would try all levels below it again.
+        self._failed: dict[int, tuple[Any, UnstorableValue]] = {}
+
+    def value(self, value: Any, depth: int) -> Any:
+        """Return `value` in plain terms, records included."""
+        kind = type(value)
+        if depth > _MAX_DEPTH:
+            raise UnstorableValue(name_of(kind), _TOO_DEEP)
+        if kind is str:
+            return value if _is_utf8(value) else Ext(Leaf.SURROGATES, value.encode(errors="surrogatepass"))
+        if kind in _ATOMS:
+            return value
+        if kind is list:
+            return [self.value(part, depth + 1) for part in value]
+        if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
+            return {key: self.value(part, depth + 1) for key, part in value.items()}
+        return self._described(value, depth)
+
+    def _described(self, value: Any, depth: int) -> Any:
+        _, known = self._failed.get(id(value), (None, None))
+        if known is not None:
+            raise known
+        try:
+            return self.value(_read(value, _describe_fully), depth)
+        except UnstorableValue as error:
+            rebuilt = None if error.reason == _TOO_DEEP else rebuildable(value)
+            if rebuilt is not None:
+                # A client or a lock beside the fields: the class makes a new one.
+                return self._rebuilt(value, rebuilt, depth)
+            self._failed[id(value)] = value, error
+            raise
+
+    def _rebuilt(self, value: Any, record: list[Any], depth: int) -> Any:
+        try:
+            return self.value(record, depth)
+        except UnstorableValue as error:
+            self._failed[id(value)] = value, error
+            raise
+
+
+def _describe_fully(value: Any) -> Any:
+    if type(value) is bytearray:
+        return Ext(Leaf.BYTEARRAY, bytes(value))
+    return [MARKS[Record.DICT], *flat(value)] if type(value) is dict else describe(value)
+
+
+def _read(value: Any, how: Callable[[Any], Any]) -> Any:
+    """Return `how(value)`; what the value's own class raises on the way makes it unstorable."""
+    try:
+        return how(value)
+    except UnstorableValue:
+        raise
+    except Exception as error:
+        reason = f"its attributes cannot be read: {type(error).__name__}: {error}"
+        raise UnstorableValue(name_of(type(value)), reason) from error
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _holds_buffer(value: Any) -> bool:
+    """Say whether a bytearray or memoryview is anywhere in a value that was just packed."""
+    containers: list[Any] = [(value,)]
+    for container in containers:  # grows while it runs
+        for part in container.values() if type(container) is dict else container:
+            kind = type(part)
+            if kind in _ATOMS:
+                continue
+            if kind in _BUFFERS:
+                return True
+            containers.append(part if kind in _CONTAINERS else (describe(part),))
+    return False
+
+
+def _located(value: Any, error: UnstorableValue) -> UnstorableValue:
+    """Return `error` with the path from `value` to what cannot be stored."""
+    if error.reason == _TOO_DEEP:
+        return error
+    place = ""
+    try:
+        for label, part in _parts(value):
+            place = label
+            encode(part)
+    except UnstorableValue as inner:
+        return UnstorableValue(inner.type_name, inner.reason, place + inner.path)
+    except Exception:  # it is the value itself that cannot be read
+        return error
+    return error
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a user would call the parts of a value, each with the way to write it in Python."""
+    if isinstance(value, dict):
+        yield from ((f"[{short_repr(key)}]", part) for key, part in dict.items(value))
+    elif isinstance(value, (list, tuple, deque)):
+        yield from ((f"[{index}]", part) for index, part in enumerate(value))
+    elif isinstance(value, (set, frozenset)):
+        yield from ((f"{{{short_repr(part)}}}", part) for part in value)
+    if shape_of(type(value)).family is not None:
+        extras = getattr(value, "__pydantic_extra__", None) or {}
+        private = getattr(value, "__pydantic_private__", None) or {}
+        state = state_of(value, shape_of(type(value)))
+        yield from ((f".{name}", part) for name, part in (state | extras | private).items())
+    if isinstance(value, dict):
+        yield from ((f" key {short_repr(key)}", key) for key in dict.keys(value))
+
+
+# --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
+
+# ormsgpack ignores what follows the element it was asked for. An array of a number, the element and this
+# number shows whether the element ended where it should.
+_HEAD = b"\x93\x00"
+_END = 0xB7E1_5162_8AED_2A6B
+_TAIL = ormsgpack.packb(_END)
+
+
+class _Decoding:
+    """One run of ormsgpack: its Ext hook, and what the hook saw."""
+
+    __slots__ = ("error", "policy", "records")
+
+    def __init__(self, policy: TypePolicy) -> None:
+        self.policy = policy
+        self.records = False
+        self.error: BaseException | None = None
+
+    def run(self, data: bytes) -> Any:
+        """Return what one packed element holds."""
+        try:
+            root = ormsgpack.unpackb(b"".join((_HEAD, data, _TAIL)), ext_hook=self._ext)
+            if len(root) != 3 or root[2] != _END:
+                raise CorruptStore("stored bytes go on after the value they should hold")
+            if self.records:
+                _replace_records(root, self.policy)
+        except Exception as error:
+            raise _translated(self.error or error) from error
+        return root[1]
+
+    def _ext(self, code: int, data: bytes) -> Any:
+        record = RECORDS.get(code)
+        if record is not None:
+            self.records = True
+            return record
+        try:
+            return LEAVES[code](data, self.policy)
+        except BaseException as error:  # ormsgpack puts its own in the place of whatever is raised here
+            self.error = error
+            raise
+
+
+def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, bytes]], Any] | None) -> list[Any]:
+    items = _Decoding(policy).run(body)
+    if type(items) is not list:
+        raise CorruptStore("stored items are not an array")
+    try:
+        # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
+        # at once. It is left alone: switching it off would be felt by every thread of the program.
+        return [message_of(item) if item[0] == 1 else _item(item, loads) for item in items]
+    except _SHAPE_ERRORS as error:
+        raise _translated(error) from error
+
+
+_SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
+
+
+def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
+    if item[0] == 0 and len(item) == 2:
+        return item[1]
+    if item[0] != 2 or len(item) != 3:
+        raise CorruptStore(f"unknown kind of stored item: {item[0]!r}")
+    if loads is None:
+        raise CorruptStore(f"an item has the type tag {item[1]!r} of another serializer: open the saver with it")
+    return loads((item[1], item[2]))
+
+
+def _translated(error: BaseException) -> BaseException:
+    if isinstance(error, (CorruptStore, RefusedType)) or not isinstance(error, Exception):
+        return error
+    return CorruptStore(f"stored bytes are damaged: {type(error).__name__}: {error}")
+
+
+def _replace_records(root: list[Any], policy: TypePolicy) -> None:
+    """Replace every record under `root` by the object it describes, in place.
+
+    Without recursion, so that the depth of damaged or hostile bytes does not matter.
+    """
+    places: list[tuple[Any, Any, Any]] = []
+    _note_containers(places, root, enumerate(root))
+    for _, _, node in places:  # grows while it runs, so that parents stand before children
+        _note_containers(places, node, node.items() if type(node) is dict else enumerate(node))
+    for parent, key, node in reversed(places):
+        if type(node) is list and node and type(node[0]) is Mark:
+            parent[key] = node[0].build(node, policy)
+
+
+def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:
+    for key, part in parts:
+        kind = type(part)
+        if kind is list or kind is dict:
+            places.append((parent, key, part))
+        elif kind is Mark and key != 0:
+            raise CorruptStore("the mark of a record stands where a value should be")

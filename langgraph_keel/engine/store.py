@@ -1,0 +1,221 @@
+"""The verbs of a store. Each docstring is the contract; `langgraph_keel.testing` holds a store to it.
+
+Law: the core decides, a store narrows. A store never interprets headers, bodies or batches; it may return
+more than was asked where the contract says so, never less, and the core checks again. A store that cannot keep
+a contract must refuse by a named error; there are no capability flags.
+
+Every verb is a plan (see `core.plan`). *One trip* means that it yields exactly once.
+
+Tool calls, approvals, the audit trail and claims of threads are cells: a capability of that sort needs no new verb.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Generic
+
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import (
+    Address,
+    Batch,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Outcome,
+    Query,
+    Run,
+    Stamp,
+    ThreadInfo,
+)
+
+CELLS = 500
+"""Cells that are listed at once."""
+
+
+class Store(ABC, Generic[Q, R]):
+    """What a backend implements: the layout of its data and one native request per verb."""
+
+    @abstractmethod
+    def write_entry(self, new: NewEntry) -> Plan[Q, R, Outcome]:
+        """Store one checkpoint with its items. One trip, atomic, durable when it returns.
+
+        All in one atomic request, in this order:
+
+        1. If `new.base` is given and no entry has that stamp, or a ghost has it, answer `BaseGone`.
+        2. If `new.checked` and the namespace's head (the entry with the highest sequence number on the trunk, or of all
+           if no trunk is left; `None` if there is none) is neither `new.parent` nor the very entry that is put (again,
+           after a lost acknowledgement): answer `Moved` (`on_conflict="raise"`), or go on and store the entry off the
+           trunk (`"fork"`), on it if there is no head to be beside.
+        3. Append the rows of `new.appends` to their item logs, numbered on from the highest number ever used there,
+           also by items that are gone.
+        4. Replace the rows that tile the range of a repack exactly (`Row.is_tiled_by`) by it. If they do not, leave the
+           repack out: it only saves space.
+        5. Store the entry with the next sequence number of its thread. One with the same id in the same namespace is
+           replaced, keeps its writes and its children, and becomes the newest.
+        """
+
+    @abstractmethod
+    def write_batch(self, address: Address, batch: Batch) -> Plan[Q, R, None]:
+        """Append the writes of one task to those of a checkpoint, which need not exist yet.
+
+        One trip, atomic, durable when it returns.
+        """
+
+    @abstractmethod
+    def read_entry(self, address: Address) -> Plan[Q, R, Found | None]:
+        """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
+
+        Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
+        `None` if there is none. Never a ghost.
+        """
+
+    @abstractmethod
+    def scan(self, query: Query) -> Plan[Q, R, Sequence[Entry]]:
+        """Read a page of entries without items, newest first: by sequence within a thread, by id across threads.
+
+        Equal ids in different threads or namespaces come in any order that stays the same from page to page.
+
+        Fewer than `query.limit` entries means that there are no more; ghosts are left out. With `query.before`, an
+        entry precedes if its sequence is lower than that of the entry with this id in the same namespace; where that
+        namespace has no such entry (LangGraph passes the id of a parent graph's checkpoint when it replays a
+        subgraph), if its id is lower. One trip; for all threads, at most two.
+        """
+
+    @abstractmethod
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
+        """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
+
+        Of entries from which refs were taken out, the rows of what is left (with `refs={}` none, but the batches): so
+        model calls and what is new are read without the state. It may be more: those of all runs of a channel, or of
+        the channels that were taken out, too. Entries of one namespace that share a row get the same `Row` object, so
+        that it is decoded once.
+        """
+
+    @abstractmethod
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Q, R, Sequence[Found]]:
+        """Read the ancestors of a checkpoint (or of the head), nearest first, ghosts included. One trip.
+
+        The walk follows parents and may stop where each of `channels` was in the refs of an ancestor seen
+        so far. Rows are needed for `channels` only. Empty if the checkpoint does not exist or has no parent.
+        """
+
+    @abstractmethod
+    def read_graph(self, thread_id: str) -> Plan[Q, R, Graph]:
+        """Read every entry of a thread, ghosts included, in sequence order, and the end of every item log. One trip."""
+
+    @abstractmethod
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[Q, R, None]:
+        """Delete entries and their writes; make others ghosts that keep only the named channels. One trip, atomic.
+
+        A ghost is read by `read_history` and `read_graph` only and is never a head. Rows stay; see `remove_rows`.
+        """
+
+    @abstractmethod
+    def remove_rows(
+        self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
+    ) -> Plan[Q, R, int]:
+        """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
+
+        Does nothing if the thread is another one by now (`graph.epoch`). Returns how many rows went. Item numbers of
+        deleted rows are never used again.
+        """
+
+    @abstractmethod
+    def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
+        """Delete everything of a thread, orphaned writes and cells included, and the shared cells of its origin.
+
+        One trip, atomic; no error if there is none. What is shared may go a moment earlier or later.
+        """
+
+    @abstractmethod
+    def copy_thread(
+        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+    ) -> Plan[Q, R, CopyOutcome]:
+        """Copy everything of a thread verbatim (entries, order, trunk, rows, writes), or what it was at one entry.
+
+        At most two trips, where source and target may be on different servers; the target is there as a whole or not at
+        all, and as the source was at one moment.
+
+        1. If the target holds anything already, answer `Occupied`. Cells are not copied, and do not count: what one
+           thread has done, another has not.
+        2. If `upto` is given and `source` has no entry of that stamp, or a ghost has it, answer `BaseGone`.
+        3. Else answer `Copied`. An unknown source copies nothing. With `upto`:
+
+           * Of the entries, those up to it in the order they were put, ghosts too. It is the head of its namespace:
+             on the trunk, whatever it was; and `header`, if given, stands in the place of its own.
+           * Of the writes, those of the entries copied; not its own, as its step runs anew, and no orphans.
+           * Of the rows, at least those that the copied entries show. More may come along, for a sweep follows; but
+             the work should not grow with what was put later.
+        """
+
+    @abstractmethod
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Q, R, Sequence[str]]:
+        """Name the threads that hold an entry of one of these runs. At most two trips."""
+
+    @abstractmethod
+    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+        """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
+
+        One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
+        with the header of its root head (empty if none); `ThreadInfo.step` and `models` are left to the core.
+        """
+
+    @abstractmethod
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Q, R, Swapped]:
+        """Replace what a cell holds, if that is what the caller thinks. One trip, atomic, durable when it returns.
+
+        1. If the cell holds the token `expected` (or is empty, and that is `None`), it holds `new` from then on, body
+           and all; it is empty if that is `None`. The token may stay the same.
+        2. If it holds the token of `new` already, this is the same request again: nothing changes, and it was done. So
+           it is if it is empty, and `new` is `None`.
+        3. Else nothing changes, and the reply says what it holds.
+
+        The thread need not exist, and does not by this: listings and copies know nothing of cells. Whatever makes a
+        thread live longer (a TTL) makes its cells live as long.
+        """
+
+    @abstractmethod
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Q, R, Mapping[str, Cell]]:
+        """Read cells, body and all, without those that are empty. One trip."""
+
+    @abstractmethod
+    def list_cells(
+        self, shelf: Shelf, prefix: str, after: str | None, limit: int
+    ) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+        """Read a page of cells without bodies, those whose keys begin with `prefix`, in the order of the keys.
+
+        One trip. `after` is the last key of the page before; fewer than `limit` mean that there are no more.
+        """
+
+    @abstractmethod
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Q, R, int]:
+        """Empty each cell that still holds the token given for its key; return how many.
+
+        One trip, durable when it returns, each of them atomic.
+        """
+
+    @abstractmethod
+    def list_strays(self, after: str | None, limit: int) -> Plan[Q, R, Sequence[str]]:
+        """Name the threads that hold something and show no checkpoint, in an order that stays from page to page.
+
+        Something is: writes, cells of their own, shared cells of which they are the origin. A thread of which no more
+        than its name is left (a log without checkpoints, an emptied shelf) may be among them. A name may be a stand-in
+        for one that nobody knows any more: `delete_thread` takes it.
+
+        Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
+        `after` is the last name of the page before; fewer than `limit` mean that there are no more.
+        """
+
+    def every_cell(self, shelf: Shelf, take: Callable[[str, Cell], object]) -> Plan[Q, R, None]:
+        """Give all cells of a shelf to `take`, without bodies, one by one. One trip for each page."""
+        page = yield from self.list_cells(shelf, "", None, CELLS)
+        while page:
+            for key, cell in page:
+                take(key, cell)
+            page = (yield from self.list_cells(shelf, "", page[-1][0], CELLS)) if len(page) == CELLS else ()

@@ -1,0 +1,292 @@
+"""A thread in memory: what the verbs of a store mean, as functions of plain data.
+
+The memory store keeps such threads; the file store makes them from its logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from langgraph_keel.engine.records import (
+    Address,
+    BaseGone,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Moved,
+    NewEntry,
+    Node,
+    Query,
+    Row,
+    Run,
+    Stamp,
+    ThreadInfo,
+    resolve,
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """One entry, and what is known of it beside."""
+
+    entry: Entry
+    trunk: bool
+    updated_at: str
+    ghost: bool = False
+
+
+@dataclass(slots=True)
+class Log:
+    """One item log: rows by first number, and the number the next item gets."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    end: int = 0
+
+    def overlapping(self, runs: Sequence[Run]) -> list[Row]:
+        """Return the rows that hold an item of `runs`, in order."""
+        return [row for _, row in sorted(self.rows.items()) if touches(row, runs)]
+
+    def append(self, rows: Sequence[Row]) -> int:
+        """Append rows; return the number of the first item."""
+        first = self.end
+        for row in rows:
+            self.rows[self.end] = replace(row, lo=self.end)
+            self.end += row.count
+        return first
+
+    def repack(self, rows: Sequence[Row]) -> None:
+        """Replace rows by larger ones, where these are exactly tiled by them."""
+        for row in rows:
+            inside = self.overlapping([(row.lo, row.lo + row.count)])
+            if row.is_tiled_by(inside):
+                for old in inside:
+                    del self.rows[old.lo]
+                self.rows[row.lo] = row
+
+
+_epochs = count(1)
+
+
+@dataclass(slots=True)
+class Thread:
+    """All of one thread, entries in the order they were put.
+
+    Attributes:
+        epoch: What tells this thread from another one of the same id, before or after it.
+        records: By stamp.
+        ids: The same, by namespace and id of the checkpoint.
+        logs: By namespace and channel.
+        batches: By namespace and id of the checkpoint, which need not be there.
+    """
+
+    epoch: Stamp = field(default_factory=_epochs.__next__)
+    records: dict[Stamp, Record] = field(default_factory=dict)
+    ids: dict[tuple[str, str | None], Record] = field(default_factory=dict)
+    logs: dict[tuple[str, str], Log] = field(default_factory=dict)
+    batches: dict[tuple[str, str], list[Batch]] = field(default_factory=dict)
+
+    def log(self, namespace: str, channel: str) -> Log:
+        """Return the item log of a channel, empty if it is new."""
+        return self.logs.setdefault((namespace, channel), Log())
+
+    def named(self, namespace: str, checkpoint_id: str | None) -> Record | None:
+        """Return the entry with this id, ghosts included."""
+        return self.ids.get((namespace, checkpoint_id))
+
+    def head(self, namespace: str) -> Record | None:
+        """Return the newest entry on the trunk of a namespace, or of all its entries if no trunk is left."""
+        newest = None
+        for record in reversed(self.records.values()):
+            if record.entry.address.checkpoint_ns == namespace and not record.ghost:
+                if record.trunk:
+                    return record
+                newest = newest or record
+        return newest
+
+    def visible(self, namespace: str, checkpoint_id: str | None) -> Record | None:
+        """Return the entry with this id, or the head if it is `None`; never a ghost."""
+        record = self.named(namespace, checkpoint_id) if checkpoint_id else self.head(namespace)
+        return record if record and not record.ghost else None
+
+    def keep(self, record: Record) -> None:
+        """Store an entry as the newest, in the place of one with the same id."""
+        address = record.entry.address
+        old = self.named(address.checkpoint_ns, address.checkpoint_id)
+        if old:
+            del self.records[old.entry.stamp]
+        self.records[record.entry.stamp] = record
+        self.ids[address.checkpoint_ns, address.checkpoint_id] = record
+
+    def forget(self, stamp: Stamp) -> None:
+        """Delete an entry and its writes, if it is there."""
+        record = self.records.pop(stamp, None)
+        if record:
+            address = record.entry.address
+            self.ids.pop((address.checkpoint_ns, address.checkpoint_id), None)
+            self.batches.pop((address.checkpoint_ns, str(address.checkpoint_id)), None)
+
+    def make_ghost(self, stamp: Stamp, channels: Collection[str]) -> None:
+        """Leave of an entry, if it is there, only what some channels need."""
+        record = self.records.get(stamp)
+        if record:
+            kept = {name: ref for name, ref in record.entry.refs.items() if name in channels}
+            record.entry = replace(record.entry, refs=kept)
+            record.ghost = True
+
+
+def as_of(thread: Thread, upto: Stamp, header: bytes | None = None) -> Thread | None:
+    """Return what `Store.copy_thread` copies of a thread up to an entry; `None` if it has no such entry."""
+    last = thread.records.get(upto)
+    if last is None or last.ghost:
+        return None
+    order = list(thread.records)
+    records = {stamp: thread.records[stamp] for stamp in order[: order.index(upto)]}
+    batches = {key: thread.batches[key] for key in map(_place_of, records.values()) if key in thread.batches}
+    entry = last.entry if header is None else replace(last.entry, header=header)
+    records[upto] = replace(last, entry=entry, trunk=True)
+    ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
+    return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
+
+
+def _place_of(record: Record) -> tuple[str, str]:
+    return record.entry.address.checkpoint_ns, str(record.entry.address.checkpoint_id)
+
+
+def _logs_of(thread: Thread, records: Iterable[Record]) -> dict[tuple[str, str], Log]:
+    """Return the logs that entries show, up to the last row that one of them shows."""
+    ends: dict[tuple[str, str], int] = {}
+    for entry in (record.entry for record in records):
+        for channel, ref in entry.refs.items():
+            key = entry.address.checkpoint_ns, channel
+            ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
+    shown = {key: [(0, end)] for key, end in ends.items() if end}
+    return {
+        key: Log({row.lo: row for row in thread.logs[key].overlapping(runs)}, thread.logs[key].end)
+        for key, runs in shown.items()
+    }
+
+
+def touches(row: Row, runs: Sequence[Run]) -> bool:
+    """Return whether a row holds an item of `runs`."""
+    return any(row.lo < hi and lo < row.lo + row.count for lo, hi in runs)
+
+
+def sequence_of(stamp: Stamp) -> int:
+    """Return the sequence number in a stamp: all of it, or the second part."""
+    return stamp if isinstance(stamp, int) else int(stamp.split(".")[1])
+
+
+def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
+    """Return why an entry is refused, or whether it goes on the trunk."""
+    base = thread.records.get(new.base) if new.base is not None else None
+    if new.base is not None and (base is None or base.ghost):
+        return BaseGone()
+    head = thread.head(new.address.checkpoint_ns)
+    head_id = head.entry.address.checkpoint_id if head else None
+    follows = not new.checked or head_id in (new.parent, new.address.checkpoint_id)
+    if not follows and new.on_conflict == "raise":
+        return Moved(head_id)
+    return follows or head is None
+
+
+def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
+    """Return the entry that is stored, its runs of new items numbered on from `first`."""
+    refs = {name: replace(ref, runs=resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()}
+    return Entry(new.address, new.parent, stamp, new.header, refs, new.run_id)
+
+
+def shown(thread: Thread, record: Record) -> Entry:
+    """Return the entry as it is read: without a parent that is not there to be read."""
+    entry = record.entry
+    seen = entry.parent and thread.visible(entry.address.checkpoint_ns, entry.parent)
+    return entry if seen or not entry.parent else replace(entry, parent=None)
+
+
+def found(thread: Thread, record: Record, channels: Collection[str] | None = None) -> Found:
+    """Return an entry with its rows (of `channels`, or of all of them) and its writes."""
+    address, refs = record.entry.address, record.entry.refs
+    rows = {
+        channel: thread.log(address.checkpoint_ns, channel).overlapping(ref.runs)
+        for channel, ref in refs.items()
+        if ref.runs and (channels is None or channel in channels)
+    }
+    batches = thread.batches.get((address.checkpoint_ns, str(address.checkpoint_id)), ())
+    return Found(shown(thread, record), rows, tuple(batches))
+
+
+def ancestors(thread: Thread, address: Address, channels: Collection[str]) -> Iterator[Found]:
+    """Walk from a checkpoint to its ancestors, until each of `channels` was seen."""
+    missing, seen = set(channels), set[Stamp]()
+    record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
+    while record and missing:
+        seen.add(record.entry.stamp)
+        record = thread.named(address.checkpoint_ns, record.entry.parent) if record.entry.parent else None
+        if record is None or record.entry.stamp in seen:
+            return
+        yield found(thread, record, channels)
+        missing -= set(record.entry.refs)
+
+
+def graph_of(thread: Thread) -> Graph:
+    """Return a thread as retention sees it."""
+    namespaces = {record.entry.address.checkpoint_ns for record in thread.records.values()}
+    heads = {head.entry.stamp for namespace in namespaces if (head := thread.head(namespace))}
+    nodes = [
+        Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, e.stamp in heads, record.ghost)
+        for record in thread.records.values()
+        for e in [record.entry]
+    ]
+    return Graph(nodes, {key: log.end for key, log in thread.logs.items()}, thread.epoch)
+
+
+def info_of(name: str, thread: Thread) -> tuple[ThreadInfo, bytes]:
+    """Return what a listing says of a thread, and the header of its root head."""
+    visible = [record for record in thread.records.values() if not record.ghost]
+    head = thread.head("")
+    latest = head.entry.address.checkpoint_id if head else None
+    updated_at = visible[-1].updated_at if visible else ""
+    return ThreadInfo(name, len(visible), updated_at, latest, None), head.entry.header if head else b""
+
+
+def selected(thread: Thread, query: Query) -> Iterator[Entry]:
+    """Return the entries of a thread that a query means, newest first, whatever their page."""
+    for record in reversed(thread.records.values()):
+        if _is_meant(record, thread, query):
+            yield shown(thread, record)
+
+
+def page(entries: Iterable[Entry], query: Query) -> list[Entry]:
+    """Return one page of entries, in the order of the query."""
+    place = _place_in_thread if query.thread_id is not None else _place_in_store
+    ordered = sorted(entries, key=place, reverse=True)
+    if query.after is not None:
+        ordered = [entry for entry in ordered if place(entry) < place(query.after)]
+    return ordered[: query.limit]
+
+
+def _place_in_thread(entry: Entry) -> tuple[str, str, int]:
+    return "", "", sequence_of(entry.stamp)
+
+
+def _place_in_store(entry: Entry) -> tuple[str, str, int]:
+    return str(entry.address.checkpoint_id), entry.address.thread_id, sequence_of(entry.stamp)
+
+
+def _is_meant(record: Record, thread: Thread, query: Query) -> bool:
+    address = record.entry.address
+    if record.ghost or query.checkpoint_ns not in (None, address.checkpoint_ns):
+        return False
+    if query.checkpoint_id not in (None, address.checkpoint_id):
+        return False
+    return query.before is None or _precedes(record, thread, query.before)
+
+
+def _precedes(record: Record, thread: Thread, before: str) -> bool:
+    address = record.entry.address
+    bound = thread.named(address.checkpoint_ns, before)
+    if bound is None:
+        return str(address.checkpoint_id) < before
+    return sequence_of(record.entry.stamp) < sequence_of(bound.entry.stamp)

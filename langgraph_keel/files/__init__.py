@@ -1,5 +1,0 @@
-"""The file backend: one directory a thread, an append-only log of JSON lines in it."""
-
-from langgraph_keel.files.saver import FileSaver
-
-__all__ = ["FileSaver"]

@@ -1,0 +1,317 @@
+"""What a step did to the channels, told from references: only what is new is read, and no old value is decoded.
+
+What a checkpoint says about its run: which nodes ran, what comes next, what waits, what failed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from langgraph.checkpoint.base import PendingWrite
+from langgraph.types import Interrupt, Send
+
+from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.text import is_internal, one_line
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.records import Kind, Ref, Row, Run
+from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.history.moment import Change, ToolUse
+
+SHOWN = 20
+"""Most new elements of one list that are decoded: the first checkpoint after a prune has all of them."""
+_TEXT = 60
+_SMALL = 2048
+_KEYS = _TOLD = 3
+_REPLAY = "keel_replay"
+
+
+def without(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
+    """Return the item numbers of `runs` that are not in `others`, in order."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(runs, others, strict=False)))
+    left = list(runs[same:])  # what was only appended to has all runs but its last in common
+    for lo, hi in others[same:]:
+        left = [part for run in left for part in _cut(run, lo, hi)]
+    return tuple(left)
+
+
+def _cut(run: Run, lo: int, hi: int) -> Iterator[Run]:
+    parts = (run[0], min(run[1], lo)), (max(run[0], hi), run[1])
+    return (part for part in parts if part[0] < part[1])
+
+
+def count(runs: Sequence[Run]) -> int:
+    """Return how many item numbers are in runs."""
+    return sum(hi - lo for lo, hi in runs)
+
+
+def news(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Ref]:
+    """Return per channel the items that a checkpoint has and the one before it has not."""
+    new = {
+        channel: Ref(ref.kind, without(ref.runs, before[channel].runs) if channel in before else ref.runs)
+        for channel, ref in refs.items()
+        if ref.kind is not Kind.INLINE
+    }
+    return {channel: ref for channel, ref in new.items() if ref.runs}
+
+
+def nbytes(runs: Sequence[Run], rows: Sequence[Row]) -> int:
+    """Return the bytes of items as they are stored; of a row that is shared with others, the share of these."""
+    return round(sum(len(row.body) * count(_within(runs, row)) / row.count for row in rows))
+
+
+def _within(runs: Sequence[Run], row: Row) -> list[Run]:
+    end = row.lo + row.count
+    return [(max(lo, row.lo), min(hi, end)) for lo, hi in runs if lo < end and row.lo < hi]
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A checkpoint, the one that it continues, and what is new in it.
+
+    Attributes:
+        rows: The rows of what is new in it.
+        old_rows: Those of values before it that it has replaced as a whole.
+        inline: Its small values.
+        was: The small values before it.
+        refs: Where its values are.
+        before: Where those before it are.
+        new: What is new (`news`).
+    """
+
+    rows: Mapping[str, Sequence[Row]]
+    old_rows: Mapping[str, Sequence[Row]]
+    inline: Mapping[str, Any]
+    was: Mapping[str, Any]
+    refs: Mapping[str, Ref]
+    before: Mapping[str, Ref]
+    new: Mapping[str, Ref]
+
+    def changes(self, unpacker: Unpacker) -> Iterator[Change]:
+        """Yield what became of each channel that changed, as a reader would say it; LangGraph's own are left out."""
+        for channel in dict.fromkeys([*self.before, *self.refs]):
+            if not is_internal(channel) and (change := self._change(channel, unpacker)):
+                yield change
+
+    def _change(self, channel: str, unpacker: Unpacker) -> Change | None:
+        was, now = self.before.get(channel), self.refs.get(channel)
+        if now is None:
+            return Change(channel, "gone")
+        if now.kind is Kind.INLINE:
+            return self._of_small(channel, was)
+        if was == now:
+            return None
+        return self._of_list(channel, was, now, unpacker) if now.kind is Kind.LIST else self._of_rest(channel, unpacker)
+
+    def _of_small(self, channel: str, was: Ref | None) -> Change | None:
+        value = self.inline.get(channel)
+        if was is None:
+            return Change(channel, f"= {_short(value)}")
+        if was.kind is not Kind.INLINE:
+            return Change(channel, f"→ {_short(value)}")
+        old = self.was.get(channel)
+        return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
+
+    def _of_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
+        came = count(self.new[channel].runs) if channel in self.new else 0
+        gone = replaced(was, now) if was else ()
+        new, lost = self._new(channel, unpacker), count(gone)
+        if came and 0 < max(came, lost) <= SHOWN and lost:
+            # What is put by a process that knew nothing of the old is new in number only.
+            old = items(gone, self.old_rows.get(channel, ()), unpacker)
+            new, lost = _unequal(new, old), len(_unequal(old, new))
+            came = len(new)
+        counts = " ".join([f"+{came:,}"] * bool(came) + [f"-{lost:,}"] * bool(lost))
+        told = " · ".join(["…"] * (came > _TOLD) + [brief(item) for item in new[-_TOLD:]])
+        if not counts:
+            return self._of_moved(channel, was, now, is_same=bool(gone))
+        return Change(channel, f"{counts}: {told}" if new else counts, tuple(new))
+
+    def _new(self, channel: str, unpacker: Unpacker) -> Sequence[Any]:
+        return self._items(channel, last(self.new[channel].runs, SHOWN), unpacker) if channel in self.new else ()
+
+    def _of_moved(self, channel: str, was: Ref | None, now: Ref, *, is_same: bool) -> Change | None:
+        if was is None or was.kind is not Kind.LIST:
+            return Change(channel, "= []")
+        return None if is_same else Change(channel, "in another order")
+
+    def _of_rest(self, channel: str, unpacker: Unpacker) -> Change | None:
+        size, ref, was = self.size(channel), self.refs[channel], self.before.get(channel)
+        if size > _SMALL or channel not in self.new:
+            return Change(channel, f"changed ({size:,} B)")
+        if ref.kind is Kind.DICT and self.new[channel].runs[0][0] != ref.runs[0][0]:
+            return Change(channel, _listed(_delta_lines(self._items(channel, self.new[channel].runs, unpacker))))
+        value = self._items(channel, ref.runs, unpacker) if ref.kind is Kind.WHOLE else ()
+        old = items(was.runs, self.old_rows.get(channel, ()), unpacker) if was and was.kind is Kind.WHOLE else ()
+        if value and old and _mark(value[0]) == _mark(old[0]):
+            return None
+        if value and old and isinstance(value[0], dict) and isinstance(old[0], dict):
+            return Change(channel, _listed(_key_lines(old[0], value[0])) or "in another order")
+        return Change(channel, f"→ {_short(value[0])}" if value else f"changed ({size:,} B)")
+
+    def size(self, channel: str) -> int:
+        """Return the bytes of what is new in a channel."""
+        return nbytes(self.new[channel].runs, self.rows.get(channel, ())) if channel in self.new else 0
+
+    def _items(self, channel: str, runs: Sequence[Run], unpacker: Unpacker) -> Sequence[Any]:
+        return items(runs, self.rows.get(channel, ()), unpacker)
+
+
+def items(runs: Sequence[Run], rows: Sequence[Row], unpacker: Unpacker) -> Sequence[Any]:
+    """Return items; none if they cannot be revived here: the rest is worth showing."""
+    try:
+        return tuple(unpacker.items(runs, rows))
+    except (ValueRefused, CorruptStore):
+        return ()
+
+
+def replaced(was: Ref, now: Ref) -> tuple[Run, ...]:
+    """Return the items of a list that a later version of it has no more."""
+    return without(was.runs, now.runs) if was.kind is now.kind is Kind.LIST else ()
+
+
+def _unequal(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
+    """Return the values that are not among others, each of those standing for one."""
+    left = Counter(map(_mark, others))
+    found = []
+    for value, mark in zip(values, map(_mark, values), strict=True):
+        if not left[mark]:
+            found.append(value)
+        left[mark] -= bool(left[mark])
+    return found
+
+
+def _mark(value: Any) -> str:
+    """Return what tells values apart as far as people see it: a summary is said in passing, a diff proves."""
+    return f"{type(value)} {value!r}"
+
+
+def last(runs: Sequence[Run], most: int) -> tuple[Run, ...]:
+    """Return the last item numbers of runs, at most so many."""
+    over = count(runs) - most
+    kept = list(runs)
+    while over > 0:
+        lo, hi = kept.pop(0)
+        kept = [(lo + over, hi), *kept] if hi - lo > over else kept
+        over -= hi - lo
+    return tuple(kept)
+
+
+def _listed(lines: Iterator[str]) -> str:
+    told = list(islice(lines, _KEYS + 1))
+    return ", ".join(told[:_KEYS]) + ", …" * (len(told) > _KEYS)
+
+
+def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
+    """Yield what became of the keys of a dict. By equality: this is said in passing; a diff proves it."""
+    yield from (f"{one_line(str(key), _TEXT)} gone" for key in was if key not in now)
+    for key, value in now.items():
+        if key not in was:
+            yield f"{one_line(str(key), _TEXT)} = {_short(value)}"
+        elif _mark(was[key]) != _mark(value):
+            yield f"{one_line(str(key), _TEXT)} {_short(was[key])} → {_short(value)}"
+
+
+def _delta_lines(deltas: Sequence[Any]) -> Iterator[str]:
+    """Yield what the deltas of a large dict say (`core.dicts`)."""
+    for sets, deletes in deltas:
+        yield from (f"{one_line('.'.join(path), _TEXT)} gone" for path in deletes)
+        yield from (f"{one_line('.'.join(path), _TEXT)} = {_short(value)}" for path, value in sets)
+
+
+def _short(value: Any) -> str:
+    return one_line(repr(value), _TEXT)
+
+
+def brief(value: Any) -> str:
+    """Return a list's element in a few words: who says what, which tools are called."""
+    if isinstance(value, BaseMessage):
+        return one_line(f"{who(value)}: {said(value)}", _TEXT)
+    return one_line(value if isinstance(value, str) else repr(value), _TEXT)
+
+
+def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
+    """Return the tools whose results are among what is new."""
+    messages = (item for change in changes for item in change.new if isinstance(item, ToolMessage))
+    return tuple(ToolUse(str(each.name or "?"), _REPLAY in each.response_metadata) for each in messages)
+
+
+Checkpoint: TypeAlias = Mapping[str, Any]
+"""A checkpoint's `channel_versions` and `versions_seen`; its values are passed beside it."""
+Values: TypeAlias = Mapping[str, Any]
+
+_TO, _JOIN, SENDS = "branch:to:", "join:", "__pregel_tasks"
+_INTERNAL_NODES = ("__input__", "__interrupt__")
+_NOT_OUTPUT = ("__interrupt__", "__resume__", "__error__", "__error_source_node__")
+
+
+def is_trigger(channel: str) -> bool:
+    """Return whether a channel's value is needed to tell which nodes run."""
+    return channel.startswith((_TO, _JOIN)) or channel in (SENDS, "__start__")
+
+
+def next_nodes(checkpoint: Checkpoint, values: Values) -> tuple[str, ...]:
+    """Return the nodes that run from here, as the channels of a `StateGraph` tell it."""
+    targets = (_target(checkpoint, channel, value) for channel, value in values.items())
+    return tuple(sorted({*_sent(values), *(node for node in targets if node)}))
+
+
+def _target(checkpoint: Checkpoint, channel: str, value: Any) -> str | None:
+    """Return the node that a filled trigger channel starts, unless it has seen this version already."""
+    node = _addressee(channel, value)
+    versions: Mapping[str, Any] = checkpoint["channel_versions"]
+    if node is None or channel not in versions:
+        return None
+    seen = checkpoint["versions_seen"].get(node, {}).get(channel)
+    return node if seen is None or versions[channel] > seen else None
+
+
+def _addressee(channel: str, value: Any) -> str | None:
+    if channel.startswith(_TO):
+        return channel.removeprefix(_TO)
+    if channel.startswith(_JOIN):
+        starts, _, node = channel.removeprefix(_JOIN).partition(":")
+        return node if isinstance(value, set) and value >= set(starts.split("+")) else None
+    return channel if channel == "__start__" else None
+
+
+def _sent(values: Values) -> Iterator[str]:
+    return (send.node for send in values.get(SENDS) or () if isinstance(send, Send))
+
+
+def nodes_run(checkpoint: Checkpoint, before: Checkpoint, sent_before: Values) -> tuple[str, ...]:
+    """Return the nodes that ran between two checkpoints, the second of which has `source="loop"`."""
+    seen = before["versions_seen"]
+    moved = {node for node, now in checkpoint["versions_seen"].items() if now != seen.get(node)}
+    return tuple(sorted((moved | set(_sent(sent_before))) - set(_INTERNAL_NODES)))
+
+
+def interrupts(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
+    """Return the questions of tasks that asked and have written nothing since."""
+    answered = {task for task, channel, _ in writes if channel not in _NOT_OUTPUT}
+    return asked([write for write in writes if write[0] not in answered])
+
+
+def asked(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
+    """Return the questions of tasks, answered or not."""
+    values = (value for _, channel, value in writes if channel == "__interrupt__")
+    return tuple(item for value in values for item in _each(value) if isinstance(item, Interrupt))
+
+
+def _each(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def written(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
+    """Return the channels that tasks have written, each once."""
+    return tuple(dict.fromkeys(channel for _, channel, _ in writes if channel not in (*_NOT_OUTPUT, "__start__")))
+
+
+def errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
+    """Return what tasks failed with."""
+    failed = (value for _, channel, value in writes if channel == "__error__")
+    return tuple(value if isinstance(value, str) else repr(value) for value in failed)

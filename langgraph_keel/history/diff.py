@@ -1,0 +1,381 @@
+"""What changed between two checkpoints, read without decoding what did not.
+
+A channel whose reference is the same in both has not changed, and is not even read. Of two versions of a list in one
+item log, an item with the same number is the same element: only those of one side alone are decoded. Between threads
+numbers mean nothing, and both values are decoded.
+
+Edits as a JSON Patch (RFC 6902): carried out one after the other on the older state as JSON, they give the newer.
+
+An operation finds what those before it have left. So lists are put in order from the outermost in, each by removals
+from its end on, then moves, then what was added from its beginning on; by then everything stands where it does in the
+newer state, which is where the paths of all other edits point.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.checkpoints import where_is
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import NotFound
+from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
+
+Operation: TypeAlias = dict[str, Any]
+_Path: TypeAlias = tuple[Step, ...]
+
+
+def operations(edits: Iterable[Edit]) -> list[Operation]:
+    """Return the operations of a JSON Patch."""
+    lists: defaultdict[_Path, list[Edit]] = defaultdict(list)
+    others: list[Operation] = []
+    for edit in edits:
+        if edit.kind != "changed" and edit.path and isinstance(edit.path[-1], int):
+            lists[edit.path[:-1]].append(edit)
+        else:
+            others.append(_of_one(edit))
+    ordered = [step for path in sorted(lists, key=len) for step in _of_list(path, lists[path])]
+    return [*ordered, *others]
+
+
+def pointer(path: Iterable[Step]) -> str:
+    """Return a path as a JSON Pointer (RFC 6901)."""
+    return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
+
+
+def _of_one(edit: Edit) -> Operation:
+    where = pointer(edit.path)
+    if edit.kind == "removed":
+        return {"op": "remove", "path": where}
+    return {
+        "op": "add" if edit.kind == "added" else "replace",
+        "path": where,
+        "value": as_json(edit.after, len(edit.path)),
+    }
+
+
+def _of_list(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
+    removed = sorted((_place(edit) for edit in edits if edit.kind == "removed"), reverse=True)
+    added = {_place(edit): edit for edit in edits if edit.kind == "added"}
+    yield from ({"op": "remove", "path": pointer((*path, place))} for place in removed)
+    moves = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
+    came = sorted(added)
+    ranks = {before: after - bisect_left(came, after) for before, after in moves.items()}
+    yield from _moves(path, ranks, set(removed))
+    yield from (_of_one(added[place]) for place in came)
+
+
+def _moves(path: _Path, moved: dict[int, int], removed: AbstractSet[int]) -> Iterator[Operation]:
+    """Put each moved element behind the one that it follows.
+
+    Args:
+        path: The list.
+        moved: Of each moved element, by its place before, its place among those that have stayed.
+        removed: The places of those that are gone by now.
+    """
+    if not moved:
+        return
+    most = max(*moved, *moved.values(), *removed, 0) + len(moved) + len(removed) + 1
+    now = [place for place in range(most) if place not in removed]
+    ordered = [place for place in now if place not in moved]
+    for place, rank in sorted(moved.items(), key=lambda each: each[1]):
+        ordered.insert(rank, place)
+    for place, rank in sorted(moved.items(), key=lambda each: each[1]):
+        start = now.index(place)
+        now.remove(place)
+        stop = now.index(ordered[rank - 1]) + 1 if rank else 0
+        now.insert(stop, place)
+        yield {"op": "move", "from": pointer((*path, start)), "path": pointer((*path, stop))}
+
+
+def _place(edit: Edit) -> int:
+    return int(edit.path[-1])
+
+
+_DELTAS = "counters_since_delta_snapshot"
+"""The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StateDiff:
+    """What changed between two checkpoints: a sequence of edits that shows itself, and is false if nothing changed.
+
+    Attributes:
+        before: The older one, or whichever was named first.
+        after: The other.
+        edits: What changed; the first step of each path is the channel.
+        deltas: Delta channels that were written: their values are put together by a graph, and no store knows them.
+    """
+
+    before: Address
+    after: Address
+    edits: Sequence[Edit]
+    deltas: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether anything changed."""
+        return bool(self.edits or self.deltas)
+
+    def __len__(self) -> int:
+        """Count the edits."""
+        return len(self.edits)
+
+    def __iter__(self) -> Iterator[Edit]:
+        """Yield the edits."""
+        return iter(self.edits)
+
+    @property
+    def channels(self) -> list[str]:
+        """The channels that changed."""
+        return list(dict.fromkeys([*(str(edit.path[0]) for edit in self.edits), *self.deltas]))
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as data that JSON carries: `before`, `after`, `channels`, `edits` and `deltas`."""
+        return {
+            "before": as_json(self.before),
+            "after": as_json(self.after),
+            "channels": self.channels,
+            "edits": [_plain(edit) for edit in self.edits],
+            "deltas": list(self.deltas),
+        }
+
+    def to_patch(self) -> list[Operation]:
+        """Return it as a JSON Patch (RFC 6902), which makes the newer state of the older one, both as JSON.
+
+        Delta channels are not in it.
+        """
+        return operations(self.edits)
+
+    def to_text(self, *, full: bool = False) -> str:
+        """Return it as plain text, by channel: words that went `[-so-]`, words that came `{+so+}`.
+
+        Args:
+            full: Shorten nothing, and show LangGraph's own channels, too.
+        """
+        from langgraph_keel.history.render.diff import as_text
+
+        return as_text(self, full=full)
+
+    def to_html(self) -> str:
+        """Return it as HTML that stands for itself in a light page and in a dark one."""
+        from langgraph_keel.history.render.diff import as_html
+
+        return as_html(self)
+
+    def __str__(self) -> str:
+        """Return it as plain text, long values shortened."""
+        return self.to_text()
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        """Return it in the colours of a terminal."""
+        from langgraph_keel.history.render.diff import as_rich
+
+        return as_rich(self)
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return {"text/plain": self.to_text(), "text/html": self.to_html()}
+
+
+def _plain(edit: Edit) -> dict[str, Any]:
+    sides = {"before": edit.before, "after": edit.after}
+    values = {name: as_json(value) for name, value in sides.items() if value is not NOTHING}
+    return {"kind": edit.kind, "path": list(edit.path), **values}
+
+
+class _Side:
+    """One checkpoint, of which only what is asked for is decoded."""
+
+    def __init__(self, entry: Entry, codec: Codec, unpacker: Unpacker) -> None:
+        self._where = where_is(entry.address)
+        self._header = unpack_header(entry.header, codec, self._where)
+        self._unpacker = unpacker
+        self.entry = entry
+        self.refs: Mapping[str, Ref] = entry.refs
+        self.rows: Mapping[str, Sequence[Row]] = {}
+
+    @property
+    def deltas(self) -> Mapping[str, Any]:
+        """The versions of the delta channels whose values are not here."""
+        versions = self._header.checkpoint.get("channel_versions") or {}
+        return {channel: versions.get(channel) for channel in self._header.metadata.get(_DELTAS) or ()}
+
+    def version(self, channel: str) -> Any:
+        """Return the version of a channel."""
+        return (self._header.checkpoint.get("channel_versions") or {}).get(channel)
+
+    def value(self, channel: str) -> Any:
+        """Return the value of a channel; `NOTHING` if it has none."""
+        ref = self.refs.get(channel)
+        if ref is None:
+            return NOTHING
+        return self._header.inline[channel] if ref.kind is Kind.INLINE else self._decoded(channel, ref)
+
+    def elements(self, channel: str, numbers: Sequence[int]) -> list[Any]:
+        """Return the elements of a list that have these numbers."""
+        elements: list[Any] = self._decoded(channel, Ref(Kind.LIST, tuple(_runs(numbers))))
+        return elements
+
+    def _decoded(self, channel: str, ref: Ref) -> Any:
+        return self._unpacker.values({channel: ref}, self.rows, self._where)[channel]
+
+
+_Sides: TypeAlias = tuple[_Side, _Side]
+
+
+def diffed(store: Store[Q, R], codec: Codec, before: Address, after: Address) -> Plan[Q, R, StateDiff]:
+    """Return what changed between two checkpoints. Three trips; two if no channel of some size did.
+
+    Raises:
+        NotFound: One of them is not there.
+        CorruptStore: Stored bytes do not add up.
+        RefusedType: What changed names a type that may not be revived here.
+    """
+    unpacker = Unpacker(codec)
+    older, newer = (yield from _entry(store, before)), (yield from _entry(store, after))
+    sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
+    is_one_log = _log(older) == _log(newer)
+    deltas = _deltas(sides, is_one_log)
+    channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
+    changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
+    if not (yield from _read_rows(store, sides, changed)):
+        return (yield from diffed(store, codec, before, after))
+    found = [edit for channel in changed for edit in _of_channel(channel, *sides, codec, is_one_log)]
+    written = [channel for channel, is_written in deltas.items() if is_written]
+    return StateDiff(older.address, newer.address, found, written)
+
+
+def _log(entry: Entry) -> tuple[str, str]:
+    return entry.address.thread_id, entry.address.checkpoint_ns
+
+
+def _deltas(sides: _Sides, is_one_log: bool) -> dict[str, bool]:
+    """Return the delta channels of which one side or both have no value, and whether they were written between."""
+    older, newer = sides
+    channels = dict.fromkeys([*older.deltas, *newer.deltas])
+    return {channel: not is_one_log or older.version(channel) != newer.version(channel) for channel in channels}
+
+
+def _is_same(channel: str, sides: _Sides) -> bool:
+    was, now = (side.refs.get(channel) for side in sides)
+    return was is not None and was.kind is not Kind.INLINE and was == now
+
+
+def _entry(store: Store[Q, R], address: Address) -> Plan[Q, R, Entry]:
+    """Read a checkpoint without its values; the latest with them, as no other verb knows which that is."""
+    if address.checkpoint_id is None:
+        return (yield from _whole(store, address)).entry
+    query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
+    found = yield from store.scan(query)
+    if not found:
+        raise _missing(address)
+    return found[0]
+
+
+def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[Q, R, bool]:
+    """Read the rows of some channels of both, in one trip: what both have comes once.
+
+    Returns:
+        Whether both are there as their headers say; `False` if one was removed, or put again, meanwhile.
+    """
+    refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
+    if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
+        return True
+    entries = [replace(side.entry, refs=each) for side, each in zip(sides, refs, strict=True)]
+    found: Sequence[Found] = yield from store.read_values(entries)
+    if len(found) == len(sides):
+        for side, each in zip(sides, found, strict=True):
+            side.rows = each.rows
+    return len(found) == len(sides)
+
+
+def _whole(store: Store[Q, R], address: Address) -> Plan[Q, R, Found]:
+    found = yield from store.read_entry(address)
+    if found is None:
+        raise _missing(address)
+    return found
+
+
+def _missing(address: Address) -> NotFound:
+    return NotFound(f"{where_is(address)}: there is no such checkpoint")
+
+
+def _of_channel(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:
+    was, now = before.refs.get(channel), after.refs.get(channel)
+    if is_one_log and was and now and was.kind is now.kind is Kind.LIST:
+        numbers = _numbers(was.runs), _numbers(now.runs)
+        was_set, now_set = map(set, numbers)
+        if (len(was_set), len(now_set)) == (len(numbers[0]), len(numbers[1])):
+            old, new = _Elements(before, channel, numbers[0], now_set), _Elements(after, channel, numbers[1], was_set)
+            return _of_lists(channel, old, new, codec)
+    return edits(before.value(channel), after.value(channel), codec.fingerprint, (channel,))
+
+
+class _Elements:
+    """The elements of one version of a list, decoded when they are asked for; those that the other has not, at once."""
+
+    def __init__(self, side: _Side, channel: str, numbers: Sequence[int], others: Collection[int]) -> None:
+        self._side = side
+        self._channel = channel
+        self.numbers = numbers
+        own = [number for number in numbers if number not in others]
+        self.own = dict(zip(own, side.elements(channel, own), strict=True))
+
+    def __getitem__(self, place: int) -> Any:
+        number = self.numbers[place]
+        if number not in self.own:
+            return self._side.elements(self._channel, [number])[0]
+        return self.own[number]
+
+    @property
+    def sample(self) -> list[Any]:
+        """Elements by which to tell what the list holds."""
+        return list(self.own.values()) or [self[0]] if self.numbers else []
+
+    def named(self, name: Callable[[Any], Hashable]) -> list[Hashable]:
+        """Return the names of all: of those that the other version has, too, their numbers."""
+        return [name(self.own[number]) if number in self.own else number for number in self.numbers]
+
+
+def _of_lists(channel: str, old: _Elements, new: _Elements, codec: Codec) -> Iterator[Edit]:
+    """Yield the edits between two versions of one list."""
+
+    def inner(place: int, other: int) -> Iterator[Edit]:
+        if old.numbers[place] == new.numbers[other]:
+            return iter(())
+        return edits(old[place], new[other], codec.fingerprint, (channel, other))
+
+    is_named = all(ids_of(side.sample) is not None for side in (old, new))
+    if is_named:
+        was, now = (side.named(lambda message: message.id) for side in (old, new))
+        return named_edits((was, old), (now, new), inner, (channel,))
+    was, now = (side.named(codec.fingerprint) for side in (old, new))
+    return aligned_edits((was, old), (now, new), inner, (channel,))
+
+
+def _numbers(runs: Sequence[Run]) -> list[int]:
+    return [number for lo, hi in runs for number in range(lo, hi)]
+
+
+def _runs(numbers: Sequence[int]) -> list[Run]:
+    runs: list[Run] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = runs[-1][0], number + 1
+        else:
+            runs.append((number, number + 1))
+    return runs

@@ -1,0 +1,264 @@
+"""What changed between two values: the edits that a reader would name, each with its path.
+
+Messages are the same ones if their ids are; what else a list holds is aligned by equality, so that one element put in
+front is one edit and not as many as there are elements. Data objects are compared field by field, dicts by key; a set
+is one value. What is equal is equal in type too: 1 is not 1.0.
+
+Two sequences side by side: what stayed in order, and where they differ.
+
+How one text became another, word by word.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any, Literal, Protocol, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_keel.display.jsonable import DEEPEST, fields_of
+
+_MOST_PAIRS = 1_000_000
+"""Pairs of equal elements above which sequences are not aligned; this many take a quarter of a second."""
+
+
+def alike(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
+    """Return how many elements from the beginning on are the same."""
+    return next((n for n, (old, new) in enumerate(zip(was, now, strict=False)) if old != new), min(len(was), len(now)))
+
+
+def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[int, int, int, int]]:
+    """Return where two sequences differ: `was[a:b]` became `now[c:d]`. Both are cut where they agree as far as it pays.
+
+    Many equal elements, such as a thousand times `0`, take time with the square of their number; above `_MOST_PAIRS`
+    only the ends are cut off.
+    """
+    head = alike(was, now)
+    tail = alike(was[head:][::-1], now[head:][::-1])
+    old, new = was[head : len(was) - tail], now[head : len(now) - tail]
+    if not old and not new:
+        return []
+    counts = Counter(new)
+    if sum(counts[name] for name in old) > _MOST_PAIRS:
+        return [(head, head + len(old), head, head + len(new))]
+    found = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return [(lo + head, hi + head, start + head, stop + head) for kind, lo, hi, start, stop in found if kind != "equal"]
+
+
+def in_order(places: list[int]) -> set[int]:
+    """Return the longest ascending subsequence: what stayed where it was among the others (patience sorting)."""
+    if sorted(places) == places:  # nothing moved: a third of the time of a diff that finds little
+        return set(places)
+    ends: list[int] = []  # of the ascending runs of each length so far, the lowest end
+    before: dict[int, int | None] = {}
+    for place in places:
+        length = bisect_left(ends, place)
+        before[place] = ends[length - 1] if length else None
+        ends[length : length + 1] = [place]
+    found: set[int] = set()
+    last = ends[-1] if ends else None
+    while last is not None:
+        found.add(last)
+        last = before[last]
+    return found
+
+
+Step: TypeAlias = str | int
+"""One step of a path: a key or the name of a field, as text; or a place in a list, as a number."""
+Kind: TypeAlias = Literal["added", "removed", "changed", "moved"]
+Mark: TypeAlias = Callable[[Any], bytes]
+"""Returns bytes that are equal for equal values only."""
+
+
+class Nothing:
+    """What stands where one side has something and the other has nothing."""
+
+    def __repr__(self) -> str:
+        """Say so."""
+        return "nothing"
+
+
+NOTHING = Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One change.
+
+    Attributes:
+        kind: `"added"`, `"removed"`, `"changed"`, or `"moved"`: the same message, at another place among the
+            others; then `before` and `after` are the places.
+        path: Where: keys, names of fields, places in lists: of what was removed where it stood, of all else where it
+            stands now.
+        before: What stood there; `NOTHING` if nothing did.
+        after: What stands there; `NOTHING` if nothing does.
+        within: The message that it is a part of, as it stands now, and how many steps of the path lead to it.
+    """
+
+    kind: Kind
+    path: tuple[Step, ...]
+    before: Any
+    after: Any
+    within: tuple[int, BaseMessage] | None = None
+
+
+def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> Iterator[Edit]:
+    """Yield what changed between two values, in the order in which a reader meets it.
+
+    Args:
+        before: The older value.
+        after: The newer one.
+        mark: Tells equal values (`Codec.fingerprint`).
+        path: Where both stand.
+    """
+    if before is NOTHING or after is NOTHING:
+        yield Edit("added" if before is NOTHING else "removed", path, before, after)
+    elif mark(before) == mark(after):
+        return
+    elif type(before) is not type(after) or len(path) > DEEPEST:
+        yield Edit("changed", path, before, after)
+    elif isinstance(before, list | tuple):
+        yield from _of_sequences(before, after, mark, path)
+    elif (parts := parts_of(before)) is not None:
+        found = _of_mappings(parts, parts_of(after) or {}, mark, path)
+        yield from _inside(after, found, len(path)) if isinstance(after, BaseMessage) else found
+    else:
+        yield Edit("changed", path, before, after)
+
+
+def _inside(message: BaseMessage, found: Iterator[Edit], depth: int) -> Iterator[Edit]:
+    return (edit if edit.within else replace(edit, within=(depth, message)) for edit in found)
+
+
+def parts_of(value: Any) -> Mapping[Any, Any] | None:
+    """Return what a value is made of, by key or field; `None` if it is one thing."""
+    return value if isinstance(value, Mapping) else fields_of(value)
+
+
+def _of_mappings(
+    before: Mapping[Any, Any], after: Mapping[Any, Any], mark: Mark, path: tuple[Step, ...]
+) -> Iterator[Edit]:
+    for key in dict.fromkeys([*before, *after]):
+        step = key if type(key) is str else repr(key)
+        yield from edits(before.get(key, NOTHING), after.get(key, NOTHING), mark, (*path, step))
+
+
+# -- lists -----------------------------------------------------------------------------------------------------
+
+Inner: TypeAlias = Callable[[int, int], Iterator[Edit]]
+"""Yields the edits between the element at one place before and that at another now."""
+
+
+def _of_sequences(before: Sequence[Any], after: Sequence[Any], mark: Mark, path: tuple[Step, ...]) -> Iterator[Edit]:
+    was, now = ids_of(before), ids_of(after)
+
+    def inner(place: int, other: int) -> Iterator[Edit]:
+        return edits(before[place], after[other], mark, (*path, other))
+
+    if was is not None and now is not None:
+        return named_edits((was, before), (now, after), inner, path)
+    was, now = (list(map(mark, side)) for side in (before, after))
+    return aligned_edits((was, before), (now, after), inner, path)
+
+
+def ids_of(values: Sequence[Any]) -> list[Any] | None:
+    """Return the ids of messages; `None` if something else is among them, one has none, or an id is there twice."""
+    ids = [value.id for value in values if isinstance(value, BaseMessage) and value.id]
+    return ids if len(set(ids)) == len(values) else None
+
+
+class Places(Protocol):
+    """Elements by their places."""
+
+    def __getitem__(self, place: int, /) -> Any:
+        """Return the element at a place."""
+
+
+Side: TypeAlias = tuple[Sequence[Hashable], Places]
+"""The names of a list's elements, and the elements."""
+
+
+def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
+    """Yield the edits between lists whose elements have names of their own: removed, added, moved, changed."""
+    (was, old), (now, new) = before, after
+    places, stay = {name: place for place, name in enumerate(was)}, set(now)
+    kept = in_order([places[name] for name in now if name in places])
+    yield from (
+        Edit("removed", (*path, place), old[place], NOTHING) for place, name in enumerate(was) if name not in stay
+    )
+    for place, name in enumerate(now):
+        if name not in places:
+            yield Edit("added", (*path, place), NOTHING, new[place])
+            continue
+        if places[name] not in kept:
+            yield Edit("moved", (*path, place), places[name], place)
+        yield from inner(places[name], place)
+
+
+def aligned_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
+    """Yield the edits between lists whose equal elements have equal names; of what came instead, each for one."""
+    (was, old), (now, new) = before, after
+    for lo, hi, start, stop in stretches(was, now):
+        both = min(hi - lo, stop - start)
+        for place in range(both):
+            yield from inner(lo + place, start + place)
+        yield from (Edit("removed", (*path, place), old[place], NOTHING) for place in range(lo + both, hi))
+        yield from (Edit("added", (*path, place), NOTHING, new[place]) for place in range(start + both, stop))
+
+
+Part: TypeAlias = tuple[Literal["same", "removed", "added"], str]
+
+_WORDS = re.compile(r"\s+|\w+|[^\w\s]")
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+MOST_WORDS = 2000
+"""Words of both texts that differ, above which lines are compared: the time grows with the square, to 25 ms here."""
+
+
+def parts_between(before: str, after: str) -> list[Part]:
+    """Return a text's parts in order: what stayed, what went, what came.
+
+    Those that are not `"added"` make up `before`, those that are not `"removed"` make up `after`.
+    """
+    was, now = _WORDS.findall(before), _WORDS.findall(after)
+    head = alike(was, now)
+    tail = alike(was[head:][::-1], now[head:][::-1])
+    parts = _parts(was[head : len(was) - tail], now[head : len(now) - tail])
+    ends = ("same", "".join(was[:head])), ("same", "".join(was[len(was) - tail :]))
+    return list(_joined(part for part in (ends[0], *parts, ends[1]) if part[1]))  # type: ignore[misc]
+
+
+def _parts(was: Sequence[str], now: Sequence[str]) -> Iterator[Part]:
+    if len(was) + len(now) > MOST_WORDS:
+        was, now = _LINES.findall("".join(was)), _LINES.findall("".join(now))
+    for kind, lo, hi, start, stop in SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+        if kind == "equal":
+            yield "same", "".join(was[lo:hi])
+            continue
+        yield "removed", "".join(was[lo:hi])
+        yield "added", "".join(now[start:stop])
+
+
+def _joined(parts: Iterator[Part]) -> Iterator[Part]:
+    """Let a space between two changes be part of them: three changed words read better than six changes."""
+    removed = added = ""
+    for kind, text in parts:
+        if kind == "same" and not (text.isspace() and "\n" not in text and (removed or added)):
+            yield from _changes(removed, added)
+            removed = added = ""
+            yield kind, text
+            continue
+        removed += text if kind != "added" else ""
+        added += text if kind != "removed" else ""
+    yield from _changes(removed, added)
+
+
+def _changes(removed: str, added: str) -> Iterator[Part]:
+    if removed != added:
+        yield from ((kind, text) for kind, text in (("removed", removed), ("added", added)) if text)  # type: ignore[misc]
+    elif removed:
+        yield "same", removed

@@ -1,0 +1,181 @@
+"""Time travel: what a saver can do with the moments of a thread. Show them, compare two, go back to one, fork there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, TypeAlias
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base.id import uuid6
+
+from langgraph_keel.engine.config import address_of, config_of, thread_id_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address
+from langgraph_keel.history import travel as forks
+from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.labels import Label, give_label, labels_of, remove_label
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.reading import Pages
+from langgraph_keel.history.timeline import SHOWN, Timeline
+from langgraph_keel.inspection import Inspection
+
+At: TypeAlias = Mapping[str, Any] | Moment
+"""A checkpoint: the config that names it, or a moment of a timeline. A config without an id names the latest."""
+
+
+class Travel(Inspection):
+    """The methods that go through a thread's history."""
+
+    def timeline(self, thread_id: str) -> Timeline:
+        """Return a thread as a list of moments, all branches and namespaces, which shows itself in a notebook.
+
+        Nothing is read yet: a thread that is not there has no moments. It reads by the blocking face; in an
+        asynchronous program, see `atimeline`.
+
+        Raises:
+            InvalidConfig: `thread_id` is no usable id.
+        """
+        thread_id = thread_id_of(thread_id)
+        return Timeline(self, thread_id, lambda: Pages(self._core, self._codec, thread_id))
+
+    async def atimeline(self, thread_id: str, limit: int | None = SHOWN) -> Timeline:
+        """As `timeline`, with the latest moments read already, asynchronously: `None` for all of them.
+
+        Looking at those does not block the running loop; what was not read is read by the blocking face.
+        """
+        found = self.timeline(thread_id)
+        await self._arun(found.pages.upto(limit))
+        await self._arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
+        return found
+
+    def diff(self, before: At, after: At) -> StateDiff:
+        """Return what changed between two checkpoints, also of two threads or branches.
+
+        Args:
+            before: The older one, or whichever shall count as that.
+            after: The other.
+
+        Raises:
+            NotFound: One of them is not there.
+            InvalidConfig: One of them names no usable thread.
+            RefusedType: What changed is of a type that may not be revived here.
+            CorruptStore: Stored bytes do not add up.
+        """
+        return self._run(diffed(self._core.store, self._codec, _address(before), _address(after)))
+
+    async def adiff(self, before: At, after: At) -> StateDiff:
+        """As `diff`, asynchronously."""
+        return await self._arun(diffed(self._core.store, self._codec, _address(before), _address(after)))
+
+    def rewind(self, at: At) -> RunnableConfig:
+        """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
+
+        What runs from here does so anew: tasks that had ended, and questions that were answered or waited. Tools of a
+        `ToolCache` are answered from the ledger all the same. Subgraphs with a memory of their own
+        (`checkpointer=True`) go back, too.
+
+        Args:
+            at: A checkpoint of the root graph.
+
+        Returns:
+            The thread's config: `graph.invoke(None, config)` goes on from there.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+            InvalidInput: It belongs to a subgraph.
+        """
+        return _thread(self._run(self._rewound(at)))
+
+    async def arewind(self, at: At) -> RunnableConfig:
+        """As `rewind`, asynchronously."""
+        return _thread(await self._arun(self._rewound(at)))
+
+    def _rewound(self, at: At) -> Plan[Any, Any, Address]:
+        return forks.rewind(self._core, self._codec, _address(at), _new_id, _now())
+
+    def fork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
+        """Begin another way from a checkpoint: in a thread of its own, or on a branch.
+
+        Args:
+            at: A checkpoint of the root graph.
+            thread_id: The new thread: a copy of this one as it was when that checkpoint was put. Without it, a branch
+                in the same thread, which is not its latest until something is put there.
+
+        Returns:
+            The config to go on from: the new thread's, or the branch's with its `checkpoint_id`.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+            ThreadExists: The new thread holds something already.
+            InvalidInput: It belongs to a subgraph.
+        """
+        if thread_id is None:
+            return config_of(self._run(self._branch(at)), "named")
+        return _thread(self._run(self._forked(at, thread_id)))
+
+    async def afork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
+        """As `fork`, asynchronously."""
+        if thread_id is None:
+            return config_of(await self._arun(self._branch(at)), "named")
+        return _thread(await self._arun(self._forked(at, thread_id)))
+
+    def _branch(self, at: At) -> Plan[Any, Any, Address]:
+        return forks.branch(self._core, self._codec, _address(at), _new_id, _now())
+
+    def _forked(self, at: At, thread_id: str) -> Plan[Any, Any, Address]:
+        return forks.fork(self._core, self._codec, _address(at), thread_id_of(thread_id), self._made())
+
+    def label(self, at: At, name: str) -> None:
+        """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
+
+        Args:
+            at: The checkpoint. A config without an id names the latest.
+            name: 1 to 200 characters, unique in its thread; not a number, which would be taken for a position.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+            InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
+        """
+        self._run(give_label(self._core.store, self._codec, _address(at), name, token_hex(16)))
+
+    async def alabel(self, at: At, name: str) -> None:
+        """As `label`, asynchronously."""
+        await self._arun(give_label(self._core.store, self._codec, _address(at), name, token_hex(16)))
+
+    def unlabel(self, thread_id: str, name: str) -> None:
+        """Take a name back.
+
+        Raises:
+            NotFound: No checkpoint of the thread has it.
+        """
+        self._run(remove_label(self._core.store, thread_id_of(thread_id), name))
+
+    async def aunlabel(self, thread_id: str, name: str) -> None:
+        """As `unlabel`, asynchronously."""
+        await self._arun(remove_label(self._core.store, thread_id_of(thread_id), name))
+
+    def labels(self, thread_id: str) -> Sequence[Label]:
+        """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
+        return self._run(labels_of(self._core.store, self._codec, thread_id_of(thread_id)))
+
+    async def alabels(self, thread_id: str) -> Sequence[Label]:
+        """As `labels`, asynchronously."""
+        return await self._arun(labels_of(self._core.store, self._codec, thread_id_of(thread_id)))
+
+
+def _address(at: At) -> Address:
+    return at.address if isinstance(at, Moment) else address_of(at)
+
+
+def _thread(address: Address) -> RunnableConfig:
+    return {"configurable": {"thread_id": address.thread_id}}
+
+
+def _new_id(step: int) -> str:
+    return str(uuid6(clock_seq=step))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()

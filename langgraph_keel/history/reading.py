@@ -1,0 +1,355 @@
+"""Entries made moments: headers, what is new since the parent, and pending writes. No state is decoded.
+
+A thread's entries and moments, read as far as somebody has looked: newest first, headers in pages, no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from langgraph.checkpoint.base import PendingWrite
+
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.headers import Header, unpack_header
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address, Batch, Entry, Found, Kind, Query, Ref
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.writes import pending_writes
+from langgraph_keel.errors import ValueRefused
+from langgraph_keel.history import changes as steps
+from langgraph_keel.history.changes import SHOWN, Sides, count, nbytes, news, replaced, tools_in
+from langgraph_keel.history.labels import labels_of
+from langgraph_keel.history.moment import Change, Moment
+from langgraph_keel.provenance.drift import MARK
+from langgraph_keel.provenance.records import ModelCall, unpacked_all
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An entry with what was read of it."""
+
+    entry: Entry
+    header: Header
+    found: Found
+    triggers: Mapping[str, Any]
+    writes: Sequence[PendingWrite]
+    unread: tuple[str, ...]
+
+
+def moments_of(core: Checkpoints[Q, R], codec: Codec, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Moment]]:
+    """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
+
+    Their positions, labels and whether something continues them are not known here.
+    """
+    known = {entry.address: entry for entry in entries}
+    parents: dict[Address, Entry] = {}
+    for address in {_parent(entry) for entry in entries} - {None, *known}:
+        assert address is not None
+        page = yield from core.store.scan(
+            Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
+        )
+        parents.update((entry.address, entry) for entry in page)
+    both = {**known, **parents}
+    news_of = {entry.address: news(entry.refs, _refs(both, _parent(entry))) for entry in entries}
+    wanted = _narrowed(both, news_of)
+    found = (yield from core.store.read_values(wanted)) if wanted else ()
+    unpacker = Unpacker(codec)
+    read = {each.entry.address: _read(both[each.entry.address], each, codec, unpacker) for each in found}
+    return [_moment(read[entry.address], read, codec, unpacker) for entry in entries if entry.address in read]
+
+
+def _parent(entry: Entry) -> Address | None:
+    return None if entry.parent is None else replace(entry.address, checkpoint_id=entry.parent)
+
+
+def _refs(known: Mapping[Address, Entry], address: Address | None) -> Mapping[str, Ref]:
+    return known[address].refs if address and address in known else {}
+
+
+def _narrowed(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[str, Ref]]) -> list[Entry]:
+    """Return entries that name only what is to be read: what is new in them, and what tells the nodes that run next.
+
+    Of what the next one writes anew as a whole, also what it was before: only both together say what changed.
+    """
+    old: dict[Address, dict[str, Ref]] = {address: {} for address in known}
+    for address, new in news_of.items():
+        parent = _parent(known[address])
+        before = _refs(known, parent)
+        wholes = [name for name, ref in new.items() if ref.kind is Kind.WHOLE and name in before]
+        if parent and before:
+            old[parent].update((name, before[name]) for name in wholes if before[name].kind is Kind.WHOLE)
+            old[parent].update(_few_replaced(known[address], before, new))
+    return [
+        replace(entry, refs={**news_of.get(address, {}), **old[address], **_triggers(entry)})
+        for address, entry in known.items()
+    ]
+
+
+def _few_replaced(entry: Entry, before: Mapping[str, Ref], new: Mapping[str, Ref]) -> dict[str, Ref]:
+    """Return per list that lost a few elements and got others, those that it lost."""
+    gone = {name: replaced(before[name], entry.refs[name]) for name in new if name in before}
+    return {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count(runs) <= SHOWN}
+
+
+def _triggers(entry: Entry) -> dict[str, Any]:
+    return {name: ref for name, ref in entry.refs.items() if steps.is_trigger(name) and ref.kind is not Kind.INLINE}
+
+
+def _read(entry: Entry, found: Found, codec: Codec, unpacker: Unpacker) -> _Read:
+    where = where_is(entry.address)
+    header = unpack_header(entry.header, codec, where)
+    small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
+    unread: list[str] = []
+    large: dict[str, Any] = {}
+    for name, ref in _triggers(entry).items():
+        try:
+            large |= unpacker.values({name: ref}, found.rows, where)
+        except ValueRefused as error:  # a Send may carry anything
+            unread.append(error.type_name)
+    batches = [batch for batch in found.batches if _is_readable(batch, codec, where, unread)]
+    writes = pending_writes(batches, codec, where)
+    return _Read(entry, header, found, {**small, **large}, writes, tuple(dict.fromkeys(unread)))
+
+
+def _is_readable(batch: Batch, codec: Codec, where: str, unread: list[str]) -> bool:
+    try:
+        pending_writes([batch], codec, where)
+    except ValueRefused as error:
+        unread.append(error.type_name)
+        return False
+    return True
+
+
+def _moment(read: _Read, known: Mapping[Address, _Read], codec: Codec, unpacker: Unpacker) -> Moment:
+    entry, header = read.entry, read.header
+    parent = known.get(at) if (at := _parent(entry)) else None
+    sides = _sides(read, parent)
+    changes = tuple(sides.changes(unpacker))
+    writes = read.writes
+    calls = unpacked_all(header.about.get("calls"))
+    return Moment(
+        address=entry.address,
+        position=0,
+        parent=entry.parent,
+        step=header.metadata.get("step"),
+        source=str(header.metadata.get("source", "")),
+        time=_time(header.checkpoint.get("ts")),
+        nodes=_nodes(read, parent),
+        next=steps.next_nodes(header.checkpoint, read.triggers),
+        changes=changes,
+        summary=_summary(changes),
+        models=_models(calls),
+        tools=tools_in(changes),
+        asked=steps.asked(writes),
+        interrupts=steps.interrupts(writes),
+        errors=steps.errors(writes),
+        pending=steps.written(writes),
+        unread=read.unread,
+        drift=_drift(header.metadata),
+        tokens=_tokens(calls),
+        cost=_cost(calls),
+        bytes=len(entry.header)
+        + sum(nbytes(ref.runs, read.found.rows.get(name, ())) for name, ref in sides.new.items()),
+        metadata=header.metadata,
+    )
+
+
+def _sides(read: _Read, parent: _Read | None) -> Sides:
+    was, before = (parent.header.inline, parent.entry.refs) if parent else ({}, {})
+    rows = parent.found.rows if parent else {}
+    new = news(read.entry.refs, before)
+    return Sides(read.found.rows, rows, read.header.inline, was, read.entry.refs, before, new)
+
+
+def _nodes(read: _Read, parent: _Read | None) -> tuple[str, ...]:
+    if parent is None or read.header.metadata.get("source") != "loop":
+        return ()
+    return steps.nodes_run(read.header.checkpoint, parent.header.checkpoint, parent.triggers)
+
+
+def _time(ts: object) -> datetime | None:
+    try:
+        return datetime.fromisoformat(str(ts))
+    except ValueError:
+        return None
+
+
+def _summary(changes: Iterable[Change]) -> str:
+    return "; ".join(f"{change.channel} {change.text}" for change in changes)
+
+
+def _models(calls: Iterable[ModelCall]) -> tuple[str, ...]:
+    names = (call.served_model or call.model for call in calls if call.error is None)
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _drift(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    marks = metadata.get(MARK)
+    return tuple(map(str, marks)) if isinstance(marks, list) else ()
+
+
+def _tokens(calls: Sequence[ModelCall]) -> tuple[int, int]:
+    def total(name: str) -> int:
+        return sum(count for call in calls if isinstance(count := call.usage.get(name), int))
+
+    return total("input_tokens"), total("output_tokens")
+
+
+def _cost(calls: Iterable[ModelCall]) -> float | None:
+    known = [call.cost for call in calls if call.cost is not None]
+    return sum(known) if known else None
+
+
+def state_bytes(core: Checkpoints[Q, R], entries: Sequence[Entry]) -> Plan[Q, R, Mapping[Address, int]]:
+    """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
+    found = (yield from core.store.read_values(entries)) if entries else ()
+    return {each.entry.address: _shown(each) for each in found}
+
+
+def _shown(found: Found) -> int:
+    parts = (nbytes(ref.runs, found.rows.get(name, ())) for name, ref in found.entry.refs.items())
+    return len(found.entry.header) + sum(parts)
+
+
+PAGE = 500
+"""Headers to a page."""
+STRETCH = 50
+"""Moments that are read together: of these, what is new in them, and their writes."""
+SHORTEST_END = 4
+"""Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
+SAMPLES = 100
+"""Moments whose whole state is measured for a picture of a long thread."""
+
+
+class Pages:
+    """What is known of a thread: it as it was when it was first looked at, and no newer.
+
+    Args:
+        core: The saver's plans.
+        codec: How values are read.
+        thread_id: The thread.
+
+    Attributes:
+        entries: Those read so far, newest first.
+        is_whole: Whether there are no older ones.
+    """
+
+    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, thread_id: str) -> None:
+        self._core = core
+        self._codec = codec
+        self.thread_id = thread_id
+        self.entries: list[Entry] = []
+        self.is_whole = False
+        self._places: dict[Address, int] = {}
+        self._continued: set[Address] = set()
+        self._heads: dict[str, Address] = {}
+        self._labels: Mapping[Address, tuple[str, ...]] = {}
+        self._moments: dict[Address, Moment] = {}
+        self._sizes: dict[Address, int] = {}
+
+    def upto(self, count: int | None) -> Plan[Any, Any, None]:
+        """Read headers until there are `count`, or all (`None`)."""
+        while not self.is_whole and (count is None or len(self.entries) < count):
+            last = self.entries[-1] if self.entries else None
+            page = yield from self._core.store.scan(Query(self.thread_id, limit=PAGE, after=last))
+            if last is None:
+                yield from self._open(page)
+            self._take(page)
+            self.is_whole = len(page) < PAGE
+
+    def _open(self, page: Sequence[Entry]) -> Plan[Any, Any, None]:
+        labels: dict[Address, tuple[str, ...]] = {}
+        for label in (yield from labels_of(self._core.store, self._codec, self.thread_id)):
+            labels[label.address] = (*labels.get(label.address, ()), label.name)
+        self._labels = labels
+        # The latest is not always what was put last: a branch is put beside the trunk.
+        head = yield from self._core.store.read_entry(Address(self.thread_id))
+        if head and head.entry.address in {entry.address for entry in page}:  # else it was put in between
+            self._heads[""] = head.entry.address
+
+    def _take(self, page: Sequence[Entry]) -> None:
+        for entry in page:
+            self._places[entry.address] = len(self.entries)
+            self.entries.append(entry)
+            self._heads.setdefault(entry.address.checkpoint_ns, entry.address)
+            if entry.parent:
+                self._continued.add(replace(entry.address, checkpoint_id=entry.parent))
+
+    def moments(self, places: range) -> Plan[Any, Any, Sequence[Moment]]:
+        """Return the moments at places counted from the newest, without those gone meanwhile."""
+        yield from self.upto(places.stop)
+        # Read with their neighbours, which are likely to be asked for next.
+        start, stop = places.start // STRETCH * STRETCH, -(-places.stop // STRETCH) * STRETCH
+        wanted = [entry for entry in self.entries[start:stop] if entry.address not in self._moments]
+        for first in range(0, len(wanted), STRETCH):
+            read = yield from moments_of(self._core, self._codec, wanted[first : first + STRETCH])
+            self._moments.update((moment.address, moment) for moment in read)
+        shown = self.entries[places.start : places.stop]
+        return [self._placed(entry.address) for entry in shown if entry.address in self._moments]
+
+    def _placed(self, address: Address) -> Moment:
+        place, moment = self._places[address], self._moments[address]
+        is_leaf = address not in self._continued
+        return replace(
+            moment,
+            position=len(self.entries) - 1 - place if self.is_whole else -1 - place,
+            labels=self._labels.get(address, ()),
+            is_head=self._heads.get(address.checkpoint_ns) == address,
+            is_leaf=is_leaf,
+            # Where the run went on, what its tasks had written is in the next checkpoint.
+            pending=moment.pending if is_leaf else (),
+            errors=moment.errors if is_leaf else (),
+            interrupts=moment.interrupts if is_leaf else (),
+        )
+
+    def head(self, namespace: str) -> Address | None:
+        """Return the latest checkpoint of a namespace."""
+        return self._heads.get(namespace)
+
+    def place_of(self, address: Address) -> int | None:
+        """Return where an entry that was read stands, counted from the newest."""
+        return self._places.get(address)
+
+    def way_to(self, address: Address) -> Sequence[Address]:
+        """Return the checkpoints that lead to one, itself last, of those read."""
+        way: list[Address] = []
+        place = self._places.get(address)
+        while place is not None:
+            entry = self.entries[place]
+            way.append(entry.address)
+            place = self._places.get(replace(entry.address, checkpoint_id=entry.parent)) if entry.parent else None
+        return way[::-1]
+
+    def nearest(self, address: Address, shown: Collection[Address]) -> str | None:
+        """Return the id of the nearest checkpoint before one that is among those shown."""
+        entry = self.entries[self._places[address]]
+        while entry.parent is not None:
+            before = replace(entry.address, checkpoint_id=entry.parent)
+            if before in shown or before not in self._places:
+                return entry.parent if before in shown else None
+            entry = self.entries[self._places[before]]
+        return None
+
+    def named(self, name: str) -> list[int]:
+        """Return where the entries stand, of those read, that have this id; if none has, those whose ids end so."""
+        ids = [(str(address.checkpoint_id), place) for address, place in self._places.items()]
+        same = [place for each, place in ids if each == name]
+        return same or [place for each, place in ids if len(name) >= SHORTEST_END and each.endswith(name)]
+
+    def labelled(self, name: str) -> Address | None:
+        """Return the checkpoint that has a label."""
+        return next((address for address, names in self._labels.items() if name in names), None)
+
+    def measured(self, places: Sequence[int]) -> Plan[Any, Any, Mapping[Address, int]]:
+        """Return how large the state is at some places: at most at `SAMPLES` of them, evenly spread."""
+        spread = [places[round(n * (len(places) - 1) / (SAMPLES - 1))] for n in range(SAMPLES)] if places else ()
+        chosen = places if len(places) <= SAMPLES else spread
+        unknown = [
+            self.entries[each] for each in dict.fromkeys(chosen) if self.entries[each].address not in self._sizes
+        ]
+        self._sizes.update((yield from state_bytes(self._core, unknown)))
+        return self._sizes

@@ -1,0 +1,1 @@
+"""How moments and diffs look: in a terminal, in a notebook, as pictures."""

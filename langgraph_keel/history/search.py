@@ -1,0 +1,113 @@
+"""What moments are searched for by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_keel.display.messages import said
+from langgraph_keel.history.moment import Moment
+
+When: TypeAlias = datetime | Moment
+"""A time, or the moment that has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What a moment must be like; `None` is anything.
+
+    Attributes:
+        node: A node whose work it stores.
+        tool: A tool whose result it stores.
+        model: A model that led to it.
+        label: A name it has.
+        source: Its `source`.
+        step: Its step.
+        namespace: Its namespace, or that without the ids of tasks; `""` is the root graph's.
+        channel: A channel that changed.
+        text: What was added there, or its summary, questions, errors or labels hold, in capitals or not.
+        asked: Whether something was asked there.
+        waits: Whether a question waits there.
+        after: It came later than this.
+        before: It came earlier than this.
+        where: Anything else.
+    """
+
+    node: str | None = None
+    tool: str | None = None
+    model: str | None = None
+    label: str | None = None
+    source: str | None = None
+    step: int | None = None
+    namespace: str | None = None
+    channel: str | None = None
+    text: str | None = None
+    asked: bool | None = None
+    waits: bool | None = None
+    after: When | None = None
+    before: When | None = None
+    where: Callable[[Moment], object] | None = None
+
+    def __call__(self, moment: Moment) -> bool:
+        """Return whether a moment is like that."""
+        return self._is_named(moment) and self._is_like(moment) and self._is_between(moment)
+
+    def _is_named(self, moment: Moment) -> bool:
+        pairs: tuple[tuple[str | None, object], ...] = (
+            (self.node, moment.nodes),
+            (self.tool, {tool.name for tool in moment.tools}),
+            (self.model, moment.models),
+            (self.label, moment.labels),
+            (self.channel, {change.channel for change in moment.changes}),
+        )
+        return all(wanted is None or wanted in names for wanted, names in pairs)  # type: ignore[operator]
+
+    def _is_like(self, moment: Moment) -> bool:
+        return (
+            self.source in (None, moment.source)
+            and self.step in (None, moment.step)
+            and self.namespace in (None, moment.namespace, without_tasks(moment.namespace))
+            and self.asked in (None, bool(moment.asked))
+            and self.waits in (None, bool(moment.interrupts))
+            and (self.text is None or self.text.casefold() in _told(moment).casefold())
+            and (self.where is None or bool(self.where(moment)))
+        )
+
+    def _is_between(self, moment: Moment) -> bool:
+        is_after = self.after is None or _is_later(moment, self.after)
+        return is_after and (self.before is None or _is_earlier(moment, self.before))
+
+
+def _told(moment: Moment) -> str:
+    questions = (str(asked.value) for asked in moment.asked)
+    added = (said(item) if isinstance(item, BaseMessage) else str(item) for each in moment.changes for item in each.new)
+    return "\n".join([moment.summary, *added, *questions, *moment.errors, *moment.labels])
+
+
+def without_tasks(namespace: str) -> str:
+    """Return a namespace by its nodes alone."""
+    return "|".join(part.partition(":")[0] for part in namespace.split("|"))
+
+
+def _is_later(moment: Moment, when: When) -> bool:
+    if isinstance(when, Moment):
+        return moment.position > when.position
+    return moment.time is not None and moment.time > when
+
+
+def _is_earlier(moment: Moment, when: When) -> bool:
+    if isinstance(when, Moment):
+        return moment.position < when.position
+    return moment.time is not None and moment.time < when
+
+
+def time_of(text: str) -> datetime | None:
+    """Return the time that a text names, of this place if it does not say which; `None` if it names none."""
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        return None

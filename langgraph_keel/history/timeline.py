@@ -1,0 +1,453 @@
+"""A thread as a list of moments: to look at, to search, to go back in. Read as far as somebody looks.
+
+A thread's moments by whatever names them: positions, ids, labels, configs, what they are like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, overload
+
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_keel.engine.checkpoints import where_is
+from langgraph_keel.engine.config import address_of, config_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address
+from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.history.diff import StateDiff
+from langgraph_keel.history.moment import Moment, Moments, Owner
+from langgraph_keel.history.reading import STRETCH, Pages
+from langgraph_keel.history.render.compare import Beside, side_by_side
+from langgraph_keel.history.search import Search, When, time_of
+
+SHOWN = 20
+"""Moments that are shown unless more are asked for."""
+
+T = TypeVar("T")
+Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
+"""A moment: itself, its position, its id or the unique end of it, its label, or its config."""
+
+
+class Saver(Protocol):
+    """What a timeline needs of a saver: see `Travel`."""
+
+    def diff(self, before: Any, after: Any) -> StateDiff:
+        """Compare two checkpoints."""
+
+    def rewind(self, at: Any) -> RunnableConfig:
+        """Make a checkpoint the latest again."""
+
+    def fork(self, at: Any, thread_id: str | None = None) -> RunnableConfig:
+        """Begin another way from a checkpoint."""
+
+    def label(self, at: Any, name: str) -> None:
+        """Give a checkpoint a name."""
+
+    def unlabel(self, thread_id: str, name: str) -> None:
+        """Take a name back."""
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread."""
+
+    def get_tuple(self, config: RunnableConfig) -> Any:
+        """Read a checkpoint."""
+
+    @property
+    def _backend(self) -> Any: ...
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
+
+
+class Listing:
+    """A thread's moments, oldest first: by place, by name, by what they are like.
+
+    Args:
+        saver: Where the thread is.
+        thread_id: The thread.
+        pages: Makes what holds that which is read of it.
+    """
+
+    def __init__(self, saver: Saver, thread_id: str, pages: Callable[[], Pages]) -> None:
+        self.thread_id = thread_id
+        self._saver = saver
+        self._new = pages
+        self.pages = pages()
+
+    def refresh(self) -> Self:
+        """Forget what was read, and return itself: the thread may have gone on."""
+        self.pages = self._new()
+        return self
+
+    # -- as a list ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Count the moments. All headers are read."""
+        self._read(None)
+        return len(self.pages.entries)
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        self._read(1)
+        return bool(self.pages.entries)
+
+    def __iter__(self) -> Iterator[Moment]:
+        """Yield the moments, oldest first, read as they are needed."""
+        for start in range(0, len(self), STRETCH):
+            yield from self[start : start + STRETCH]
+
+    @overload
+    def __getitem__(self, which: slice) -> Moments: ...
+    @overload
+    def __getitem__(self, which: Reference) -> Moment: ...
+    def __getitem__(self, which: slice | Reference) -> Moment | Moments:
+        """Return a moment, by whatever names it, or a slice of them.
+
+        Raises:
+            IndexError: There is no such position.
+            NotFound: There is no such moment, or it is gone by now.
+        """
+        if isinstance(which, slice):
+            return self._slice(which)
+        return self.moment(which)
+
+    def _slice(self, which: slice) -> Moments:
+        if _is_tail(which):
+            return self.latest(-which.start)
+        positions = range(len(self))[which]
+        if not positions:
+            return Moments((), 0, self._measured)
+        low, high = min(positions), max(positions)
+        found = {moment.position: moment for moment in self._between(len(self) - 1 - high, len(self) - low)}
+        moments = [found[each] for each in positions if each in found]
+        return Moments(moments, low, self._measured) if which.step in (None, 1) else self._selected(moments)
+
+    def latest(self, count: int = SHOWN) -> Moments:
+        """Return the moments that were put last."""
+        moments = self._between(0, count)
+        older = len(self.pages.entries) - len(moments) if self.pages.is_whole else None
+        return Moments(moments, older, self._measured)
+
+    def _between(self, start: int, stop: int) -> list[Moment]:
+        """Return the moments at places counted from the newest, oldest first."""
+        found = self._saver._run(self.pages.moments(range(start, stop)))
+        return [replace(moment, owner=cast(Owner, self)) for moment in reversed(found)]
+
+    def _read(self, count: int | None) -> None:
+        self._saver._run(self.pages.upto(count))
+
+    def _measured(self, moments: Sequence[Moment]) -> Sequence[Moment]:
+        places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
+        sizes = self._saver._run(self.pages.measured(places))
+        return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
+
+    # -- finding moments ---------------------------------------------------------------------------------------
+
+    def moment(self, which: Reference) -> Moment:
+        """Return the moment that something names.
+
+        Raises:
+            IndexError: There is no such position.
+            NotFound: There is no such moment.
+            InvalidInput: It belongs to another thread, or is the end of several ids.
+        """
+        found = self._between(place := self._place(which), place + 1)
+        if not found:
+            raise NotFound(f"thread {self.thread_id!r}: the moment {which!r} was deleted")
+        return found[0]
+
+    def _place(self, which: Reference) -> int:
+        if isinstance(which, int):
+            return self._place_at(which)
+        if isinstance(which, str):
+            return self._place_named(which)
+        address = which.address if isinstance(which, Moment) else address_of(which)
+        if address.thread_id != self.thread_id:
+            raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
+        return self._place_of(address)
+
+    def _place_at(self, position: int) -> int:
+        self._read(-position if position < 0 else None)
+        count = len(self.pages.entries)
+        if not -count <= position < count:
+            raise IndexError(f"thread {self.thread_id!r} has {count} moments: there is no moment {position}")
+        return -1 - position if position < 0 else count - 1 - position
+
+    def _place_of(self, address: Address) -> int:
+        self._read(1)
+        if address.checkpoint_id is None:
+            address = self.pages.head(address.checkpoint_ns) or address
+        if self.pages.place_of(address) is None:
+            self._read(None)
+        place = self.pages.place_of(address)
+        if place is None:
+            raise NotFound(f"{where_is(address)}: there is no such moment")
+        return place
+
+    def _place_named(self, name: str) -> int:
+        self._read(1)
+        if labelled := self.pages.labelled(name):
+            return self._place_of(labelled)
+        self._read(None)
+        places = self.pages.named(name)
+        if len(places) > 1:
+            raise InvalidInput(f"thread {self.thread_id!r}: {len(places)} ids end in {name!r}: give more of it")
+        if not places:
+            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: neither a label nor an id ends so")
+        return places[0]
+
+    def find(
+        self,
+        *,
+        node: str | None = None,
+        tool: str | None = None,
+        model: str | None = None,
+        label: str | None = None,
+        source: str | None = None,
+        step: int | None = None,
+        namespace: str | None = None,
+        channel: str | None = None,
+        text: str | None = None,
+        asked: bool | None = None,
+        waits: bool | None = None,
+        after: datetime | Reference | None = None,
+        before: datetime | Reference | None = None,
+        where: Callable[[Moment], object] | None = None,
+    ) -> Moments:
+        """Return the moments that are like this, oldest first. All of the thread is looked through.
+
+        Args:
+            node: A node whose work they store.
+            tool: A tool whose result they store.
+            model: A model that led to them.
+            label: A name they have.
+            source: Their `source`: `"input"`, `"loop"`, `"update"` or `"fork"`.
+            step: Their step.
+            namespace: Their namespace; `""` is the root graph's.
+            channel: A channel that changed.
+            text: What was added there, or their summary, questions, errors or labels hold, in capitals or not.
+            asked: Whether something was asked there, answered or not.
+            waits: Whether a question waits for its answer there.
+            after: They came later than this: a time (also as ISO text), or a moment.
+            before: They came earlier than this.
+            where: Anything else: it is called with each moment.
+
+        Raises:
+            InvalidInput: `after` or `before` names neither a time nor a moment.
+        """
+        self._read(None)  # positions count from the first, once that is known
+        search = Search(
+            node=node,
+            tool=tool,
+            model=model,
+            label=label,
+            source=source,
+            step=step,
+            namespace=namespace,
+            channel=channel,
+            text=text,
+            asked=asked,
+            waits=waits,
+            after=self._when(after),
+            before=self._when(before),
+            where=where,
+        )
+        return self._selected([moment for moment in self if search(moment)])
+
+    def _selected(self, moments: Sequence[Moment]) -> Moments:
+        """Return some moments as a list of their own; drawn, each continues the nearest before it that is shown."""
+        shown = {moment.address for moment in moments}
+        drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
+        return Moments(moments, 0, self._measured, drawn)
+
+    def _when(self, when: datetime | Reference | None) -> When | None:
+        if when is None:
+            return None
+        if isinstance(when, str) and self.pages.labelled(when) is None and (time := time_of(when)):
+            return time
+        if isinstance(when, datetime):
+            return when.astimezone()
+        try:
+            return self.moment(when)
+        except (NotFound, InvalidInput, IndexError) as error:
+            raise InvalidInput(
+                f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
+            ) from error
+
+
+def _is_tail(which: slice) -> bool:
+    return type(which.start) is int and which.start < 0 and which.stop is None and which.step in (None, 1)
+
+
+__all__ = ["SHOWN", "Timeline"]
+
+
+class Timeline(Listing):
+    """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
+
+    It shows the thread as it was when it was first looked at; `refresh()` looks again. Headers are read in pages, from
+    the newest on, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
+
+    Wherever a method takes a moment, it takes the moment itself, its position, its checkpoint id (or the end of it, if
+    that is unique), its label, or its config.
+
+    Args:
+        saver: Where the thread is.
+        thread_id: The thread.
+        pages: Makes what holds that which is read of it.
+    """
+
+    # -- going through it --------------------------------------------------------------------------------------
+
+    def values(self, at: Reference) -> dict[str, Any]:
+        """Return the state at a moment, all of it decoded; without delta channels, which only their graph can make.
+
+        Raises:
+            NotFound: There is no such moment.
+            RefusedType: A value is of a type that may not be revived here.
+        """
+        moment = self.moment(at)
+        found = self._saver.get_tuple(moment.config)
+        if found is None:
+            raise NotFound(f"{where_is(moment.address)}: it was deleted")
+        return dict(found.checkpoint["channel_values"])
+
+    @property
+    def head(self) -> Moment:
+        """The latest moment of the root graph, from which a run goes on; what was put last may be on a branch.
+
+        Raises:
+            NotFound: The thread has none.
+        """
+        return self.moment({"configurable": {"thread_id": self.thread_id}})
+
+    def diff(self, before: Reference, after: Reference | None = None) -> StateDiff:
+        """Return what changed between two moments; a moment of another thread may be passed itself, or by its config.
+
+        Args:
+            before: The older one, or whichever shall count as that.
+            after: The other; the latest (`head`) if left out.
+
+        Raises:
+            NotFound: One of them is not there.
+            RefusedType: What changed is of a type that may not be revived here.
+        """
+        return self._saver.diff(self._anywhere(before), self.head if after is None else self._anywhere(after))
+
+    def _anywhere(self, which: Reference) -> Moment | Mapping[str, Any]:
+        return which if isinstance(which, Moment | Mapping) else self.moment(which)
+
+    def compare(self, left: Reference, right: Reference) -> Beside:
+        """Return two ways side by side, from where they part: each ends with the moment given; either may be a fork's.
+
+        Raises:
+            NotFound: One of them is not there.
+        """
+        (one, way), (other, other_way) = self._way(left), self._way(right)
+        same = [a.checkpoint_id == b.checkpoint_id for a, b in zip(way, other_way, strict=False)]  # also in a fork
+        parting = max([*same, False].index(False) - 1, 0)
+        return side_by_side(one._at(way[parting:]), other._at(other_way[parting:]))
+
+    def _way(self, which: Reference) -> tuple[Timeline, Sequence[Address]]:
+        """Return the way to a moment, and the timeline that it is in."""
+        if isinstance(which, Moment) and isinstance(which.owner, Timeline) and which.owner is not self:
+            return which.owner._way(which)
+        moment = self.moment(which)
+        self._read(None)
+        return self, self.pages.way_to(moment.address)
+
+    def _at(self, way: Sequence[Address]) -> list[Moment]:
+        return [self.moment(config_of(address, "named")) for address in way]
+
+    def rewind(self, at: Reference) -> RunnableConfig:
+        """Make a moment the latest again; see `Travel.rewind`. This timeline shows it then."""
+        config = self._saver.rewind(self.moment(at))
+        self.refresh()
+        return config
+
+    def fork(
+        self,
+        at: Reference,
+        thread_id: str | None = None,
+        *,
+        graph: Any = None,
+        values: Any = None,
+        as_node: str | None = None,
+    ) -> RunnableConfig:
+        """Begin another way from a moment, in a thread of its own or on a branch; see `Travel.fork`.
+
+        Args:
+            at: The moment.
+            thread_id: The new thread; without it, a branch in this one.
+            graph: The graph, compiled with this saver: needed for `values`.
+            values: What the fork begins with, written by the graph's `update_state`.
+            as_node: The node that is taken to have written them.
+
+        Returns:
+            The config to go on from: `graph.invoke(None, config)`. That of the thread, from then on; but of a branch
+            without `values`, that of its first checkpoint: begin one run with it, which makes the branch the latest.
+
+        Raises:
+            InvalidInput: `values` or `as_node` without a graph, or with one of another saver. Nothing was made.
+            Exception: What the graph's `update_state` raises. A new thread is deleted again.
+        """
+        moment = self.moment(at)
+        if values is None and as_node is None:
+            config = self._saver.fork(moment, thread_id)
+        else:
+            config = self._forked_with(moment, thread_id, self._of_this_saver(graph), values, as_node)
+        self.refresh()
+        return config
+
+    def _of_this_saver(self, graph: Any) -> Any:
+        if graph is None:
+            raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
+        if getattr(getattr(graph, "checkpointer", None), "_backend", None) is not self._saver._backend:
+            raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
+        return graph
+
+    def _forked_with(
+        self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None
+    ) -> RunnableConfig:
+        config = self._saver.fork(moment, thread_id)
+        try:
+            graph.update_state(config, values, as_node=as_node)
+        except BaseException:
+            if thread_id is not None:  # which is new: it held nothing a moment ago
+                self._saver.delete_thread(thread_id)
+            raise
+        return {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
+
+    def label(self, at: Reference, name: str) -> None:
+        """Give a moment a name; see `Travel.label`."""
+        self._saver.label(self.moment(at), name)
+        self.refresh()
+
+    def unlabel(self, name: str) -> None:
+        """Take a name back."""
+        self._saver.unlabel(self.thread_id, name)
+        self.refresh()
+
+    # -- showing it --------------------------------------------------------------------------------------------
+
+    def plot(self) -> Any:
+        """Return a picture: size of the state, tokens and cost, step by step. All of the thread is read."""
+        return self[:].plot()
+
+    def __str__(self) -> str:
+        """Return the latest moments as a table in plain text."""
+        return str(self.latest())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        """Return the latest moments as a table for a terminal."""
+        return self.latest().__rich__()
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return self.latest()._repr_mimebundle_()
+
+    def _repr_html_(self) -> str:
+        return self.latest()._repr_html_()

@@ -1,0 +1,263 @@
+"""Going back and branching off: a checkpoint made the latest again, a branch beside the trunk, a thread of its own.
+
+Nothing is deleted, and no value is read or written. Going back adds a *twin*: another checkpoint with the refs of the
+old one and the old one's parent. With the old one itself as its parent, the writes that led on from there would count
+twice in delta channels. It takes no writes along, so that its step runs anew: tasks and questions have new ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+from langgraph.checkpoint.base import empty_checkpoint
+
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
+from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, moved_back
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import (
+    Address,
+    BaseGone,
+    Entry,
+    Graph,
+    NewEntry,
+    Node,
+    Occupied,
+    Query,
+    Stamp,
+    Stored,
+)
+from langgraph_keel.engine.removal import live_runs
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
+from langgraph_keel.provenance import carryover as carried
+from langgraph_keel.retention.owners import note_copy
+from langgraph_keel.summaries.archive.storage import fork_archive
+
+NewId: TypeAlias = Callable[[int], str]
+"""Makes the id of a checkpoint of a step; it sorts after all ids before it."""
+
+CARRIED = ("known", "first")
+"""What of a header's `about` is true of the thread there, not of the step that led there (see `core.recorder`)."""
+
+
+def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
+    """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
+
+    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Two trips, and one
+    more for each of those that moves; more, if a question is known to wait. The first reads the headers of the whole
+    thread, however long it is: nothing else tells which namespaces there are.
+
+    The root goes last: a crash in between leaves a thread that goes on from where it was, with the memories of some
+    subgraphs as they were at the moment. To rewind again completes it.
+
+    Args:
+        core: The plans of a saver.
+        codec: Its serializer.
+        address: The checkpoint; without an id, the latest.
+        new_id: Makes ids.
+        now: ISO time.
+
+    Raises:
+        NotFound: There is no such checkpoint, or it was deleted meanwhile.
+        InvalidInput: It belongs to a subgraph.
+    """
+    _check_root(address)
+    graph = yield from core.store.read_graph(address.thread_id)
+    moment = _moment(graph, address)
+    plan = _taken_back(core, codec, graph, moment, new_id, now)
+    twin = yield from core.travel(address.thread_id, f"rewound to {moment.address.checkpoint_id}", plan)
+    if core.questions:
+        yield from core.questions.rewound(codec, twin)
+    return twin
+
+
+def _taken_back(
+    core: Checkpoints[Q, R], codec: Codec, graph: Graph, moment: Node, new_id: NewId, now: str
+) -> Plan[Q, R, Address]:
+    for namespace, memory in moved_back(graph, moment, codec).items():
+        if memory is None:
+            yield from _put(core, _nothing(replace(moment.address, checkpoint_ns=namespace), codec, new_id, now))
+        else:
+            yield from _rewound(core, codec, memory, new_id, now)
+    return (yield from _rewound(core, codec, moment, new_id, now))
+
+
+def _rewound(core: Checkpoints[Q, R], codec: Codec, node: Node, new_id: NewId, now: str) -> Plan[Q, R, Address]:
+    header = _as_twin(node, codec, now, {REWOUND_TO: node.address.checkpoint_id})
+    new = _twin(node, node.parent, header, codec, new_id, now)
+    return (yield from _put(core, new, header.about))
+
+
+def branch(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
+    """Begin a branch at a checkpoint of the root graph; return the address of its twin beside the trunk.
+
+    The twin is not the latest until something is put on it, by a run that is given its config. Two trips; three where
+    the parent is kept for delta channels only. There is one case with nothing to be beside, so that the twin is the
+    latest: the checkpoint's parent is the latest itself (what had followed it there was deleted).
+
+    Subgraphs with a memory of their own have one memory for all branches, as everywhere in LangGraph.
+
+    Args:
+        core: The plans of a saver.
+        codec: Its serializer.
+        address: The checkpoint; without an id, the latest.
+        new_id: Makes ids.
+        now: ISO time.
+
+    Raises:
+        NotFound: There is no such checkpoint, or it was deleted meanwhile.
+        InvalidInput: It belongs to a subgraph.
+    """
+    _check_root(address)
+    entry = yield from _entry(core, address)
+    header = _as_twin(entry, codec, now, {BRANCHED_FROM: entry.address.checkpoint_id})
+    parent = entry.parent or (yield from _hidden_parent(core, entry.address, header))
+    new = _twin(entry, parent, header, codec, new_id, now)
+    plan = _put(core, replace(new, checked=True, on_conflict="fork"), header.about)
+    return (yield from core.travel(address.thread_id, f"branched from {entry.address.checkpoint_id}", plan))
+
+
+def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str, made: Cell) -> Plan[Q, R, Address]:
+    """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
+
+    Eight trips; nine where the threads may be on different servers; two more if steps after the checkpoint had
+    overtaken it (`durability="async"`), which are left out; one for each prune that has carried records of calls, and
+    for each owner that one has noted; two for an archive, and some more than one for each of its cells. Rows are
+    copied: the work grows with the history up to the checkpoint, not with what follows. A crash in between leaves a
+    fork that is whole, with rows and perhaps entries more than it needs, and without archive.
+
+    As after a prune, what shares a row with something that is shown stays with it: up to 32 small elements of a list
+    are packed into one, so the bytes of a fork (never what it shows) may hold some from after the moment.
+
+    Args:
+        core: The plans of a saver.
+        codec: Its serializer.
+        address: The checkpoint; without an id, the latest.
+        target: The new thread.
+        made: The note when it is made.
+
+    Raises:
+        NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
+        ThreadExists: The new thread holds something already.
+        InvalidInput: The checkpoint belongs to a subgraph.
+    """
+    _check_root(address)
+    entry = yield from _entry(core, address)
+    header = unpack_header(entry.header, codec, where_is(entry.address))
+    origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
+    header.metadata[FORKED_FROM] = origin
+    body = pack_header(header, codec, where_is(entry.address))
+    outcome = yield from core.store.copy_thread(address.thread_id, target, entry.stamp, body)
+    if isinstance(outcome, Occupied):
+        raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
+    if isinstance(outcome, BaseGone):
+        raise _missing(entry.address)
+    yield from note_copy(core.store, address.thread_id, target, made)
+    graph = yield from core.store.read_graph(target)
+    ahead = {node.stamp for node in graph.nodes if _called_by(node, codec) == entry.address.checkpoint_id}
+    graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
+    names = [node.address.checkpoint_id for node in graph.nodes if not node.address.checkpoint_ns]
+    yield from carried.hand_on(core, codec, address.thread_id, target, names)
+    yield from fork_archive(core.store, codec, address.thread_id, target, graph, entry.address)
+    yield from core.copied(target, f"forked from {address.thread_id}")  # as a whole
+    yield from _trimmed(core, target, graph, ahead)
+    return replace(entry.address, thread_id=target)
+
+
+def _trimmed(core: Checkpoints[Q, R], target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Q, R, None]:
+    """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
+    if ahead:
+        yield from core.store.remove_entries(target, ahead, {})
+        graph = yield from core.store.read_graph(target)
+    yield from core.store.remove_rows(target, live_runs(graph), graph)
+
+
+def _called_by(node: Node, codec: Codec) -> object:
+    """Return the root checkpoint from which a subgraph's step was called; `""` of a root checkpoint."""
+    if not node.address.checkpoint_ns:
+        return ""
+    parents = unpack_header(node.header, codec, where_is(node.address)).metadata.get("parents")
+    return parents.get("") if isinstance(parents, dict) else None
+
+
+# -- the checkpoint that is meant ------------------------------------------------------------------------------------
+
+
+def _check_root(address: Address) -> None:
+    if address.checkpoint_ns:
+        raise InvalidInput(
+            f"{where_is(address)}: a subgraph is taken back with its root graph: name a checkpoint of that, "
+            f"such as its metadata's 'parents' tells"
+        )
+
+
+def _missing(address: Address) -> NotFound:
+    return NotFound(f"{where_is(address)}: there is no such checkpoint")
+
+
+def _moment(graph: Graph, address: Address) -> Node:
+    for node in graph.nodes:
+        is_it = node.address == address if address.checkpoint_id else node.is_head and not node.address.checkpoint_ns
+        if is_it and not node.is_ghost:
+            return node
+    raise _missing(address)
+
+
+def _entry(core: Checkpoints[Q, R], address: Address) -> Plan[Q, R, Entry]:
+    """Read a checkpoint without its values, or the latest: that with them, as only `read_entry` knows which it is."""
+    if address.checkpoint_id is None:
+        found = yield from core.store.read_entry(address)
+        entries: Sequence[Entry] = [found.entry] if found else ()
+    else:
+        query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
+        entries = yield from core.store.scan(query)
+    if not entries:
+        raise _missing(address)
+    return entries[0]
+
+
+def _hidden_parent(core: Checkpoints[Q, R], address: Address, header: Header) -> Plan[Q, R, str | None]:
+    """Return the parent of a checkpoint that has none to be read: one that is kept for delta channels only."""
+    channels = header.metadata.get("counters_since_delta_snapshot")
+    if not channels:
+        return None
+    ancestors = yield from core.store.read_history(address, list(channels))
+    return ancestors[0].entry.address.checkpoint_id if ancestors else None
+
+
+# -- what is added ---------------------------------------------------------------------------------------------------
+
+
+def _as_twin(of: Entry | Node, codec: Codec, now: str, marks: Mapping[str, Any]) -> Header:
+    old = unpack_header(of.header, codec, where_is(of.address))
+    about = {name: old.about[name] for name in CARRIED if name in old.about}
+    return Header({**old.checkpoint, "ts": now}, {**old.metadata, "source": "fork", **marks}, old.inline, about)
+
+
+def _twin(of: Entry | Node, parent: str | None, header: Header, codec: Codec, new_id: NewId, now: str) -> NewEntry:
+    step = header.metadata.get("step")
+    address = replace(of.address, checkpoint_id=new_id(step if isinstance(step, int) else 0))
+    packed = pack_header(header, codec, where_is(address))
+    return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=now)
+
+
+def _nothing(place: Address, codec: Codec, new_id: NewId, now: str) -> NewEntry:
+    """Return the checkpoint that LangGraph takes where it finds none, so that a subgraph begins as if it never ran."""
+    address = replace(place, checkpoint_id=new_id(-2))
+    checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": now}
+    header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
+    return NewEntry(address, None, pack_header(header, codec, where_is(address)), {}, updated_at=now)
+
+
+def _put(core: Checkpoints[Q, R], new: NewEntry, about: Mapping[str, Any] | None = None) -> Plan[Q, R, Address]:
+    outcome = yield from core.store.write_entry(new)
+    core.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
+    if not isinstance(outcome, Stored):
+        raise NotFound(f"{where_is(new.address)}: what it was to be a twin of was deleted meanwhile")
+    if core.recorder and about:
+        core.recorder.learn(new.address, about, ())
+    return new.address

@@ -1,0 +1,371 @@
+"""Threads as training data: what was said, what it was said with, what it cost, and how it ended.
+
+A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
+beginning of the way was pruned, its calls were carried (`core.carried`); where it was deleted, they are not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from typing import Any, Generic, Literal, TypeAlias
+
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from langgraph_keel.engine.checkpoints import Checkpoints, delta_history
+from langgraph_keel.engine.config import address_of, thread_id_of
+from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.queries import PAGE, checked_limit
+from langgraph_keel.engine.records import Entry
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
+from langgraph_keel.provenance.carryover import behind, is_first, root_of
+from langgraph_keel.provenance.hook import known_models
+from langgraph_keel.provenance.reading import Trace, traced
+from langgraph_keel.provenance.records import ModelCall
+
+Reason: TypeAlias = Literal["no messages", "unknown cost", "filtered"]
+OnSkip: TypeAlias = Callable[[str, Reason | KeelError], None]
+Label: TypeAlias = str | Callable[[CheckpointTuple], Any]
+
+LABELS = ("label", "outcome")
+"""The metadata keys that say how a thread ended; the first that is there counts."""
+_LARGEST = 1e300
+"""Above it a number is no count and no price, and floats do not add up any more."""
+_OF_A_CALL = (
+    "step", "node", "model", "served_model", "provider", "system_fingerprint", "seed", "temperature", "top_p",
+    "max_tokens", "stop", "parameters", "tools", "attempt", "cached", "error",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """The way to a thread's latest checkpoint.
+
+    Attributes:
+        trace: What the checkpoints on it say, and those inside of their steps.
+        label: What the last one says that has a label.
+        is_pruned: Whether its beginning is not there any more.
+        is_known: Whether all calls on it are known: the prunes have carried those of the beginning.
+    """
+
+    trace: Trace
+    label: Any
+    is_pruned: bool
+    is_known: bool
+
+    @property
+    def cost(self) -> float | None:
+        """What the calls on it cost; `None` if that is not known."""
+        return _cost(self.trace.calls) if self.is_known else None
+
+    @property
+    def usage(self) -> dict[str, Any] | None:
+        """What they used; `None` if that is not known."""
+        return _sum([call.usage for call in self.trace.calls]) if self.is_known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which threads, and what of them; see `KeelSaver.trajectories`."""
+
+    channel: str = "messages"
+    model: str | None = None
+    label: Label | None = None
+    min_cost: float | None = None
+    max_cost: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would silently take every thread, or none.
+
+        Raises:
+            InvalidInput: One of these is nothing that threads can be chosen by.
+        """
+        if not (self.label is None or isinstance(self.label, str) or callable(self.label)):
+            raise InvalidInput(f"label= is a text, such as '5', or a function of the latest checkpoint: {self.label!r}")
+        if not isinstance(self.model, str | None):
+            raise InvalidInput(f"model= is the name of one model, not {self.model!r}")
+        for cost in (self.min_cost, self.max_cost):
+            if cost is not None and (not isinstance(cost, int | float) or cost < 0):
+                raise InvalidInput(f"min_cost= and max_cost= are numbers from 0 up, not {cost!r}")
+
+    def label_of(self, head: CheckpointTuple, way: Way) -> Any:
+        """Return how a thread ended, as the nearest checkpoint says that does; `None` if none does."""
+        return self.label(head) if callable(self.label) else way.label
+
+    def takes_label(self, label: Any) -> bool:
+        """Tell whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
+        return not isinstance(self.label, str) or (label is not None and str(label) == self.label)
+
+    def takes_model(self, models: Collection[str]) -> bool:
+        """Tell whether threads that these models wrote are wanted."""
+        return self.model is None or self.model in models
+
+    def refuses(self, cost: float | None) -> Reason | None:
+        """Return why a thread that cost so much is not wanted."""
+        if self.min_cost is None and self.max_cost is None:
+            return None
+        if cost is None:
+            return "unknown cost"
+        least, most = self.min_cost or 0, math.inf if self.max_cost is None else self.max_cost
+        return None if least <= cost <= most else "filtered"
+
+
+class Export(Generic[Q, R]):
+    """Reads trajectories one after the other, one thread in memory at a time.
+
+    Args:
+        core: Of the saver.
+        wanted: Which threads.
+        threads: Their ids; `None` for all, last activity first.
+        limit: Most to read.
+        on_skip: Told of every thread that is passed over.
+    """
+
+    def __init__(
+        self,
+        core: Checkpoints[Q, R],
+        wanted: Wanted,
+        threads: Iterable[str] | None,
+        limit: int | None,
+        on_skip: OnSkip | None,
+    ) -> None:
+        if isinstance(threads, str):
+            raise InvalidInput(f"pass a list of thread ids, not one string: [{threads!r}]")
+        # Without the saver's memo and recorder: what is read once must not push out what runs need.
+        self._core = Checkpoints(core.store, Memo(0, 0))
+        self._wanted = wanted
+        self._is_named = threads is not None
+        self._ids = deque(dict.fromkeys(map(thread_id_of, threads or ())))
+        self._is_listed = self._is_named
+        self._after: tuple[str, str] | None = None
+        self._left = checked_limit(limit)
+        self._on_skip: OnSkip | None = on_skip
+
+    def next(self, codec: Codec) -> Plan[Q, R, dict[str, Any] | None]:
+        """Return the next trajectory, or `None` if there are no more."""
+        while self._left != 0:
+            if not (self._ids or (yield from self._list(codec))):
+                return None
+            found = yield from self._attempt(codec, self._ids.popleft())
+            if found is not None:
+                self._left = self._left if self._left is None else self._left - 1
+                return found
+        return None
+
+    def _list(self, codec: Codec) -> Plan[Q, R, bool]:
+        """Read the ids of more threads; tell whether there were any."""
+        while not (self._ids or self._is_listed):
+            page = yield from self._core.store.read_threads(self._after, PAGE)
+            self._is_listed = len(page) < PAGE
+            for info, _ in page:
+                self._after = info.updated_at, info.thread_id
+                self._ids.append(info.thread_id)
+        return bool(self._ids)
+
+    def _skip(self, thread_id: str, why: Reason | KeelError) -> None:
+        if self._on_skip is not None:
+            self._on_skip(thread_id, why)
+        elif isinstance(why, KeelError):
+            raise why
+
+    def _attempt(self, codec: Codec, thread_id: str) -> Plan[Q, R, dict[str, Any] | None]:
+        try:
+            found = yield from self._read(codec, thread_id)
+        except (CorruptStore, ValueRefused, NotFound) as error:
+            self._skip(thread_id, error)
+            return None
+        if isinstance(found, str):
+            self._skip(thread_id, found)
+            return None
+        return found
+
+    def _read(self, codec: Codec, thread_id: str) -> Plan[Q, R, dict[str, Any] | Reason]:
+        trace = yield from traced(self._core, codec, thread_id)
+        # The records, not the list of names in the head, which is shortened where there are very many.
+        if trace.entries and not self._wanted.takes_model(_models_of(trace)):
+            return "filtered"
+        head = yield from self._core.get_tuple(codec, {"configurable": {"thread_id": thread_id}})
+        if head is None and self._is_named:
+            raise NotFound(f"there is no thread {thread_id!r}")
+        messages = chat_of((yield from self._value(codec, head))) if head else None
+        if head is None or not messages:
+            return "no messages"
+        way = _way(trace, head) or _way((yield from traced(self._core, codec, thread_id)), head)
+        return self._judged(head, messages, way) if way else "no messages"
+
+    def _judged(
+        self, head: CheckpointTuple, messages: Sequence[Mapping[str, Any]], way: Way
+    ) -> dict[str, Any] | Reason:
+        wanted = self._wanted
+        label = wanted.label_of(head, way)
+        if not (wanted.takes_label(label) and wanted.takes_model(_models_of(way.trace))):
+            return "filtered"
+        return wanted.refuses(way.cost) or _trajectory(head, label, messages, way)
+
+    def _value(self, codec: Codec, head: CheckpointTuple) -> Plan[Q, R, Any]:
+        """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
+        channel = self._wanted.channel
+        value = head.checkpoint["channel_values"].get(channel)
+        if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
+            at = address_of(head.config)
+            return _replayed((yield from delta_history(self._core.store, codec, at, [channel]))[channel])
+        return value.value if isinstance(value, _DeltaSnapshot) else value
+
+
+def _replayed(history: DeltaChannelHistory) -> Any:
+    # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
+    from langgraph.channels import DeltaChannel
+    from langgraph.graph.message import add_messages
+
+    replay: Any = DeltaChannel(lambda state, writes: reduce(add_messages, writes, state), list)
+    replay = replay.from_checkpoint(history.get("seed", []))
+    replay.replay_writes(history["writes"])
+    return replay.value
+
+
+def _models_of(trace: Trace) -> set[str]:
+    called = {name for call in trace.calls for name in call.names}
+    return called.union(*(known_models(header.about) for _, header in trace.entries))
+
+
+def _way(trace: Trace, head: CheckpointTuple) -> Way | None:
+    """Return the way to a thread's head; `None` if the thread has gone on since the trace was read."""
+    line = _ancestors(trace, head.checkpoint["id"])
+    if not line:
+        return None
+    kept = {entry.address.checkpoint_id for entry, _ in line}
+    entries = [(entry, header) for entry, header in trace.entries if root_of(entry.address, header.metadata) in kept]
+    places = {(entry.address.checkpoint_ns, entry.address.checkpoint_id) for entry, _ in entries}
+    carried, goes_back = behind(trace.carried, [entry.address.checkpoint_id for entry, _ in line])
+    before = {item[3]["id"] for each in carried for item in each.items}
+    calls = [c for c in trace.calls if (c.checkpoint_ns, c.checkpoint_id) in places or c.id in before]
+    labels = (header.metadata.get(key) for _, header in line for key in LABELS)
+    label = next((label for label in labels if label is not None), None)
+    is_whole = _is_first(*line[-1], calls)
+    return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
+
+
+def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
+    """Return a root checkpoint and those it came from, the nearest first."""
+    root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
+    line: list[tuple[Entry, Header]] = []
+    at: str | None = head
+    while at in root:
+        line.append(root.pop(at))
+        entry, header = line[-1]
+        at = came_from(entry.parent, header.metadata, root)
+    return line
+
+
+def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
+    """Tell whether no calls were made before those that led to this checkpoint; a parent that is gone is not shown."""
+    if is_first(header):
+        return True
+    here = [call for call in calls if call.checkpoint_id == entry.address.checkpoint_id and call.path == call.node]
+    return any(call.step is not None and call.step <= 1 for call in here)
+
+
+# -- one line --------------------------------------------------------------------------------------------------
+
+
+def _trajectory(head: CheckpointTuple, label: Any, messages: Sequence[Mapping[str, Any]], way: Way) -> dict[str, Any]:
+    trace = way.trace
+    return {
+        "thread_id": str(head.config["configurable"]["thread_id"]),  # of a class of its own, there
+        "checkpoint_id": head.checkpoint["id"],
+        "label": label,
+        "messages": messages,
+        "tools_called": _tools_called(messages),
+        "calls": [{name: getattr(call, name) for name in _OF_A_CALL} for call in trace.calls],
+        "usage": way.usage,
+        "cost": way.cost,
+        "is_pruned": way.is_pruned,
+        "steps": head.metadata.get("step"),
+        "started_at": None if way.is_pruned else trace.entries[0][1].checkpoint.get("ts"),
+        "ended_at": head.checkpoint["ts"],
+        "drift": [asdict(mark) for mark in trace.marks()],
+    }
+
+
+def _tools_called(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how often each tool was called, in the order of the first calls."""
+    counts: dict[str, int] = {}
+    for message in messages:
+        for call in message.get("tool_calls", ()):
+            name = call["function"]["name"]
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _sum(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return counts of tokens summed, those of the details too; nothing of what is now a number and now details."""
+    counts: dict[str, list[Any]] = {}
+    for usage in usages:
+        for name, count in usage.items():
+            if isinstance(count, Mapping) or _is_number(count):
+                counts.setdefault(name, []).append(count)
+    sums = {name: _sum_of(each) for name, each in counts.items()}
+    return {name: total for name, total in sums.items() if total is not None}
+
+
+def _sum_of(counts: Sequence[Any]) -> Any:
+    nested = [count for count in counts if isinstance(count, Mapping)]
+    if nested:
+        return _sum(nested) if len(nested) == len(counts) else None
+    return sum(counts)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def _cost(calls: Iterable[ModelCall]) -> float | None:
+    """Return what the calls cost; `None` if there is none, or one was answered and nobody said what it cost."""
+    costs = [call.cost for call in calls if call.cost is not None or call.error is None]
+    known = [cost for cost in costs if cost is not None and _is_number(cost)]
+    return math.fsum(known) if known and len(known) == len(costs) else None
+
+
+# -- messages --------------------------------------------------------------------------------------------------
+
+
+def chat_of(value: Any) -> list[dict[str, Any]] | None:
+    """Return a list of messages in the format of OpenAI's chat; `None` if it is something else."""
+    if not isinstance(value, list | tuple) or not all(map(_is_like_a_message, value)):
+        return None
+    try:
+        return [part for message in convert_to_messages(value) for part in _chat(message)]
+    except (ValueError, NotImplementedError):  # A list of other dicts, a message that says to remove one
+        return None
+
+
+def _is_like_a_message(value: Any) -> bool:
+    return isinstance(value, BaseMessage) or (isinstance(value, Mapping) and ("role" in value or "type" in value))
+
+
+def _chat(message: BaseMessage) -> list[dict[str, Any]]:
+    try:
+        return list(convert_to_openai_messages([message]))
+    except (ValueError, KeyError, TypeError):
+        # The chat format knows no video and no document by URL, say; they are handed on as they stand.
+        [bare] = convert_to_openai_messages([_bare(message)])
+        return [{**bare, "content": message.content}]
+
+
+def _bare(message: BaseMessage) -> BaseMessage:
+    """Return a message without its content, the arguments of its calls such that JSON can carry them."""
+    changes: dict[str, Any] = {"content": ""}
+    if isinstance(message, AIMessage):
+        calls = message.tool_calls
+        changes["tool_calls"] = [{**call, "args": json.loads(json.dumps(call["args"], default=repr))} for call in calls]
+    return message.model_copy(update=changes)

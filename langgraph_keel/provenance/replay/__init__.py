@@ -1,0 +1,1 @@
+"""A thread run once more, and compared with what it was."""

@@ -1,0 +1,419 @@
+"""Where two states differ, when what is random by nature is set aside: the ids of messages and calls, times, marks.
+
+Ids may differ, if they do so consistently: what one side calls "a" wherever it is named, the other may call "b". All
+else is equal to the byte, or a difference: 1 is not 1.0, and a tuple no list.
+
+Where a replay's calls of models differ from the recorded ones: call by call of a node, field by field.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import zip_longest
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage
+from pydantic import BaseModel
+
+from langgraph_keel.errors import ValueRefused
+from langgraph_keel.provenance.records import ModelCall
+from langgraph_keel.provenance.replay.history import History
+
+LONGEST = 160
+"""Most characters that are shown of a value."""
+NEXT = "next"
+"""The field that says which nodes come next."""
+_BRANCH = "branch:to:"
+RANDOM = frozenset(
+    {
+        *("id", "call_id", "response_id", "request_id"),
+        *("created", "created_at", "createTime", "completed_at", "timestamp", "date"),
+        *("total_duration", "load_duration", "prompt_eval_duration", "eval_duration"),  # Ollama
+        *("total_time", "prompt_time", "completion_time", "queue_time"),  # Groq
+        *("ResponseMetadata", "metrics", "headers"),  # Bedrock, of the HTTP response; OpenAI
+        *("__gemini_function_call_thought_signatures__", "thought_signature", "encrypted_content"),
+        "keel_replay",  # the mark on results of tools that a ledger has given
+    }
+)
+"""Keys of what providers and Keel say about a message, at any depth, that are another each time by nature."""
+_UNSTREAMED = ("usage_metadata", "token_usage", "usage", "model")
+"""What some providers say only of an answer that was not streamed: compared if both sides say it."""
+
+
+class Nothing:
+    """What stands where one side has something and the other has nothing."""
+
+    def __repr__(self) -> str:
+        """Say so."""
+        return "nothing"
+
+
+NOTHING = Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as it was recorded.
+
+    Attributes:
+        step: The step of the root graph.
+        field: What differs, such as `"messages[3].content"`, `"system_hash"` or `"tool search"`.
+        recorded: What it was, shortened.
+        replayed: What it is now, shortened.
+        node: Of a model's call, the node that called, with those of the graphs around it.
+    """
+
+    step: int
+    field: str
+    recorded: str
+    replayed: str
+    node: str = ""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        node = f", node {self.node!r}" if self.node else ""
+        return f"step {self.step}{node}: {self.field}: was {self.recorded}, now {self.replayed}"
+
+
+def shown(value: Any) -> str:
+    """Return a value as a difference shows it."""
+    if isinstance(value, BaseMessage):
+        parts = {"type": value.type, "name": value.name, "content": value.content}
+        parts["calls"] = [call["name"] for call in getattr(value, "tool_calls", ())]
+        value = {name: part for name, part in parts.items() if part}
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text):,} characters)"
+
+
+def _both_shown(was: Any, now: Any) -> tuple[str, str]:
+    """Return two values as a difference shows them: of long texts the place where they part."""
+    if type(was) is type(now) is str and max(len(was), len(now)) > LONGEST // 2:
+        alike = next((n for n, pair in enumerate(zip(was, now, strict=False)) if pair[0] != pair[1]), 0)
+        cut = max(0, alike - LONGEST // 4)
+        was, now = (("..." if cut else "") + text[cut:] for text in (was, now))
+    return shown(was), shown(now)
+
+
+def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
+    """Return what of a checkpoint's channels is compared: the nodes that come next in one field."""
+    nodes = sorted(name.removeprefix(_BRANCH) for name in values if name.startswith(_BRANCH))
+    rest = {name: value for name, value in values.items() if not name.startswith(_BRANCH) and name not in ignore}
+    return rest if NEXT in rest else {**rest, NEXT: nodes}
+
+
+class Names:
+    """Which id of the replay stands for which recorded one."""
+
+    def __init__(self) -> None:
+        self._now: dict[Any, Any] = {}
+        self._was: dict[Any, Any] = {}
+
+    def are_same(self, was: Any, now: Any) -> bool:
+        """Return whether two ids may be the same one, which they are from then on."""
+        # What was put as it is has its own ids. And one without gets one from whoever comes first.
+        if was == now or was is None or now is None:
+            return True
+        if self._now.get(was, now) != now or self._was.get(now, was) != was:
+            return False
+        self._now[was], self._was[now] = now, was
+        return True
+
+    def now(self, was: Any) -> Any:
+        """Return what stands for a recorded value."""
+        try:
+            return self._now.get(was, was)
+        except TypeError:
+            return was
+
+
+class Comparison:
+    """Compares the states of one replay, in order.
+
+    Args:
+        packed: Returns a value as it is stored: for values that are made of nothing we know.
+        limit: Most differences to find in one state.
+    """
+
+    def __init__(self, packed: Callable[[Any], bytes], limit: int) -> None:
+        self._packed = packed
+        self._limit = limit
+        self._names = Names()
+        self._found: list[tuple[str, Any, Any]] = []
+        self._starts: Mapping[str, int] = {}
+
+    def differences(
+        self, step: int, was: Mapping[str, Any], now: Mapping[str, Any], starts: Mapping[str, int] | None = None
+    ) -> list[Difference]:
+        """Return where two states differ, as far as the limit.
+
+        Args:
+            step: The step that both are of.
+            was: The recorded one.
+            now: The replay's.
+            starts: Of lists that are given without their beginnings, how many elements those have.
+        """
+        self._found, self._starts = [], starts or {}
+        self._mapping("", was, now)
+        return [Difference(step, path, *_both_shown(before, after)) for path, before, after in self._found]
+
+    def _note(self, path: str, was: Any, now: Any) -> None:
+        if len(self._found) < self._limit:
+            self._found.append((path, was, now))
+
+    def _walk(self, path: str, was: Any, now: Any) -> None:
+        if len(self._found) >= self._limit:
+            return
+        if type(was) is not type(now):
+            self._note(path, was, now)
+        elif isinstance(was, BaseMessage):
+            self._message(path, was, now)
+        elif isinstance(was, Mapping):
+            self._mapping(path, was, now)
+        elif isinstance(was, (list, tuple, deque)):
+            self._sequence(path, was, now)
+        elif isinstance(was, Set):
+            if {self._key(self._names.now(each)) for each in was} != {self._key(each) for each in now}:
+                self._note(path, was, now)
+        elif (parts := _parts(was)) is not None:
+            self._mapping(path, parts, _parts(now) or {})
+        elif not self._is_same(was, now):
+            self._note(path, was, now)
+
+    def _is_same(self, was: Any, now: Any) -> bool:
+        if isinstance(was, str):
+            return was == now or bool(self._names.now(was) == now)
+        if was is None or isinstance(was, (bool, int, float, complex, bytes)):
+            return repr(was) == repr(now)  # 0.0 is not -0.0, and nan is nan
+        return bool(self._key(was) == self._key(now))
+
+    def _key(self, value: Any) -> Any:
+        """Return what is equal of equal values only: to `==`, {1} is {1.0}."""
+        try:
+            return self._packed(value)
+        except ValueRefused:
+            return value
+
+    def _sequence(self, path: str, was: Sequence[Any], now: Sequence[Any]) -> None:
+        start = self._starts.get(path, 0)
+        for place, pair in enumerate(zip_longest(was, now, fillvalue=NOTHING), start):
+            self._walk(f"{path}[{place}]", *pair)
+
+    def _mapping(self, path: str, was: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
+        is_call = was.keys() >= {"name", "args", "id"}
+        theirs = {(type(key), key): part for key, part in now.items()}
+        for key, part in was.items():
+            name = self._names.now(key)
+            compare = self._id if is_call and key == "id" else self._walk
+            compare(_joined(path, key), part, theirs.pop((type(name), name), NOTHING))
+        for (_, key), part in theirs.items():
+            self._note(_joined(path, key), NOTHING, part)
+
+    def _id(self, path: str, was: Any, now: Any) -> None:
+        if not self._names.are_same(was, now):
+            self._note(path, was, now)
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _message(self, path: str, was: BaseMessage, now: BaseMessage) -> None:
+        before, after = _said_by(was), _said_by(now)
+        _level(before, after)
+        _level(before["response_metadata"], after["response_metadata"])
+        for name in dict.fromkeys([*before, *after]):
+            compare = self._id if name in ("id", "tool_call_id") else self._walk
+            compare(_joined(path, name), before.get(name, NOTHING), after.get(name, NOTHING))
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """Return what an object is made of; `None` if nobody can tell."""
+    if isinstance(value, BaseModel):
+        return {**value.__dict__, **(value.model_extra or {})}
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    slots = getattr(type(value), "__slots__", None)
+    if isinstance(slots, tuple) and slots and type(value).__module__.startswith("langgraph."):
+        return {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return None
+
+
+def _said_by(message: BaseMessage) -> dict[str, Any]:
+    """Return what a message is made of, without what is another each time, and in one form, streamed or not."""
+    parts = _parts(message) or {}
+    for name in ("response_metadata", "additional_kwargs"):
+        parts[name] = _lasting(parts.get(name) or {})
+    return {**parts, "content": content_of(message)}
+
+
+def _level(was: dict[str, Any], now: dict[str, Any]) -> None:
+    for name in _UNSTREAMED:
+        if was.get(name) is None or now.get(name) is None:
+            was.pop(name, None)
+            now.pop(name, None)
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _lasting(part) for key, part in value.items() if key not in RANDOM and part is not None}
+    return [_lasting(part) for part in value] if isinstance(value, list) else value
+
+
+def content_of(message: BaseMessage) -> Any:
+    """Return content without the calls that stand in `tool_calls` too; text is one string, which streams cut."""
+    if not isinstance(message.content, list):
+        return message.content
+    calls = {call["id"] for call in getattr(message, "tool_calls", ())}
+    blocks = [_block(block) for block in message.content if not _is_call(block, calls)]
+    return "".join(blocks) if all(isinstance(block, str) for block in blocks) else blocks
+
+
+def _is_call(block: Any, calls: Collection[Any]) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_use" and block.get("id") in calls
+
+
+def _block(block: Any) -> Any:
+    if not isinstance(block, dict):
+        return block
+    if block.keys() <= {"type", "text", "id", "index"} and isinstance(block.get("text"), str):
+        return block["text"]
+    # The id of a block is random, but of one that is named by its id (a file that was uploaded), or says nothing else.
+    is_named = block.get("source_type") == "id" or block.keys() <= {"type", "id", "index"}
+    left_out = {"index"} if is_named else {"index", "id"}
+    return {key: part for key, part in block.items() if key not in left_out}
+
+
+def _joined(path: str, key: Any) -> str:
+    name = key if isinstance(key, str) and key.isidentifier() else None
+    if name is None and path:
+        return f"{path}[{key!r}]"
+    return f"{path}.{key}" if path else str(key)
+
+
+FIELDS = (
+    "provider",
+    "model",
+    "seed",
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "stop",
+    "parameters",
+    "tools",
+    "system_hash",
+    "prompt_hash",
+    "served_model",
+    "system_fingerprint",
+    "finish_reason",
+    "answer_hash",
+)
+"""What is compared, causes first."""
+BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
+"""Parameters that can be handed to the graph's models by its config."""
+_Group: TypeAlias = tuple[int, str, int | None]
+_Said: TypeAlias = tuple[Any, ...]
+
+
+def agreed(calls: Sequence[ModelCall]) -> dict[str, Any]:
+    """Return the parameters in which all calls agree, and say something."""
+    said = {name: {getattr(call, name) for call in calls} for name in BOUND}
+    return {name: values.pop() for name, values in said.items() if len(values) == 1 and values != {None}}
+
+
+def declared(graph: Any) -> set[str]:
+    """Return the ids of the `ConfigurableField`s that the nodes of a graph and of its subgraphs show."""
+    graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
+    nodes = [node for each in graphs for node in getattr(each, "nodes", {}).values()]
+    return {spec.id for node in nodes for spec in node.bound.config_specs}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of the root graph that both sides have.
+
+    Attributes:
+        run_of: Of each step the number of the run that made it, ascending by step. With `durability="exit"` a step
+            stands for those before it.
+        again: The steps in which a task has failed or asked, and so was run again.
+    """
+
+    run_of: Mapping[int, int]
+    again: Collection[int]
+
+
+def differences_of(
+    steps: Steps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
+) -> tuple[list[Difference], list[int]]:
+    """Return where calls differ, in the order of the steps; and the steps in which they cannot be compared.
+
+    Those are of runs with no recorded call at all: whoever made them did not record (`provenance=False`).
+
+    Args:
+        steps: The steps that both sides have.
+        was: The recorded thread and its calls.
+        now: The replay's.
+    """
+    before, after = (_grouped(list(steps.run_of), *side) for side in (was, now))
+    recorded = {steps.run_of[group[0]] for group in before}
+    groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
+    found: list[Difference] = []
+    for group in groups:
+        if steps.run_of[group[0]] in recorded:
+            found += _of_group(group, before[group], after[group], group[0] in steps.again)
+    return found, sorted({step for step, _, _ in groups if steps.run_of[step] not in recorded})
+
+
+def _grouped(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:
+    """Return the calls that were answered, per step and node, in their order."""
+    groups: defaultdict[_Group, list[ModelCall]] = defaultdict(list)
+    for call in sorted(calls, key=lambda each: (history.path(each.task_id), each.started_at)):
+        step = _step_of(call, history)
+        place = len(steps) if step is None else bisect_left(steps, step)
+        if place < len(steps) and call.error is None:
+            groups[steps[place], call.path, call.step].append(call)
+    return groups
+
+
+def _step_of(call: ModelCall, history: History) -> int | None:
+    if not call.checkpoint_ns and "|" not in call.path:
+        return call.step
+    return history.root_step(call.checkpoint_ns, call.checkpoint_id)
+
+
+def _said(call: ModelCall) -> _Said:
+    values = (getattr(call, name) for name in FIELDS)
+    return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
+
+
+def _of_group(
+    group: _Group, was: Sequence[ModelCall], now: Sequence[ModelCall], is_again: bool
+) -> Iterable[Difference]:
+    """Compare the calls that are not on both sides, in their order: those in parallel come in any."""
+    # A task that runs again makes its calls again; how often is not the same if it does not fail this time.
+    is_again = is_again or any(call.attempt > 1 for call in (*was, *now))
+    mine, its = (Counter({_said(call): 1 for call in side} if is_again else map(_said, side)) for side in (was, now))
+    step, path, _ = group
+    for before, after in zip_longest((mine - its).elements(), (its - mine).elements()):
+        if before is None or after is None:
+            yield Difference(step, "call of a model", _named(before), _named(after), path)
+        else:
+            for name, pair in zip(FIELDS, zip(before, after, strict=True), strict=True):
+                yield from _of_field(step, path, name, *pair)
+
+
+def _named(said: _Said | None) -> str:
+    if said is None:
+        return "none"
+    about = dict(zip(FIELDS, said, strict=True))
+    return f"{about['model'] or about['served_model'] or 'a model'}, prompt {about['prompt_hash']}"
+
+
+def _of_field(step: int, path: str, name: str, was: Any, now: Any) -> Iterable[Difference]:
+    if name not in ("tools", "parameters"):
+        if was != now:
+            yield Difference(step, name, shown(was), shown(now), path)
+        return
+    before, after = dict(was), dict(now)
+    for key in dict.fromkeys([*before, *after]):
+        if before.get(key) != after.get(key):
+            yield Difference(step, f"{name}.{key}", shown(before.get(key)), shown(after.get(key)), path)

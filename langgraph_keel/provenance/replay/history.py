@@ -1,0 +1,308 @@
+"""A thread as it was written: the trunk of its root graph, what each run was given, who was asked and what was said.
+
+Task ids are hashes of checkpoint ids, so those of a replay are others. A task is known again by its place: the
+namespace, the step, and LangGraph's path of the task in it, all without ids.
+
+What the runs of a thread were told besides their inputs: answers to questions, and updates by `Command`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP
+
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address, Batch, Entry, Query
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.writes import unpack_batches
+from langgraph_keel.errors import NotFound
+from langgraph_keel.provenance.reading import entries_of
+from langgraph_keel.tools.ledger import read_ledger
+
+NO_TASK = "00000000-0000-0000-0000-000000000000"
+"""The task of what a caller writes with a `Command`."""
+ASKED, ANSWERED, FAILED = "__interrupt__", "__resume__", "__error__"
+NO_RESULTS = frozenset({*WRITES_IDX_MAP, "__error_source_node__"})
+"""What a task may leave that is not done."""
+
+
+class Place(NamedTuple):
+    """Where a task stands in a thread, without ids: the same in a replay."""
+
+    namespace: str
+    step: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A recorded checkpoint, without its values.
+
+    Attributes:
+        address: Where it is.
+        parent: The id of the checkpoint it continues.
+        step: Its step.
+        source: `"input"`, `"loop"`, `"update"` or `"fork"`.
+        metadata: Its metadata.
+        writes: What stands with it: task, channel and value.
+    """
+
+    address: Address
+    parent: str | None
+    step: int
+    source: str
+    metadata: Mapping[str, Any]
+    writes: Sequence[tuple[str, str, Any]] = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return str(self.address.checkpoint_id)
+
+    @property
+    def root(self) -> str:
+        """The id of the root graph's checkpoint whose step it belongs to."""
+        return self.id if not self.address.checkpoint_ns else str((self.metadata.get("parents") or {}).get("", ""))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a task of the step that began here has failed."""
+        return any(channel == FAILED for _, channel, _ in self.writes)
+
+    @property
+    def commanded(self) -> list[tuple[str, Any]]:
+        """What a caller has written here with a `Command`, beside answers."""
+        ours = [(channel, value) for task, channel, value in self.writes if task == NO_TASK]
+        return [(channel, value) for channel, value in ours if channel not in WRITES_IDX_MAP]
+
+
+class History:
+    """All checkpoints of a thread, in the order in which they were put."""
+
+    def __init__(self, thread_id: str, moments: Sequence[Moment], paths: Mapping[str, str]) -> None:
+        self.thread_id = thread_id
+        self.moments = moments
+        self._paths = paths
+        self._at = {moment.address: moment for moment in moments}
+        self._roots = {moment.id for moment in moments if not moment.address.checkpoint_ns}
+        self._of: defaultdict[str, list[Moment]] = defaultdict(list)
+        for moment in moments:
+            self._of[moment.root].append(moment)
+
+    def root(self, checkpoint_id: str | None) -> Moment | None:
+        """Return a checkpoint of the root graph."""
+        return self.at("", checkpoint_id)
+
+    def at(self, namespace: str, checkpoint_id: str | None) -> Moment | None:
+        """Return a checkpoint of any graph."""
+        return self._at.get(Address(self.thread_id, namespace, checkpoint_id))
+
+    def trunk(self, head: str | None, start: str | None) -> list[Moment]:
+        """Return the way from a checkpoint to the one that was put last of those that come from it.
+
+        Args:
+            head: The latest checkpoint of the root graph.
+            start: Where to begin; `None` is the first checkpoint on the way to the latest.
+
+        Raises:
+            NotFound: There is no such checkpoint.
+        """
+        end = head if start is None else self._last_after(start, head)
+        way = list(self._up(end, start))
+        if not way:
+            what = "has no checkpoints" if start is None else f"has no checkpoint {start!r} of its root graph"
+            raise NotFound(f"thread {self.thread_id!r} {what}")
+        return way[::-1]
+
+    def _up(self, checkpoint_id: str | None, start: str | None) -> Iterator[Moment]:
+        while (moment := self.root(checkpoint_id)) is not None:
+            original = came_from(moment.parent, moment.metadata, self._roots)
+            if original == moment.parent or moment.id == start:
+                yield moment
+            # A twin is what it is a twin of, and that is what its way is told of.
+            checkpoint_id = None if moment.id == start else original
+
+    def _last_after(self, start: str, head: str | None) -> str:
+        after = {start: None}  # in order
+        for moment in self.moments:
+            if not moment.address.checkpoint_ns and moment.parent in after:
+                after[moment.id] = None
+        return head if head in after else next(reversed(after))
+
+    # -- places ------------------------------------------------------------------------------------------------
+
+    def place(self, moment: Moment, task_id: str) -> Place:
+        """Return where a task stands that began at a checkpoint."""
+        return Place(self._without_ids(moment.address.checkpoint_ns), moment.step, self._paths.get(task_id, ""))
+
+    def path(self, task_id: str) -> str:
+        """Return LangGraph's path of a task; empty if it has written nothing."""
+        return self._paths.get(task_id, "")
+
+    def _without_ids(self, namespace: str) -> str:
+        parts = (segment.partition(":") for segment in namespace.split("|") if segment)
+        return "|".join(f"{name}:{self._paths.get(task_id, '')}" for name, _, task_id in parts)
+
+    def root_step(self, namespace: str, checkpoint_id: str | None) -> int | None:
+        """Return the step of the root graph in which a checkpoint was made; `None` if it is gone."""
+        moment = self.at(namespace, checkpoint_id)
+        if moment is None or not namespace:
+            return moment.step if moment else None
+        outer = self.root(moment.root)
+        return outer.step + 1 if outer else None
+
+    # -- questions ---------------------------------------------------------------------------------------------
+
+    def _within(self, root: str) -> Iterator[tuple[Moment, str, str, Any]]:
+        for moment in self._of.get(root, ()):
+            yield from ((moment, task, channel, value) for task, channel, value in moment.writes)
+
+    def pending(self, root: str) -> dict[str, tuple[Place, int]]:
+        """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one.
+
+        A question in a subgraph stands with each task around it too; who asks is the innermost.
+        """
+        said = self.answers(root)
+        waiting = self._waiting(root)
+        asked: dict[str, Place] = {}
+        for moment, task, channel, value in self._within(root):
+            for question in value if channel == ASKED else ():
+                place = self.place(moment, task)
+                if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
+                    asked[question.id] = place
+        return {name: (place, len(said.get(place, ()))) for name, place in asked.items()}
+
+    def _waiting(self, root: str) -> set[str]:
+        moment = self.root(root)
+        writes = moment.writes if moment else ()
+        done = {task for task, channel, _ in writes if channel not in NO_RESULTS}
+        asked = [value for task, channel, value in writes if channel == ASKED and task not in done]
+        return {question.id for questions in asked for question in questions}
+
+    def questions(self, root: str) -> list[Any]:
+        """Return what is asked at a checkpoint."""
+        waiting, moment = self._waiting(root), self.root(root)
+        values = [value for _, channel, value in (moment.writes if moment else ()) if channel == ASKED]
+        return [question.value for asked in values for question in asked if question.id in waiting]
+
+    def was_asked(self, root: str) -> bool:
+        """Return whether anybody was asked anything at a checkpoint, answered or not."""
+        moment = self.root(root)
+        return any(channel == ASKED for _, channel, _ in (moment.writes if moment else ()))
+
+    def was_left(self, root: str | None) -> bool:
+        """Return whether a task has failed or asked at a checkpoint, and so was run again if the step was made."""
+        moment = self.root(root)
+        return moment is not None and (moment.has_failed or self.was_asked(moment.id))
+
+    def answers(self, root: str) -> dict[Place, list[Any]]:
+        """Return what each task of a root checkpoint's step was told, in order."""
+        found: dict[Place, list[Any]] = {}
+        for moment, task, channel, value in self._within(root):
+            if channel == ANSWERED and task != NO_TASK:
+                found[self.place(moment, task)] = list(value) if isinstance(value, list) else [value]
+        return found
+
+    def tasks(self, root: str) -> dict[Place, str]:
+        """Return the tasks of a root checkpoint's step."""
+        return {self.place(moment, task): task for moment, task, _, _ in self._within(root)}
+
+    def last_answer(self, root: str) -> list[Any]:
+        """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
+        moment = self.root(root)
+        taken = [said[-1] for said in self.answers(root).values() if said]
+        last = [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NO_TASK, ANSWERED)]
+        return [answer for answer in last if answer not in taken]
+
+
+def read_history(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, History]:
+    """Read a thread's headers and writes, no values. Two trips a page."""
+    found = yield from entries_of(core, Query(thread_id))
+    paths: dict[str, str] = {}
+    for _, batches in found:
+        # A task that an update stands in for has its own path elsewhere.
+        paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
+    return History(thread_id, [_moment(entry, batches, codec) for entry, batches in found], defaultdict(str, paths))
+
+
+def _moment(entry: Entry, batches: Sequence[Batch], codec: Codec) -> Moment:
+    where = where_is(entry.address)
+    metadata = unpack_header(entry.header, codec, where).metadata
+    writes, _ = unpack_batches(batches, codec, where)
+    step = metadata.get("step")
+    return Moment(
+        entry.address,
+        entry.parent,
+        step if isinstance(step, int) else -1,
+        str(metadata.get("source", "")),
+        metadata,
+        writes,
+    )
+
+
+class Recall:
+    """Tells a replay what the original was told.
+
+    Args:
+        history: The original.
+        taken: Per task, the places in its list of answers of those that tools have used: in a replay the ledger answers
+            for them, and nobody is asked.
+    """
+
+    def __init__(self, history: History, taken: Mapping[str, Collection[int]]) -> None:
+        self._history = history
+        self._taken = taken
+        self._done: set[str] = set()
+
+    @classmethod
+    def of(
+        cls, core: Checkpoints[Any, Any], codec: Codec, history: History, allowed: Collection[str]
+    ) -> Plan[Any, Any, Recall]:
+        """Read what the ledger says of answers; tools that are allowed to run ask again."""
+        taken: defaultdict[str, set[int]] = defaultdict(set)
+        for record in (yield from read_ledger(core.store, codec, history.thread_id)).values():
+            if record.tool not in allowed:
+                taken[record.task_id].update(record.taken)
+        return cls(history, taken)
+
+    def commanded(self, before: Moment) -> Any:
+        """Return what was written at a checkpoint by `Command`, as one; `None` if nothing was, or it is done."""
+        if not before.commanded or before.id in self._done:
+            return None
+        self._done.add(before.id)
+        return _command(update=before.commanded)
+
+    def answers(self, before: Moment, asked: Mapping[str, tuple[Place, int]]) -> Any:
+        """Return the next answers to the questions of a step, as a command; `None` if they are not recorded."""
+        said = self._said(before.id)
+        given = {name: said[place][nth] for name, (place, nth) in asked.items() if nth < len(said.get(place, ()))}
+        if not given and len(asked) == 1 and before.id not in self._done:
+            given = {name: answer for name in asked for answer in self._history.last_answer(before.id)}
+            self._done.add(before.id)
+        if not given:
+            return None
+        return _command(resume=given, update=self._update(before))
+
+    def _update(self, before: Moment) -> Any:
+        command = self.commanded(before)
+        return None if command is None else command.update
+
+    def _said(self, root: str) -> dict[Place, list[Any]]:
+        tasks, answers = self._history.tasks(root), self._history.answers(root)
+        return {
+            place: [answer for nth, answer in enumerate(said) if nth not in self._taken.get(tasks[place], ())]
+            for place, said in answers.items()
+        }
+
+
+def _command(**parts: Any) -> Any:
+    from langgraph.types import Command  # not with Keel: it takes as long to import as all of Keel's core
+
+    return Command(**parts)

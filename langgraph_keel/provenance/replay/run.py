@@ -1,0 +1,244 @@
+"""What a replay asks for besides the store: to run the graph for some steps. And the drivers that do it.
+
+The thread that a replay writes to: what it begins with, what is put into it, what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base.id import uuid6
+
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.config import config_of
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.records import Address, Query, Stamp
+from langgraph_keel.engine.removal import remove
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import NotFound, StoreError
+from langgraph_keel.provenance.reading import recorded
+from langgraph_keel.provenance.records import ModelCall
+from langgraph_keel.provenance.replay.history import History, Moment, Place, read_history
+from langgraph_keel.retention.policy import Moment as Node
+from langgraph_keel.tools.guard import Held, Refused
+
+
+@dataclass(slots=True)
+class Played:
+    """What became of a run.
+
+    Attributes:
+        made: The steps it has made and their checkpoints.
+        error: What it ended in.
+    """
+
+    made: list[tuple[int, str]] = field(default_factory=list)
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """A request: run the graph until it has made a step, and not a task further.
+
+    Attributes:
+        graph: The graph, on the replay's own saver.
+        given: Its input.
+        config: Its config.
+        until: The step.
+        since: The checkpoint it begins from, which LangGraph tells of once more.
+        held: What holds its tools back.
+        options: Other arguments of the run.
+        on_step: Told of each step.
+    """
+
+    graph: Any
+    given: Any
+    config: Mapping[str, Any]
+    until: int
+    since: str | None
+    held: Held
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_step: Callable[[int], object] | None = None
+
+    def run(self) -> Played:
+        """Run it in this thread."""
+        played = Played()
+        with self.held.active(), closing(self._events(self.graph.stream)) as events:
+            for event in _until_it_fails(events, played):
+                if self._is_over(played, event):
+                    break
+        return played
+
+    async def arun(self) -> Played:
+        """Run it in this loop."""
+        played = Played()
+        with self.held.active():
+            async with aclosing(self._events(self.graph.astream)) as events:
+                await self._afollow(events, played)
+        return played
+
+    async def _afollow(self, events: AsyncIterator[Any], played: Played) -> None:
+        async for event in _auntil_it_fails(events, played):
+            if self._is_over(played, event):
+                return
+
+    def _events(self, stream: Callable[..., Any]) -> Any:
+        # LangGraph tells of a checkpoint when it is stored, and before it begins a task of the next step.
+        return stream(self.given, self.config, stream_mode="checkpoints", durability="sync", **self.options)
+
+    def _is_over(self, played: Played, event: Mapping[str, Any]) -> bool:
+        if self.held.refused:
+            return True  # the step was made without what a tool would have said
+        step, made = event["metadata"]["step"], event["config"]["configurable"]["checkpoint_id"]
+        if made == self.since:
+            return False
+        played.made.append((step, made))
+        self.held.step = step + 1
+        if self.on_step is not None:
+            self.on_step(step)
+        return bool(step >= self.until)
+
+
+def _note(error: BaseException, played: Played) -> None:
+    """Keep what the graph has raised; `Held.refused` says of itself what `Refused` ends, also in a group of tasks."""
+    is_refusal = isinstance(error, BaseExceptionGroup) and error.subgroup(Refused)
+    if isinstance(error, Refused) or is_refusal:
+        return
+    if isinstance(error, StoreError) or not isinstance(error, Exception):
+        raise error
+    played.error = error
+
+
+def _until_it_fails(events: Iterator[Any], played: Played) -> Iterator[Any]:
+    try:
+        yield from events
+    except BaseException as error:
+        _note(error, played)
+
+
+async def _auntil_it_fails(events: AsyncIterator[Any], played: Played) -> AsyncIterator[Any]:
+    try:
+        async for event in events:
+            yield event
+    except BaseException as error:
+        _note(error, played)
+
+
+def cached_subgraphs(graph: Any) -> list[str]:
+    """Return the subgraphs with nodes that a cache of their own may answer: only the root graph's is switched off."""
+    inner = ((name, each) for name, each in graph.get_subgraphs(recurse=True) if getattr(each, "cache", None))
+    return [name for name, each in inner if each.cache_policy or any(node.cache_policy for node in each.nodes.values())]
+
+
+class ReplayDriver:
+    """Carries out what a replay asks for, in the calling thread."""
+
+    def __init__(self, store: Driver[Any, Any]) -> None:
+        self._store = store
+
+    def send(self, request: Any) -> Any:
+        """Run the graph, or send to the store."""
+        return request.run() if isinstance(request, Play) else self._store.send(request)
+
+
+class AsyncReplayDriver:
+    """As `ReplayDriver`, for a running loop."""
+
+    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
+        self._store = store
+
+    async def send(self, request: Any) -> Any:
+        """Run the graph, or send to the store."""
+        return await (request.arun() if isinstance(request, Play) else self._store.send(request))
+
+
+class Fork:
+    """The thread of a replay.
+
+    Args:
+        core: The store.
+        codec: How values are written.
+        thread_id: Its id, which no thread has.
+
+    Attributes:
+        head: The id of its latest checkpoint.
+        questions: What it waits for, as far as `pending` has found out.
+    """
+
+    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, thread_id: str) -> None:
+        self.thread_id = thread_id
+        self.head: str | None = None
+        self.questions: Sequence[Any] = ()
+        self._core = core
+        self._codec = codec
+
+    def begin_at(self, source: History, first: Moment) -> Plan[Any, Any, None]:
+        """Begin with a recorded checkpoint, and with what there was before it: subgraphs and delta channels need that.
+
+        The checkpoint itself is put anew, without the writes of its tasks, which are to run again.
+        """
+        before = {moment.id for moment in source.trunk(first.parent, None)} if source.root(first.parent) else set()
+        inner = any(moment.address.checkpoint_ns and moment.id < first.id for moment in source.moments)
+        if before or inner:
+            yield from self._core.copy_thread(source.thread_id, self.thread_id)
+            kept = partial(_kept, before=before, first=first.id)
+            yield from remove(self._core, self._codec, self.thread_id, kept)
+        found = yield from self.read(first)
+        yield from self._put(found, first.id, first.parent)
+
+    def carry(self, moment: Moment, parent: str | None) -> Plan[Any, Any, str]:
+        """Put a recorded checkpoint as it is, under an id of its own; return that."""
+        found = yield from self.read(moment)
+        made = str(uuid6(clock_seq=moment.step))
+        yield from self._put(found, made, parent)
+        return made
+
+    def read(self, moment: Moment) -> Plan[Any, Any, CheckpointTuple]:
+        """Read a recorded checkpoint.
+
+        Raises:
+            NotFound: It is gone by now.
+        """
+        found = yield from self._core.get_tuple(self._codec, config_of(moment.address, "named"))
+        return _there(found, moment.address)
+
+    def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[Any, Any, None]:
+        config = config_of(Address(self.thread_id, "", parent), "named")
+        checkpoint = cast(Any, {**found.checkpoint, "id": checkpoint_id})
+        yield from self._core.put(self._codec, config, checkpoint, cast(CheckpointMetadata, dict(found.metadata)))
+        self.head = checkpoint_id
+
+    def pending(self) -> Plan[Any, Any, Mapping[str, tuple[Place, int]]]:
+        """Return the questions it waits for: by their ids, who asks, and how many answers that one has got."""
+        found = yield from self._core.get_tuple(self._codec, config_of(Address(self.thread_id, "", None), "head"))
+        if found is None or not any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or ()):
+            return {}
+        history = yield from read_history(self._core, self._codec, self.thread_id)
+        head = found.checkpoint["id"]
+        self.questions = history.questions(head)
+        return history.pending(head)
+
+    def calls(self, old: Collection[str]) -> Plan[Any, Any, list[ModelCall]]:
+        """Return the calls of models that were made in it; those in `old` were copied."""
+        stored = yield from recorded(self._core, self._codec, Query(self.thread_id))
+        recorder = self._core.recorder
+        waiting = recorder.waiting(self.thread_id) if recorder else ()
+        found = [*stored, *(replace(call, thread_id=self.thread_id) for call in waiting)]
+        return [call for call in found if call.id not in old]
+
+
+def _kept(nodes: Sequence[Node], before: Collection[str], first: str) -> set[Stamp]:
+    """Return what stays of a copy: the way to its first checkpoint, and what other graphs had done by then."""
+    places = [(node.stamp, node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node, _ in nodes]
+    return {stamp for stamp, namespace, name in places if (name < first if namespace else name in before)}
+
+
+def _there(found: CheckpointTuple | None, address: Address) -> CheckpointTuple:
+    if found is None:
+        raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
+    return found

@@ -1,6 +1,0 @@
-"""The Redis backend: one hash per thread, one script per verb; Redis from 6.2, Valkey, Cluster and Sentinel."""
-
-from langgraph_keel.redis.opening import Durability
-from langgraph_keel.redis.saver import RedisSaver
-
-__all__ = ["Durability", "RedisSaver"]

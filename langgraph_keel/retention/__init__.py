@@ -1,0 +1,1 @@
+"""What stays of a thread, and how the rest goes: policies, prune, sweep, erasure."""

@@ -1,0 +1,177 @@
+"""Upkeep by itself: a thread of a saver that prunes what it has put, and deletes threads whose time is over."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from secrets import token_hex
+from threading import Event, Lock, Thread, current_thread
+from typing import Any
+
+from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
+from langgraph_keel.retention.policy import Retention, seconds_of
+from langgraph_keel.retention.prune import Pruning, prune
+from langgraph_keel.retention.sweep import Sweep, policy_for, stored_policies
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 30.0
+"""Seconds that `close` gives to what is under way and to the last prune: it must not hold a program for ever."""
+_NEVER = 9e9
+"""Seconds: some 285 years."""
+
+
+def upkeep_of(saver: Any, driver: Any, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
+    """Return the upkeep that a saver's options ask for; `None` if they ask for none.
+
+    Args:
+        saver: The saver.
+        driver: Its blocking driver. If that has `read_only` or `is_async_only`, and it is true, there can be no upkeep.
+        keep_last: As for `KeelSaver`, and so are the others.
+        ttl: See there.
+        every: See there.
+
+    Raises:
+        InvalidInput: One of them cannot be meant, or this saver cannot do it.
+    """
+    if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
+        raise InvalidInput(f"keep_last must be a whole number of checkpoints, at least 1, not {keep_last!r}")
+    seconds = seconds_of("upkeep_every", every)
+    if seconds is None:
+        raise InvalidInput("upkeep_every must be seconds, more than 0, not None")
+    keep = None if keep_last is None else Retention(last=keep_last)
+    gone = None if ttl is None else Retention(ttl=ttl)
+    if keep is gone is None:
+        return None
+    _refuse_if_it_cannot(driver)
+    return UpkeepThread(saver, keep, gone, seconds)
+
+
+def _refuse_if_it_cannot(driver: Any) -> None:
+    if getattr(driver, "read_only", False):
+        raise InvalidInput("keep_last and ttl remove what is stored: leave them out, or do not open it with read_only")
+    if getattr(driver, "is_async_only", False):
+        raise InvalidInput(
+            "keep_last and ttl are seen to by a thread, and this saver has only an async client or pool: give it a URL "
+            "or one that blocks (for Redis beside it, as client=), or leave them out and await saver.asweep(...)"
+        )
+
+
+class UpkeepThread:
+    """Keeps small what a saver has put. It begins with the first put, and nothing that it does raises anywhere.
+
+    A policy that is stored and fits a thread counts instead of the saver's: with it, more may stay, or all.
+
+    Args:
+        saver: The saver.
+        keep: What stays of each thread that the saver has put to; `None`: all.
+        ttl: How long after its last put a thread is deleted, whoever has put it; `None`: never.
+        every: Seconds between two rounds.
+    """
+
+    def __init__(self, saver: Any, keep: Retention | None, ttl: Retention | None, every: float) -> None:
+        self._saver = saver
+        self._keep = keep
+        self._ttl = ttl
+        self._every = every
+        self._put_to: set[str] = set()
+        self._stop = Event()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def note(self, thread_id: str) -> None:
+        """Be told of a put. No trip, and no wait."""
+        if self._keep is not None:
+            self._put_to.add(str(thread_id))
+        # After a fork of the process the thread is not there.
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+
+    def _start(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            return  # somebody else does
+        try:
+            if not self._stop.is_set() and (self._thread is None or not self._thread.is_alive()):
+                # It knows the saver weakly: one that is dropped without `close` is not held by its upkeep.
+                ours = weakref.ref(self)
+                self._thread = Thread(
+                    target=_rounds, args=(ours, self._stop, self._every), name="keel-upkeep", daemon=True
+                )
+                self._thread.start()
+        except RuntimeError as error:  # the interpreter ends
+            _log.info("no upkeep from now on: %s", error)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Stop, and prune once more what was put to since the last round. Safe to call again."""
+        end = time.monotonic() + _PATIENCE
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive() and self._thread is not current_thread():
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                _log.warning("upkeep: the store does not answer; threads that were not pruned: %d", len(self._put_to))
+                return
+        self._attempt("the last threads", self._prune, lambda: time.monotonic() < end)
+
+    def round(self) -> None:
+        """Prune what was put to since the last round, and delete what is past its time."""
+        self._attempt("what was put", self._prune, lambda: not self._stop.is_set())
+        if self._ttl is not None:
+            self._attempt("threads that are past their time", self._expire, self._ttl)
+
+    def _attempt(self, what: str, work: Callable[..., None], *args: Any) -> Exception | None:
+        try:
+            work(*args)
+        except StoreClosed as error:
+            self._stop.set()
+            return error
+        except Exception as error:
+            _log.warning("upkeep of %s: %s: %s", what, type(error).__name__, error)
+            return error
+        return None
+
+    def _prune(self, goes_on: Callable[[], bool]) -> None:
+        """Prune what was put to since the last round, one thread after the other, as long as it may."""
+        stored = self._stored() if self._put_to else ()
+        for thread_id in list(self._put_to):
+            if not goes_on():
+                return
+            self._put_to.discard(thread_id)  # before: what is put meanwhile is for the next round
+            error = self._attempt(f"thread {thread_id!r}", self._prune_thread, thread_id, stored)
+            if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
+                self._put_to.add(thread_id)  # a store may be busy now and not at the next round
+            if isinstance(error, StoreUnavailable | StoreClosed):
+                return
+
+    def _stored(self) -> Sequence[Retention]:
+        found: Sequence[Retention] = self._saver._run(stored_policies(self._saver._core.store, self._saver._codec))
+        return found
+
+    def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
+        policy = policy_for(thread_id, stored) or self._keep
+        # One with `idle` is for a sweep: somebody has just put to this thread.
+        if policy is not None and not policy.keeps_all and policy.idle is None:
+            self._saver._run(prune(self._saver._core, self._saver._codec, thread_id, _task(policy)))
+
+    def _expire(self, ttl: Retention) -> None:
+        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._stored()), ttl]
+        sweep: Sweep[Any, Any] = Sweep(self._saver._core, policies, _task(None))
+        while not self._stop.is_set() and self._saver._run(sweep.next(self._saver._codec)):
+            pass
+        for thread_id, why in sweep.report().failed.items():
+            _log.warning("upkeep of thread %r: %s", thread_id, why)
+
+
+def _task(policy: Retention | None) -> Pruning:
+    return Pruning(policy, time.time() * 1000, lambda: token_hex(16))
+
+
+def _rounds(ours: weakref.ref[UpkeepThread], stop: Event, every: float) -> None:
+    while not stop.wait(every):
+        upkeep = ours()
+        if upkeep is None:
+            return
+        upkeep.round()
+        del upkeep

@@ -1,0 +1,321 @@
+"""Erasure: every thread of a person is found and deleted with all that belongs to it; what stays is said.
+
+Whose a thread is, its checkpoints say (`core.owners`), and its requests for approval; so a fork or a copy is found by
+what it carries. All headers are read, thread by thread: no store has an index on what only the core can read. The walk
+is made again until it finds nothing: a run that goes on meanwhile may put a thread back.
+
+Nothing is marked before and nothing kept after: an erasure that broke off is finished by the next one.
+
+A step that ends after its thread was deleted may leave writes or cells of it, and no checkpoint that says whose they
+are (`Store.list_strays`). Those of threads that the same call has deleted go as well; the rest is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from langgraph_keel.approvals.requests import CURRENT, OVER
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.config import owner_in
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import CELLS, Store
+from langgraph_keel.errors import (
+    AccessDenied,
+    CorruptStore,
+    InvalidInput,
+    KeelError,
+    ReadOnlyStore,
+    StoreClosed,
+    StoreUnavailable,
+)
+from langgraph_keel.retention.owners import noted_owners
+from langgraph_keel.retention.sweep import stored_policies
+
+NODE_CACHE = Shelf(None, "cache")
+"""Where `KeelCache` keeps results of nodes: LangGraph does not say for which thread."""
+ROUNDS = 5
+"""Walks that are made at most: whoever writes without a pause must be stopped first."""
+THREADS, ENTRIES, STRAYS = 200, 500, 500
+"""What is read at once."""
+
+OF_ALL = (ReadOnlyStore, StoreClosed, AccessDenied, StoreUnavailable)
+"""Errors that the next thread would meet as well."""
+
+Tell: TypeAlias = Callable[[int, int | None], object]
+Shared: TypeAlias = Literal["report", "delete"]
+Cached: TypeAlias = Literal["clear", "report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be erased.
+
+    Attributes:
+        user: Whose data, as metadata has it.
+        dry_run: Whether to look only.
+        shared: What becomes of threads that name others as well.
+        node_cache: What becomes of results of nodes that name no thread.
+    """
+
+    user: str
+    dry_run: bool = False
+    shared: Shared = "report"
+    node_cache: Cached = "clear"
+
+    @property
+    def user_hash(self) -> str:
+        """What stands for the person where something is kept."""
+        return sha256(self.user.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def ordered(user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str = True) -> Order:
+    """Return the order that arguments make.
+
+    Raises:
+        InvalidInput: One of them cannot be meant.
+    """
+    is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
+    user = str(user_id).replace("\0", "") if is_id else ""
+    if not user:
+        raise InvalidInput(
+            f"user_id must be a text (or a number, or a UUID), as in configurable['user_id'], not {user_id!r:.100}"
+        )
+    if type(dry_run) is not bool:
+        raise InvalidInput(f"dry_run must be True or False, not {dry_run!r}")
+    if reclaim not in (True, False, "full"):
+        raise InvalidInput(f"reclaim must be True, False or 'full', not {reclaim!r}")
+    if shared not in ("report", "delete"):
+        raise InvalidInput(f"shared must be 'report' or 'delete', not {shared!r}")
+    if node_cache not in ("clear", "report"):
+        raise InvalidInput(f"node_cache must be 'clear' or 'report', not {node_cache!r}")
+    return Order(user, dry_run, "delete" if shared == "delete" else "report", node_cache)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class ThreadOwners:
+    """What was found of one thread."""
+
+    owners: set[str] = field(default_factory=set)
+    checkpoints: int = 0
+    requests: int = 0
+
+
+@dataclass(slots=True)
+class Owners:
+    """What a walk over all threads has found.
+
+    Attributes:
+        threads: Those that name the person, and those with requests.
+        nobodys: How many name nobody.
+        named: How many requests of others name the person, as who decides or has decided.
+        policies: How many stored policies have the person's id in the pattern of their threads.
+        failed: What could not be read, and why.
+    """
+
+    threads: dict[str, ThreadOwners] = field(default_factory=dict)
+    nobodys: int = 0
+    named: int = 0
+    policies: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def of(self, user: str) -> tuple[list[str], list[str]]:
+        """Return the threads that are this person's alone, and those that name others, too."""
+        found = {name: whose for name, whose in self.threads.items() if user in whose.owners}
+        alone = sorted(name for name, whose in found.items() if len(whose.owners) == 1)
+        return alone, sorted(found.keys() - set(alone))
+
+
+@dataclass(slots=True)
+class Erased:
+    """What an erasure has done so far; what `Receipt` is made of.
+
+    Attributes:
+        order: What was asked.
+        threads: The threads that were deleted, or would be, and what they held when they were seen first.
+        shared: Threads left alone.
+        cached: Results of nodes that went, or are there.
+        owners: What the last walk has found.
+        strays: Threads without a checkpoint of which nothing says whose they are.
+        failed: Threads that could not be read or deleted, and why.
+        problems: What else went wrong, in words.
+    """
+
+    order: Order
+    threads: dict[str, ThreadOwners] = field(default_factory=dict)
+    shared: list[str] = field(default_factory=list)
+    cached: int = 0
+    owners: Owners = field(default_factory=Owners)
+    strays: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def read_owners(store: Store[Q, R], codec: Codec, user: str, tell: Tell) -> Plan[Q, R, Owners]:
+    """Read who is named in any thread. Two trips or more for each thread, and one for each 500 requests."""
+    found = Owners()
+    for shelf in (CURRENT, OVER):
+        yield from store.every_cell(shelf, partial(_asked, codec, user, found))
+    with suppress(CorruptStore):  # they keep nobody from being erased
+        found.policies = sum(user in policy.threads for policy in (yield from stored_policies(store, codec)))
+    seen, after, page = 0, None, THREADS
+    while page == THREADS:
+        infos = yield from store.read_threads(after, THREADS)
+        for info, _ in infos:
+            yield from _looked(store, codec, info.thread_id, user, found)
+            seen += 1
+            tell(seen, None)
+        page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
+    return found
+
+
+def _looked(store: Store[Q, R], codec: Codec, thread_id: str, user: str, found: Owners) -> Plan[Q, R, None]:
+    try:
+        whose = yield from _whose(store, codec, thread_id)
+    except KeelError as error:
+        # Nor is it the person's for what it has asked: its checkpoints may name others.
+        found.threads.pop(thread_id, None)
+        found.failed[thread_id] = f"it cannot be read, so nobody knows whose it is: {error}"
+        return
+    asked = found.threads.pop(thread_id, ThreadOwners())
+    whose.owners |= asked.owners
+    whose.requests = asked.requests
+    found.nobodys += not whose.owners
+    if user in whose.owners:
+        found.threads[thread_id] = whose
+
+
+def _whose(store: Store[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, ThreadOwners]:
+    whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
+    while size == ENTRIES:
+        entries = yield from store.scan(query)
+        for entry in entries:
+            owner = owner_in(unpack_header(entry.header, codec, where_is(entry.address)).metadata)
+            whose.owners |= {owner} if owner else set()
+        whose.checkpoints += len(entries)
+        size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
+    whose.owners |= yield from noted_owners(store, codec, thread_id)
+    return whose
+
+
+def _asked(codec: Codec, user: str, found: Owners, key: str, cell: Cell) -> None:
+    said = _said(cell, codec)
+    if said is None:
+        found.failed[cell.origin or key] = f"its request for approval {key} cannot be read"
+        return
+    whose = found.threads.setdefault(str(said.get("thread_id", cell.origin)), ThreadOwners())
+    owner = owner_in({"user_id": said.get("owner") or None})
+    whose.owners |= {owner} if owner else set()
+    whose.requests += 1
+    found.named += owner != user and user in _named(said)
+
+
+def _said(cell: Cell, codec: Codec) -> Mapping[str, Any] | None:
+    try:
+        (said,) = codec.decode(cell.header)
+    except (KeelError, ValueError):
+        return None
+    return said if isinstance(said, Mapping) else None
+
+
+def _named(said: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield who is named in a request: may decide, holds it, or has done something to it."""
+    yield said.get("claimed_by")
+    yield from said.get("approvers") or ()
+    history = said.get("history")
+    yield from (event.get("by") for event in history or () if isinstance(event, Mapping))
+
+
+def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Q, R, None]:
+    """Give the threads that hold something and show no checkpoint to `take`, one by one."""
+    page = yield from store.list_strays(None, STRAYS)
+    while page:
+        for thread_id in page:
+            take(thread_id)
+        page = (yield from store.list_strays(page[-1], STRAYS)) if len(page) == STRAYS else ()
+
+
+# -- erasing -----------------------------------------------------------------------------------------------------------
+
+
+def erase(core: Checkpoints[Q, R], codec: Codec, order: Order, tell: Tell) -> Plan[Q, R, Erased]:
+    """Delete all threads of a person; or look which ones they are."""
+    erased = Erased(order)
+    for nth in range(ROUNDS):
+        erased.owners = yield from read_owners(core.store, codec, order.user, tell)
+        alone, erased.shared = erased.owners.of(order.user)
+        going = [*alone, *(erased.shared if order.shared == "delete" else [])]
+        # Once more those of the first walk: a task that was cut off may have left writes, or a cell, and no checkpoint.
+        again = [*erased.threads] if nth == 1 else []
+        erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
+        if nth == 0:
+            yield from _uncached(core.store, erased, going)
+        if order.dry_run:
+            break
+        yield from _deleted(core, erased, list(dict.fromkeys([*going, *again])), tell)
+        if not going:
+            break
+    else:
+        erased.failed |= dict.fromkeys(going, "written to again and again: stop its runs, and erase again")
+    erased.failed = erased.owners.failed | erased.failed
+    try:
+        yield from _left(core, erased, tell)
+    except KeelError as error:  # the threads are gone by now, and the receipt must say so
+        erased.problems.append(f"what has no checkpoint could not be looked for: {error}")
+    return erased
+
+
+def _left(core: Checkpoints[Q, R], erased: Erased, tell: Tell) -> Plan[Q, R, None]:
+    """Count what has no checkpoint; of threads that went, it goes as well."""
+    ours: list[str] = []
+    others = 0
+
+    def take(thread_id: str) -> None:
+        nonlocal others
+        if thread_id in erased.threads:
+            ours.append(thread_id)
+        else:
+            # A request that is still there says whose the thread was.
+            known = erased.owners.threads.get(thread_id)
+            others += not (known and known.owners)
+
+    yield from each_stray(core.store, take)
+    erased.strays = others
+    if ours and not erased.order.dry_run:
+        yield from _deleted(core, erased, ours, tell)
+
+
+def _deleted(core: Checkpoints[Q, R], erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Q, R, None]:
+    for nth, thread_id in enumerate(going):
+        tell(nth, len(going))
+        erased.failed.pop(thread_id, None)
+        try:
+            yield from core.delete_thread(thread_id)
+        except OF_ALL:
+            raise
+        except KeelError as error:
+            erased.failed[thread_id] = f"it could not be deleted: {error}"
+    tell(len(going), len(going))
+
+
+def _uncached(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Q, R, None]:
+    """Empty the cache of nodes before the first thread goes: a person's results in it name nobody."""
+    clears = erased.order.node_cache == "clear" and not erased.order.dry_run
+    page = (yield from store.list_cells(NODE_CACHE, "", None, CELLS)) if going else ()
+    while page:
+        erased.cached += len(page)
+        if clears:
+            yield from store.remove_cells(NODE_CACHE, {key: cell.token for key, cell in page})
+        page = yield from store.list_cells(NODE_CACHE, "", page[-1][0], CELLS)

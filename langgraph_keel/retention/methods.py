@@ -1,0 +1,384 @@
+"""Upkeep: what of a thread's history stays, who prunes it, and when.
+
+Erasure: a person's data goes, everywhere, and a receipt says what went. And space that is given back.
+"""
+
+from __future__ import annotations
+
+import time
+from asyncio import to_thread
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from secrets import token_hex
+from typing import Any, Literal, TypeAlias
+from uuid import UUID
+
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.errors import InvalidInput, KeelError
+from langgraph_keel.history.methods import Travel
+from langgraph_keel.retention import erase as erasure
+from langgraph_keel.retention.policy import Retention
+from langgraph_keel.retention.prune import PruneReport, Pruning, SweepReport, ThreadPruned, prune, to_prune
+from langgraph_keel.retention.receipt import Receipt, noted, receipt_of
+from langgraph_keel.retention.reclaim import Reclaimed, sweep_all
+from langgraph_keel.retention.sweep import Sweep, checked, store_policies, stored_policies
+
+Progress: TypeAlias = Callable[[int, int | None], object]
+"""Told how many threads are done, and of how many if that is known."""
+
+
+class Upkeep(Travel):
+    """The methods that keep a store small."""
+
+    def prune(  # type: ignore[override]  # LangGraph asks for no report
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str | Retention = "keep_latest",
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> PruneReport:
+        """Remove old checkpoints; safe while runs write.
+
+        It may be cut off anywhere: every thread is valid at each moment, and the next prune does what is left. Of long
+        threads, entries go 1,000 at a time.
+
+        Args:
+            thread_ids: The threads; of unknown ones the report says that there is no such thread.
+            strategy: `"keep_latest"` keeps the latest checkpoint of every namespace (but not of subgraph calls that
+                are over), those with a label, tool calls that may still be asked for, and the records of the calls of
+                models that led there; branches go too. `"delete"` removes the threads. A `Retention` says what else
+                stays; `threads`, `idle` and `ttl` are for `sweep`.
+            dry_run: Remove nothing; read what would go, and say how much it is.
+            on_progress: Called after each thread, with how many are done, and of how many.
+
+        Returns:
+            What went, thread by thread; bytes only of a dry run.
+
+        Raises:
+            InvalidInput: There is no such strategy, it is for `sweep`, it does not say what stays (`last=1` keeps the
+                latest), or `thread_ids` is one string or a config.
+            InvalidConfig: One of the ids is unusable.
+            CorruptStore: A thread cannot be read; those before it are pruned.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
+        """
+        return self._run(self._pruned(thread_ids, strategy, dry_run, on_progress))
+
+    async def aprune(  # type: ignore[override]
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str | Retention = "keep_latest",
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> PruneReport:
+        """As `prune`, asynchronously."""
+        return await self._arun(self._pruned(thread_ids, strategy, dry_run, on_progress))
+
+    def _pruned(
+        self, thread_ids: Iterable[str], strategy: str | Retention, dry_run: bool, on_progress: Progress | None
+    ) -> Plan[Any, Any, PruneReport]:
+        names, policy = to_prune(thread_ids, strategy)
+        task, done = _task(policy, dry_run), list[ThreadPruned]()
+        for thread_id in names:
+            done.append((yield from prune(self._core, self._codec, thread_id, task)))
+            _tell(on_progress, len(done), len(names))
+        return PruneReport(threads=tuple(done), dry_run=dry_run)
+
+    def set_retention(self, *policies: Retention | Sequence[Retention]) -> None:
+        """Store what `sweep` is to keep of the threads, instead of what was stored; without policies, of nothing.
+
+        It is there for all processes, as durable as a put, when this returns; whoever does so last, wins. Two trips.
+        Nothing is removed by it: the next `sweep` does that, or a saver with `keep_last` in what it puts.
+
+        Args:
+            *policies: For each thread the first one whose `threads` fits its id counts; where none does, all stays.
+                One list of them does as well.
+
+        Raises:
+            InvalidInput: One of them is no `Retention`, does not say what stays, or could never count, for an earlier
+                one fits all that it fits.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        self._run(self._stored(policies))
+
+    async def aset_retention(self, *policies: Retention | Sequence[Retention]) -> None:
+        """As `set_retention`, asynchronously."""
+        await self._arun(self._stored(policies))
+
+    def _stored(self, policies: Sequence[Any]) -> Plan[Any, Any, None]:
+        found = checked(policies[0] if len(policies) == 1 else policies)
+        yield from store_policies(self._core.store, self._codec, found, token_hex(16))
+
+    def retention(self) -> tuple[Retention, ...]:
+        """Return the policies that are stored. One trip.
+
+        Raises:
+            CorruptStore: They do not decode: `set_retention` replaces them.
+            StoreError: The store fails.
+        """
+        return self._run(stored_policies(self._core.store, self._codec))
+
+    async def aretention(self) -> tuple[Retention, ...]:
+        """As `retention`, asynchronously."""
+        return await self._arun(stored_policies(self._core.store, self._codec))
+
+    def sweep(
+        self,
+        policies: Retention | Sequence[Retention] | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        remind_after: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> SweepReport:
+        """Look after all threads: prune and delete as the policies say, and say of requests that they have expired.
+
+        Any process may do it at any time, say every hour, several at once too; what is cut off is done by the next one.
+        A thread in which something is put in the very moment in which its time is over is deleted with it. A copy or a
+        fork is as old as what was put to it last, or as long as it is there: not as old as what it was made of.
+
+        Args:
+            policies: The policies; `None` is those that are stored (`set_retention`).
+            dry_run: Change nothing; say what would go, and how much it is.
+            limit: Most threads to prune or delete.
+            remind_after: As for `saver.approvals.sweep`, which this does first.
+            on_progress: Called after each thread with how many were looked at, and `None`: nobody knows how many
+                there are.
+
+        Returns:
+            What went, by thread. A thread that cannot be read is in `failed`, and stays as it is.
+
+        Raises:
+            InvalidInput: Something else than policies is given, one of them does not say what stays or could never
+                count, or `limit` is negative. Nothing was changed.
+            CorruptStore: The stored policies do not decode; requests for approval were looked after.
+            StoreError: The store fails (it is busy, cannot be reached, may only be read).
+        """
+        return self._run(self._swept(policies, dry_run, limit, remind_after, on_progress))
+
+    async def asweep(
+        self,
+        policies: Retention | Sequence[Retention] | None = None,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        remind_after: float | None = None,
+        on_progress: Progress | None = None,
+    ) -> SweepReport:
+        """As `sweep`, asynchronously."""
+        return await self._arun(self._swept(policies, dry_run, limit, remind_after, on_progress))
+
+    def _swept(
+        self,
+        policies: Retention | Sequence[Retention] | None,
+        dry_run: bool,
+        limit: int | None,
+        remind_after: float | None,
+        on_progress: Progress | None,
+    ) -> Plan[Any, Any, SweepReport]:
+        # All is checked before anything is written.
+        given, limit = None if policies is None else checked(policies), checked_limit(limit)
+        reminders = () if dry_run else (yield from self.approvals._swept(remind_after))
+        found = given if given is not None else (yield from stored_policies(self._core.store, self._codec))
+        sweep = Sweep(self._core, found, _task(None, dry_run), limit)
+        while (yield from sweep.next(self._codec)):
+            _tell(on_progress, sweep.looked, None)
+        return sweep.report(reminders)
+
+
+def _task(policy: Retention | None, dry_run: bool) -> Pruning:
+    return Pruning(policy, time.time() * 1000, lambda: token_hex(16), dry_run)
+
+
+def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
+    if on_progress is not None:
+        on_progress(done, total)
+
+
+class Erasing(Upkeep):
+    """The methods that erase."""
+
+    def erase(
+        self,
+        user_id: str | int | UUID,
+        *,
+        dry_run: bool = False,
+        shared: Literal["report", "delete"] = "report",
+        node_cache: Literal["clear", "report"] = "clear",
+        reclaim: bool | Literal["full"] = True,
+        on_progress: Progress | None = None,
+    ) -> Receipt:
+        """Delete all that is stored of a person: every thread whose checkpoints name nobody else, and all it holds.
+
+        With a thread go its checkpoints, writes, archive, tool calls and what it shared of them, requests for approval,
+        labels, records of model calls and claims; copies and forks name the same person, and go, too. The audit trail
+        keeps its chain without their contents, and says that somebody was erased, by counts and a hash.
+
+        Whose a thread is, its checkpoints say; of those that a prune has removed, a note beside it. All threads are
+        looked at, twice. Stop the person's runs first: one that goes on meanwhile puts its thread back, which is found
+        and deleted again, up to five times. If it breaks off, erase again: that finishes it. What a step stores that
+        ends later yet has no checkpoint, so nothing says whose it is: the next receipt counts it (`receipt.strays`),
+        and `reclaim(strays=True)` removes it.
+
+        Args:
+            user_id: Who, as `configurable["user_id"]` has named them: text, a number or a UUID; or `owner=`, which is
+                asked only where that says nothing.
+            dry_run: Only say what would go; nothing is written.
+            shared: What becomes of threads that name others as well: they are left alone and reported, or deleted.
+            node_cache: `KeelCache` does not know whose its results are: it is emptied, if the person has any thread,
+                or left alone and reported.
+            reclaim: Whether to see to it that no byte of it is left in what the store has freed, which for SQLite is
+                a `VACUUM`: nobody writes meanwhile. PostgreSQL keeps dead rows up to a `VACUUM FULL`, which locks its
+                tables and is done for `"full"` only.
+            on_progress: Called with how many threads were looked at (`None` in all), then how many of how many deleted.
+
+        Returns:
+            What went, and what did not: `receipt.complete` says whether Keel knows of anything in this store that is
+            left of the person, or may be. What failed for one thread does not stop the others.
+
+        Raises:
+            InvalidInput: An argument cannot be meant.
+            ReadOnlyStore: This saver only reads, and it is no `dry_run`.
+            StoreError: The store cannot be asked; what was deleted by then is, and the next erasure goes on.
+        """
+        order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
+        before = self._weight() if reclaim and not dry_run else None
+        receipt = self._run(self._erasing(order, on_progress or _untold, self._elsewhere()))
+        return receipt if dry_run or not reclaim else _with(receipt, self._scrubbed(full=reclaim == "full"), before)
+
+    async def aerase(
+        self,
+        user_id: str | int | UUID,
+        *,
+        dry_run: bool = False,
+        shared: Literal["report", "delete"] = "report",
+        node_cache: Literal["clear", "report"] = "clear",
+        reclaim: bool | Literal["full"] = True,
+        on_progress: Progress | None = None,
+    ) -> Receipt:
+        """As `erase`, asynchronously."""
+        order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
+        before = await to_thread(self._weight) if reclaim and not dry_run else None
+        elsewhere = await to_thread(self._elsewhere)
+        receipt = await self._arun(self._erasing(order, on_progress or _untold, elsewhere))
+        if dry_run or not reclaim:
+            return receipt
+        return _with(receipt, await self._ascrubbed(full=reclaim == "full"), before)
+
+    def reclaim(self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None) -> Reclaimed:
+        """Give back the space of what was deleted.
+
+        * SQLite: the write-ahead log is cut. If at least half of the file is free, or with `full`, the file is written
+          anew (`VACUUM`): nobody writes meanwhile, and it takes as much space again for that time.
+        * Files: what interrupted writes have left goes. Logs are compacted by each prune, and with `full` all are.
+        * PostgreSQL: `VACUUM (ANALYZE)` of Keel's tables: their space is used again. With `full`, `VACUUM FULL`: the
+          system gets it back, and nobody reads or writes them meanwhile.
+        * Redis and memory have given it back already.
+
+        With `full`, rows that no checkpoint shows are deleted first, which a prune that broke off leaves.
+
+        With `strays`, so are whole threads that hold something (an archive, calls of tools, writes) but have no
+        checkpoint, as a step leaves them that ended after its thread was deleted. Not while the first run of a thread
+        goes on with `durability="exit"`, which stores its checkpoint at its end, and not where only the calls of tools,
+        or the archive, are stored of threads whose checkpoints are elsewhere.
+
+        Args:
+            full: Whether to do all that can be done, as above.
+            strays: Whether threads without a checkpoint go, as above.
+            on_progress: Called with how many threads were looked at, with `full`.
+
+        Returns:
+            The bytes before and after, where they are known, and what was done.
+
+        Raises:
+            InvalidInput: `full` or `strays` is neither `True` nor `False`.
+            StoreBusy: Others used the store for longer than the timeout.
+            AccessDenied: This user may not do it, or the connection given does not allow it.
+        """
+        _check(full=full, strays=strays)
+        before = self._weight() if full or strays else None
+        swept = self._run(sweep_all(self._core, on_progress or _untold, rows=full, strays=strays))
+        return _since(before, self._reclaim(full=full, scrub=strays), str(swept))
+
+    async def areclaim(
+        self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None
+    ) -> Reclaimed:
+        """As `reclaim`, asynchronously."""
+        _check(full=full, strays=strays)
+        before = await to_thread(self._weight) if full or strays else None
+        swept = await self._arun(sweep_all(self._core, on_progress or _untold, rows=full, strays=strays))
+        return _since(before, await self._areclaim(full=full, scrub=strays), str(swept))
+
+    def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        """Give back space; backends override it, and the next three.
+
+        Args:
+            full: Whether to do all that can be done, whatever waits for it.
+            scrub: Whether nothing of what was deleted may be left in what is free.
+        """
+        return Reclaimed(None, None, "this store has given the space back already")
+
+    async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
+        """As `_reclaim`, asynchronously."""
+        return await to_thread(self._reclaim, full=full, scrub=scrub)
+
+    def _weight(self) -> int | None:
+        """Return how many bytes the store takes, where deleting gives space back at once, before `_reclaim`."""
+        return None
+
+    def _elsewhere(self) -> Sequence[str]:
+        """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
+        return ()
+
+    def _erasing(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Any, Any, Receipt]:
+        erased = yield from erasure.erase(self._core, self._codec, order, tell)
+        receipt = receipt_of(erased, datetime.now(UTC).isoformat(), elsewhere)
+        if not receipt.threads or order.dry_run:
+            return receipt
+        try:
+            yield from noted(self._core.store, self._codec, receipt, lambda: token_hex(16))
+        except KeelError as error:
+            return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
+        return receipt
+
+    def _scrubbed(self, *, full: bool) -> Reclaimed | str:
+        try:
+            return self._reclaim(full=full, scrub=True)
+        except KeelError as error:
+            return _unscrubbed(error)
+
+    async def _ascrubbed(self, *, full: bool) -> Reclaimed | str:
+        try:
+            return await self._areclaim(full=full, scrub=True)
+        except KeelError as error:
+            return _unscrubbed(error)
+
+
+def _unscrubbed(error: KeelError) -> str:
+    # The threads are gone by now, and the receipt must say so.
+    return f"the space of what was deleted is not cleaned yet: saver.reclaim(full=True) does that. {error}"
+
+
+def _with(receipt: Receipt, reclaimed: Reclaimed | str, before: int | None) -> Receipt:
+    if isinstance(reclaimed, str):
+        return replace(receipt, problems=(*receipt.problems, reclaimed))
+    return replace(receipt, reclaimed=_since(before, reclaimed))
+
+
+def _since(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:
+    """Return what was given back since the store took so many bytes; `also` says what else was done."""
+    note = f"{also}; {reclaimed.note}" if also else reclaimed.note
+    return replace(reclaimed, before=reclaimed.before if before is None else before, note=note)
+
+
+def _check(**options: object) -> None:
+    for name, value in options.items():
+        if type(value) is not bool:
+            raise InvalidInput(f"{name} must be True or False, not {value!r:.100}")
+
+
+def _untold(done: int, total: int | None) -> None:
+    """Tell nobody how far it is."""

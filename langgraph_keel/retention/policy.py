@@ -1,0 +1,330 @@
+"""What of a thread's history stays: a policy, and which checkpoints it chooses. No I/O, no clock.
+
+Each rule looks at what is there alone, so a prune that is made again, or goes on after a crash, chooses the same: what
+a rule has kept is kept by it the next time, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from html import escape
+from typing import Any, Literal, TypeAlias, get_args
+
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO
+from langgraph_keel.engine.records import Address, Node, Stamp
+from langgraph_keel.errors import CorruptStore, InvalidInput
+
+Per: TypeAlias = Literal["run", "day"]
+Moment: TypeAlias = tuple[Node, Header]
+"""A checkpoint as a policy sees it: not a ghost."""
+
+LONGEST = 1e10
+"""Seconds: some 300 years."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Retention:
+    """What of a thread stays. A checkpoint of the root graph stays if any of the rules keeps it.
+
+    With it stays what it needs to be read and run from as before: what subgraphs have put in its step, what those with
+    a memory remembered there, and the ancestors that delta channels are rebuilt from. The latest checkpoint of every
+    namespace always stays, but not of subgraph calls that are over. Of tool calls, those stay that others may be
+    answered with. With none of `last`, `within`, `per` and
+    `ttl` nothing else does, but for what the rules below them keep; with `ttl` alone, all of the history stays as long
+    as the thread does.
+
+    Attributes:
+        last: The newest so many, on the way to the latest.
+        within: Those made less than so many seconds (or a timedelta) ago, branches too; and those that do not say when.
+        per: The last one of each `"run"`, or put on each `"day"` (UTC). A run ends where an input, an update or another
+            run id begins something new.
+        labelled: Those with a label.
+        branch_points: Those with more than one child, and these children: where ways part.
+        waiting: Those that wait for a person, though the thread has gone on in another way: the ends of branches with a
+            question that has no answer.
+        threads: Which threads: a pattern with `*`, `?` and `[...]`. This and the next two are for `sweep` and
+            `set_retention`; `prune` is told its threads.
+        idle: Only threads in which nothing was put for so many seconds (or a timedelta).
+        ttl: Seconds (or a timedelta) after its last put that a whole thread is deleted, labels or not. Longer than the
+            longest step and the longest wait for a person: a run whose thread has gone meanwhile cannot go on
+            (`CheckpointConflict`).
+
+    Raises:
+        InvalidInput: One of them cannot be meant.
+    """
+
+    last: int | None = None
+    within: float | timedelta | None = None
+    per: Per | None = None
+    labelled: bool = True
+    branch_points: bool = False
+    waiting: bool = True
+    threads: str = "*"
+    idle: float | timedelta | None = None
+    ttl: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Check, and turn durations into seconds."""
+        if self.last is not None and (type(self.last) is not int or self.last < 1):
+            raise InvalidInput(f"last must be a whole number of checkpoints, at least 1, not {self.last!r}")
+        if self.per is not None and self.per not in get_args(Per):
+            raise InvalidInput(f"per must be 'run', 'day' or None, not {self.per!r}")
+        for name in ("labelled", "branch_points", "waiting"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidInput(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if not isinstance(self.threads, str) or not self.threads:
+            raise InvalidInput(f"threads must be a pattern such as 'chat-*', not {self.threads!r}")
+        for name in ("within", "idle", "ttl"):
+            object.__setattr__(self, name, seconds_of(name, getattr(self, name)))
+
+    def fits(self, thread_id: str) -> bool:
+        """Return whether it is for a thread of this id."""
+        return fnmatchcase(thread_id, self.threads)
+
+    def covers(self, other: Retention) -> bool:
+        """Return whether it surely fits each thread that another policy fits; of `?` and `[...]` it does not tell."""
+        if self.threads in ("*", other.threads):
+            return True
+        is_plain = not set("?[]") & set(self.threads) and "[" not in other.threads
+        return is_plain and self.fits(other.threads)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether none of its rules says what stays: all but the latest would go, which nobody may have meant."""
+        return not self.branch_points and all(rule is None for rule in (self.last, self.within, self.per, self.ttl))
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing goes as long as the thread stays: it only says how long that is."""
+        return self.ttl is not None and self.last is None and self.within is None and self.per is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data, durations in seconds, without what is as by default."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) != each.default}
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Retention:
+        """Return what `to_dict` has told.
+
+        Raises:
+            InvalidInput: It names what no policy has, or a value cannot be meant.
+        """
+        known = {each.name for each in fields(cls)}
+        if not isinstance(said, Mapping) or set(said) - known:
+            raise InvalidInput(f"a policy has {', '.join(sorted(known))}; not {said!r:.200}")
+        return cls(**said)
+
+    def __str__(self) -> str:
+        """Say what stays, in one line."""
+        rules = [f"the last {self.last:,}"] if self.last else []
+        rules += [f"those of the last {duration_text(self.within)}"] if self.within is not None else []
+        rules += [f"the last of each {self.per}"] if self.per else []
+        rules += ["all"] if self.keeps_all else []
+        rules += [] if rules else ["the latest"]
+        rules += [name for name in ("labelled", "branch_points", "waiting") if getattr(self, name)]
+        idle = f" idle for {duration_text(self.idle)}" if self.idle is not None else ""
+        ttl = f"; the thread goes after {duration_text(self.ttl)}" if self.ttl is not None else ""
+        return f"threads {self.threads!r}{idle}: keeps {', '.join(rules).replace('_', ' ')}{ttl}"
+
+    def __repr__(self) -> str:
+        """Return what makes it again, without what is as by default."""
+        return f"Retention({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{escape(str(self))}</div>"
+
+
+def duration_text(wait: float | timedelta | None) -> str:
+    """Return a duration as the command line takes it: `90s`, `15m`, `12h`, `7d`."""
+    value = in_seconds(wait)
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if value and value % size == 0:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}s"
+
+
+def in_seconds(wait: float | timedelta | None) -> float:
+    """Return a policy's duration in seconds; none is 0."""
+    return wait.total_seconds() if isinstance(wait, timedelta) else wait or 0.0
+
+
+def seconds_of(name: str, given: object) -> float | None:
+    """Return a duration in seconds.
+
+    Raises:
+        InvalidInput: It is none, or not more than 0.
+    """
+    if given is None:
+        return None
+    seconds = in_seconds(given) if isinstance(given, timedelta) else given
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < LONGEST:
+        raise InvalidInput(f"{name} must be seconds or a timedelta, more than 0, not {given!r}")
+    return float(seconds)
+
+
+def meant(policy: Retention) -> Retention:
+    """Return a policy that says what stays.
+
+    Raises:
+        InvalidInput: It does not.
+    """
+    if policy.says_nothing:
+        is_about = policy.threads != "*" or policy.idle is not None
+        raise InvalidInput(
+            f"{'this says for which threads, but not' if is_about else 'this does not say'} what to keep: add last=, "
+            "within=, per=, branch_points= or ttl= (on the command line --keep-last, --within, --per, "
+            f"--branch-points or --ttl); last=1 keeps the latest. It was {policy!r}"
+        )
+    return policy
+
+
+KEEP_LATEST = Retention(waiting=False)
+"""LangGraph's own strategy: branches go, whatever they wait for."""
+
+
+def read_policies(said: object) -> tuple[Retention, ...]:
+    """Return policies that were stored.
+
+    Raises:
+        CorruptStore: They are not what was stored.
+    """
+    try:
+        if not isinstance(said, list):
+            raise TypeError("not a list")
+        return tuple(Retention.from_dict(each) for each in said)
+    except (InvalidInput, TypeError) as error:
+        raise CorruptStore(f"the stored retention policies do not decode: {error}") from error
+
+
+# -- choosing --------------------------------------------------------------------------------------------------
+
+
+def chosen(policy: Retention, moments: Sequence[Moment], now: float, named: Collection[Address]) -> set[Stamp]:
+    """Return what the rules keep of a thread, beside its heads and what those that wait need.
+
+    Args:
+        policy: The rules.
+        moments: The checkpoints of the thread, in the order they were put.
+        now: Milliseconds since 1970.
+        named: The places that have a label.
+    """
+    roots = [moment for moment in moments if not moment[0].address.checkpoint_ns]
+    if policy.keeps_all:
+        return {node.stamp for node, _ in moments}
+    kept = {node.stamp for node, _ in moments if policy.labelled and node.address in named}
+    if policy.last is not None:
+        kept.update(node.stamp for (node, _), _ in zip(trunk(roots), range(policy.last), strict=False))
+    if policy.within is not None:
+        since = now - 1000 * in_seconds(policy.within)
+        kept.update(node.stamp for node, header in roots if (made_at(header) or now) >= since)
+    if policy.per == "run":
+        kept.update(_ends_of_runs(roots))
+    if policy.per == "day":
+        kept.update({_day(header): node.stamp for node, header in roots}.values())
+    return kept | (_partings(roots) if policy.branch_points else set())
+
+
+def made_at(header: Header) -> float | None:
+    """Return when a checkpoint was made, in milliseconds since 1970; `None` where it does not say so."""
+    return instant(header.checkpoint.get("ts"))
+
+
+def instant(ts: object) -> float | None:
+    """Return an ISO time in milliseconds since 1970; `None` where it is none. Without a zone it is UTC."""
+    try:
+        at = datetime.fromisoformat(str(ts))
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def _day(header: Header) -> str:
+    at = made_at(header)
+    return "" if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
+
+
+def trunk(roots: Sequence[Moment]) -> Iterator[Moment]:
+    """Yield the way to the latest checkpoint of the root graph, that one first.
+
+    Where a parent was pruned (some stores then say that there was none), it goes on with the one that was put last
+    before, of a lower step: those of higher ones were left by a rewind.
+    """
+    places = {node.address.checkpoint_id: place for place, (node, _) in enumerate(roots)}
+    at = next((place for place, (node, _) in enumerate(roots) if node.is_head), None)
+    seen: set[int] = set()
+    while at is not None and at not in seen:
+        seen.add(at)
+        yield roots[at]
+        parent = roots[at][0].parent
+        at = places[parent] if parent in places else _before(roots, at)
+
+
+def _before(roots: Sequence[Moment], at: int) -> int | None:
+    """Return the place of what a checkpoint came from, as far as can be told, where no parent is there."""
+    step = step_of(roots[at][1])
+    if step is None and roots[at][0].parent is None:
+        return None
+    earlier = ((place, step_of(roots[place][1])) for place in range(at - 1, -1, -1))
+    return next((place for place, other in earlier if step is None or other is None or other < step), None)
+
+
+def step_of(header: Header) -> int | None:
+    """Return the number of the superstep that made a checkpoint; `None` where it does not say so."""
+    step = header.metadata.get("step")
+    return step if type(step) is int else None
+
+
+def _ends_of_runs(roots: Sequence[Moment]) -> Iterator[Stamp]:
+    by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
+    continued = {node.parent for node, header in roots if _goes_on(node, header, by_id)}
+    return (node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
+
+
+def _goes_on(node: Node, header: Header, by_id: Mapping[str | None, Moment]) -> bool:
+    """Return whether a checkpoint was made by the run that made its parent: in the very next step of it.
+
+    With `durability="exit"` the input is not stored, but it has taken a step.
+    """
+    if node.parent not in by_id or header.metadata.get("source") != "loop":
+        return False
+    parent, before = by_id[node.parent]
+    step, last = step_of(header), step_of(before)
+    return node.run_id == parent.run_id and (step is None or last is None or step == last + 1)
+
+
+def _partings(roots: Sequence[Moment]) -> set[Stamp]:
+    # The children stay too: without them nobody could tell the next time that ways part here.
+    known = {node.address.checkpoint_id for node, _ in roots}
+    origins = {node.stamp: _origin(node, header, known, REWOUND_TO, BRANCHED_FROM) for node, header in roots}
+    count = Counter(origin for origin in origins.values() if origin)
+    parted = {origin for origin in count if count[origin] > 1 and origin in known}
+    return {node.stamp for node, _ in roots if {node.address.checkpoint_id, origins[node.stamp]} & parted}
+
+
+def _origin(node: Node, header: Header, known: Collection[str | None], *marks: str) -> str | None:
+    twins = (header.metadata.get(mark) for mark in marks)
+    return next((twin for twin in twins if isinstance(twin, str) and twin in known), node.parent)
+
+
+def leaves(moments: Sequence[Moment], but: Collection[Stamp] = ()) -> list[Moment]:
+    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them.
+
+    Args:
+        moments: The checkpoints of a thread.
+        but: Without these.
+    """
+    continued = {(node.address.checkpoint_ns, node.parent) for node, _ in moments}
+    ends = [each for each in moments if _place(each) not in continued and each[0].stamp not in but]
+    if not ends:  # mostly: then no header needs to be decoded
+        return []
+    twins = {(node.address.checkpoint_ns, header.metadata.get(REWOUND_TO)) for node, header in moments}
+    return [each for each in ends if _place(each) not in twins]
+
+
+def _place(moment: Moment) -> tuple[str, str | None]:
+    return moment[0].address.checkpoint_ns, moment[0].address.checkpoint_id

@@ -1,0 +1,185 @@
+"""The receipt of an erasure: what went, and what did not, in words that can be handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from langgraph_keel.engine import audit
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.retention.erase import Erased
+from langgraph_keel.retention.prune import many
+from langgraph_keel.retention.reclaim import Reclaimed
+
+FEW = 20
+"""Threads that are named where somebody looks first."""
+BEYOND = (
+    "Results of tools that all threads share and that no thread of this person wrote.",
+    "LangGraph's long-term Store, and whatever tools, models and tracing have kept elsewhere.",
+)
+"""What no erasure reaches; of interest where something was erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What an erasure has done. It is returned and not stored; the audit trail keeps counts and the hash.
+
+    Attributes:
+        user_hash: SHA-256 of the person's id, in hexadecimal digits. Who has the id can find it again, and who guesses
+            it can, too.
+        at: ISO time when the erasure ended.
+        threads: The ids of the threads that were deleted; with `dry_run`, of those that would be.
+        checkpoints: How many checkpoints they held.
+        requests: How many requests for approval.
+        cached: How many results of nodes were removed from `KeelCache`, of whoever they were.
+        shared: The ids of the threads that name others as well, and were left alone.
+        failed: Threads that could not be read or deleted, and why.
+        exempt: What was not erased, and what this store cannot reach: a sentence each.
+        reclaimed: What became of the space; `None` if that was not asked for.
+        dry_run: Whether nothing was written.
+        problems: What else went wrong, in words.
+        strays: How many threads hold something and show no checkpoint, so that nobody can tell whose it is: what a step
+            has left that ended after its thread was deleted; or a first run that goes on, before its first checkpoint.
+    """
+
+    user_hash: str
+    at: str
+    threads: Sequence[str]
+    checkpoints: int
+    requests: int
+    cached: int
+    shared: Sequence[str]
+    failed: Mapping[str, str]
+    exempt: Sequence[str]
+    reclaimed: Reclaimed | None = None
+    dry_run: bool = False
+    problems: Sequence[str] = ()
+    strays: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing of the person can be left in this store that Keel knows of.
+
+        It is `False` if a thread could not be read or deleted, if one that names others as well was left alone
+        (`shared`), if something is left of which nobody can tell whose it is (`strays`), and if the space was to be
+        cleaned and is not (`problems`). With `dry_run`: whether nothing would be left. It is `True` for somebody whom
+        no thread names: is the id right?
+        """
+        return not (self.failed or self.problems or self.shared or self.strays)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data that names no thread, for whoever keeps a record: how many they are, and all else."""
+        return {
+            "user_hash": self.user_hash,
+            "at": self.at,
+            "dry_run": self.dry_run,
+            "complete": self.complete,
+            "thread_count": len(self.threads),
+            "checkpoints": self.checkpoints,
+            "requests": self.requests,
+            "cached": self.cached,
+            "shared_count": len(self.shared),
+            "failed_count": len(self.failed),
+            "strays": self.strays,
+            "problems": list(self.problems),
+            "exempt": list(self.exempt),
+            "reclaimed": self.reclaimed and self.reclaimed.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        """Return it in words, a line each. It names no thread that was deleted; with `dry_run`, the first of them."""
+        return "\n".join(self._lines())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _lines(self) -> Iterator[str]:
+        done = "Would be erased" if self.dry_run else "Erased"
+        yield (
+            f"{done}: {many(len(self.threads), 'thread')}, {many(self.checkpoints, 'checkpoint')}, "
+            f"{many(self.requests, 'request')} for approval, {many(self.cached, 'cached result')} of nodes"
+        )
+        yield from self._names() if self.dry_run else ()
+        if not (self.threads or self.shared or self.failed):
+            yield "No thread names this person as its owner: is the id right?"
+        yield f"User: SHA-256 {self.user_hash}, at {self.at}"
+        yield from (f"Not done: {problem}" for problem in self.problems)
+        yield from (f"Not done: {many(len(self.failed), 'thread')}; see `failed`" for _ in [1] if self.failed)
+        yield from (f"Space after that: {self.reclaimed}" for _ in [1] if self.reclaimed)
+        yield from (f"Not erased: {sentence}" for sentence in self.exempt)
+
+    def _names(self) -> Iterator[str]:
+        for title, found in (("", self.threads), ("shared: ", self.shared)):
+            # As Python writes text: what could steer a terminal is spelled out.
+            yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
+            yield from (f"  {title}and {more:,} more" for more in [len(found) - FEW] if more > 0)
+
+
+def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
+    """Return the receipt of an erasure.
+
+    Args:
+        erased: What it has done.
+        at: ISO time.
+        elsewhere: What the store's own backend cannot reach.
+    """
+    order = erased.order
+    done = {name: whose for name, whose in sorted(erased.threads.items()) if name not in erased.failed}
+    return Receipt(
+        order.user_hash,
+        at,
+        tuple(done),
+        sum(whose.checkpoints for whose in done.values()),
+        sum(whose.requests for whose in done.values()),
+        erased.cached if order.node_cache == "clear" else 0,
+        tuple(erased.shared if order.shared == "report" else ()),
+        dict(erased.failed),
+        (*_exempt(erased), *(BEYOND if done else ()), *(elsewhere if done else ())),
+        dry_run=order.dry_run,
+        problems=tuple(erased.problems),
+        strays=erased.strays,
+    )
+
+
+def noted(store: Store[Q, R], codec: Codec, receipt: Receipt, tokens: Callable[[], str]) -> Plan[Q, R, int]:
+    """Append to the audit trail that something was erased: how much of it, and a hash of whose. Nothing personal."""
+    content = {
+        "user": receipt.user_hash,
+        "threads": len(receipt.threads),
+        "checkpoints": receipt.checkpoints,
+        "requests": receipt.requests,
+    }
+    # Of no thread, so it stays.
+    return (yield from audit.append(store, codec, "", receipt.at, "erased", content, tokens))
+
+
+def _exempt(erased: Erased) -> Iterator[str]:
+    order, owners = erased.order, erased.owners
+    if erased.shared and order.shared == "report":
+        yield (
+            f"{many(len(erased.shared), 'thread')} with checkpoints that name other persons as well, left alone (see "
+            "`shared`): shared='delete' (--shared delete) deletes them, too."
+        )
+    if erased.strays:
+        yield (
+            f"{many(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell whose: "
+            "reclaim(strays=True) (keel reclaim --strays) removes that."
+        )
+    if owners.nobodys:
+        yield f"{many(owners.nobodys, 'thread')} in which nothing names an owner: whose that is cannot be known."
+    if erased.cached and order.node_cache == "report":
+        yield (
+            f"{many(erased.cached, 'result')} in the cache of nodes (KeelCache), which do not say whose they are: "
+            "node_cache='clear' removes all of them."
+        )
+    if owners.named:
+        yield (
+            f"{many(owners.named, 'request')} for approval in threads of others, and what the audit trail has of "
+            "that: this person is named there as who decides or has decided."
+        )
+    if owners.policies:
+        yield f"{many(owners.policies, 'retention rule')} with this person's id in the pattern of its threads."

@@ -1,0 +1,106 @@
+"""Space that returns: what stands in a store and nobody sees any more, and what a backend can give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.removal import sweep_rows
+from langgraph_keel.errors import CorruptStore
+from langgraph_keel.retention.erase import each_stray
+from langgraph_keel.retention.prune import many
+
+THREADS = 200
+"""Threads that are listed at once."""
+FEW = 5
+"""Damaged threads that a note names."""
+
+Tell: TypeAlias = Callable[[int, int | None], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What `reclaim` has given back.
+
+    Attributes:
+        before: Bytes that the store took before; `None` where nobody can say.
+        after: Bytes that it takes now.
+        note: What was done, and what was not.
+    """
+
+    before: int | None
+    after: int | None
+    note: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        if self.before is None or self.after is None:
+            return self.note
+        return f"{self.before:,} bytes before, {self.after:,} after: {self.note}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass(slots=True)
+class Swept:
+    """What was removed that nobody sees.
+
+    Attributes:
+        rows: How many rows no checkpoint showed.
+        strays: How many threads held something and showed no checkpoint.
+        damaged: Threads that cannot be read, and were left alone.
+    """
+
+    rows: int = 0
+    strays: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return in words what else was done than giving back space; empty if nothing was."""
+        said = [f"{many(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
+        if self.damaged:
+            named = ", ".join(map(repr, self.damaged[:FEW])) + ("" if len(self.damaged) <= FEW else ", ...")
+            said.append(f"{many(len(self.damaged), 'damaged thread')} left alone: {named}")
+        return "; ".join(said)
+
+
+def sweep_all(core: Checkpoints[Q, R], tell: Tell, *, rows: bool, strays: bool) -> Plan[Q, R, Swept]:
+    """Delete what no checkpoint shows: rows, which a prune that broke off leaves, and threads that have none.
+
+    Two trips for each thread. A thread may be about to get its first checkpoint, so those go that had none before the
+    others were looked at, and have none after.
+    """
+    swept, before, after = Swept(), set[str](), list[str]()
+    if strays:
+        yield from each_stray(core.store, before.add)
+    if rows or before:
+        yield from _sweep_rows(core, swept, tell)
+    if before:
+        yield from each_stray(core.store, after.append)
+    for thread_id in before.intersection(after):
+        yield from core.delete_thread(thread_id)
+        swept.strays += 1
+    return swept
+
+
+def _sweep_rows(core: Checkpoints[Q, R], swept: Swept, tell: Tell) -> Plan[Q, R, None]:
+    seen, after, page = 0, None, THREADS
+    while page == THREADS:
+        infos = yield from core.store.read_threads(after, THREADS)
+        for info, _ in infos:
+            try:
+                swept.rows += yield from sweep_rows(core, info.thread_id)
+            except CorruptStore:
+                swept.damaged.append(info.thread_id)
+            seen += 1
+            tell(seen, None)
+        page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None

@@ -1,0 +1,213 @@
+"""Stored policies, and the plan that applies policies to all threads of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Generic, TypeAlias
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.records import Query, ThreadInfo
+from langgraph_keel.engine.removal import finish
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
+from langgraph_keel.retention import owners as noted
+from langgraph_keel.retention.policy import Retention, in_seconds, instant, made_at, meant, read_policies
+from langgraph_keel.retention.prune import Pruning, SweepReport, ThreadPruned, prune
+
+_SHELF, _KEY = Shelf(None, "retention"), "policies"
+PAGE = 200
+_Wait: TypeAlias = float | timedelta | None
+
+
+def checked(policies: object) -> tuple[Retention, ...]:
+    """Return policies, as a tuple.
+
+    Raises:
+        InvalidInput: One of them is none, does not say what stays, or is never asked, for an earlier one fits whatever
+            it fits.
+    """
+    found = (policies,) if isinstance(policies, Retention) else policies
+    if not isinstance(found, Sequence) or not all(isinstance(each, Retention) for each in found):
+        raise InvalidInput(f"policies must be Retention(...), one or several, not {policies!r:.200}")
+    for place, policy in enumerate(meant(each) for each in found):
+        _refuse_unless_asked(policy, found[:place])
+    return tuple(found)
+
+
+def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> None:
+    first = next((each for each in earlier if each.covers(policy)), None)
+    if first is not None:
+        raise InvalidInput(
+            f"the policy for {policy.threads!r} would never count: the one for {first.threads!r} comes before it, and "
+            "of those that fit a thread the first one counts. Put it before that one, or leave one of them out"
+        )
+
+
+def stored_policies(store: Store[Q, R], codec: Codec) -> Plan[Q, R, tuple[Retention, ...]]:
+    """Return the policies of the store. One trip.
+
+    Raises:
+        CorruptStore: They do not decode.
+    """
+    cells = yield from store.read_cells(_SHELF, [_KEY])
+    return _policies(cells[_KEY], codec) if _KEY in cells else ()
+
+
+def _policies(cell: Cell, codec: Codec) -> tuple[Retention, ...]:
+    try:
+        (said,) = codec.decode(cell.header)
+    except (CorruptStore, ValueRefused, ValueError) as error:
+        raise CorruptStore(f"the stored retention policies do not decode: {error}") from error
+    return read_policies(said)
+
+
+def store_policies(store: Store[Q, R], codec: Codec, policies: Sequence[Retention], token: str) -> Plan[Q, R, None]:
+    """Replace the policies of the store; whoever does so last, wins. Two trips."""
+    new = Cell(token, codec.encode([[policy.to_dict() for policy in policies]])) if policies else None
+    cells = yield from store.read_cells(_SHELF, [_KEY])
+    held = cells.get(_KEY)
+    while True:
+        swapped = yield from store.swap_cell(_SHELF, _KEY, held.token if held else None, new)
+        if swapped.done:
+            return
+        held = swapped.cell
+
+
+class Sweep(Generic[Q, R]):
+    """Applies policies to the threads of a store, one after the other, those first that were active last.
+
+    It may end anywhere: the next one does what is left. Several may go on at once.
+
+    Args:
+        core: Of the saver.
+        policies: The first one that fits a thread counts for it.
+        task: As for `prune`; its policy does not count.
+        limit: Most threads to prune or delete.
+    """
+
+    def __init__(
+        self, core: Checkpoints[Q, R], policies: Sequence[Retention], task: Pruning, limit: int | None = None
+    ) -> None:
+        self._core = core
+        self._policies = policies
+        self._task = task
+        self._limit = checked_limit(limit)
+        self._after = self._beginning()
+        self._page: list[ThreadInfo] = []
+        self._is_last = not policies
+        self.looked = 0
+        self._done: list[ThreadPruned] = []
+        self._failed: dict[str, str] = {}
+
+    def _beginning(self) -> tuple[str, str] | None:
+        """Return where threads begin that have been idle for so long that a policy may have something to do."""
+        waits = [_least(policy) for policy in self._policies]
+        if not waits or min(waits) == 0:
+            return None
+        return datetime.fromtimestamp(self._task.now / 1000 - min(waits), UTC).isoformat(), ""
+
+    def report(self, reminders: Sequence[object] = ()) -> SweepReport:
+        """Return what was done."""
+        return SweepReport(
+            threads=tuple(self._done),
+            dry_run=self._task.is_dry,
+            looked=self.looked,
+            failed=dict(self._failed),
+            has_policies=bool(self._policies),
+            reminders=reminders,
+        )
+
+    def next(self, codec: Codec) -> Plan[Q, R, bool]:
+        """Look after the next thread; return whether there was one. A thread that cannot be read is passed over."""
+        if self._limit is not None and len(self._done) >= self._limit:
+            return False
+        if not self._page and not self._is_last:
+            yield from self._read(codec)
+        if not self._page:
+            return False
+        info = self._page.pop(0)
+        self.looked += 1
+        try:
+            done = yield from self._look_after(codec, info)
+        except (CorruptStore, ValueRefused) as error:
+            self._failed[info.thread_id] = str(error)
+        else:
+            self._done += [done] if done is not None and done.is_changed else []
+        return True
+
+    def _read(self, codec: Codec) -> Plan[Q, R, None]:
+        found = yield from self._core.store.read_threads(self._after, PAGE)
+        self._page = [info for info, _ in found]
+        self._is_last = len(found) < PAGE
+        if found:
+            self._after = self._page[-1].updated_at, self._page[-1].thread_id
+
+    def _look_after(self, codec: Codec, info: ThreadInfo) -> Plan[Q, R, ThreadPruned | None]:
+        policy = policy_for(info.thread_id, self._policies)
+        if policy is None:
+            return None
+        if _is_past(info.updated_at, policy.ttl, self._task.now):
+            return (yield from self._delete(codec, info.thread_id, policy))
+        is_due = policy.idle is None or _is_past(info.updated_at, policy.idle, self._task.now)
+        if policy.keeps_all or not is_due:
+            return None
+        if info.checkpoints <= (policy.last or 1):
+            return (yield from self._finish(info))
+        if policy.idle is not None and (yield from self._is_new(codec, info.thread_id, policy.idle)):
+            return None
+        return (yield from prune(self._core, codec, info.thread_id, self._pruning(policy)))
+
+    def _finish(self, info: ThreadInfo) -> Plan[Q, R, ThreadPruned | None]:
+        """Remove what a prune has left that was cut off: all its entries went, so nothing else tells. Two trips."""
+        if self._task.is_dry:
+            return None
+        rows = yield from finish(self._core, info.thread_id)
+        return ThreadPruned(thread_id=info.thread_id, kept=info.checkpoints, rows=rows)
+
+    def _delete(self, codec: Codec, thread_id: str, policy: Retention) -> Plan[Q, R, ThreadPruned | None]:
+        """Delete a thread, if nothing was put since it was listed."""
+        latest = yield from self._core.store.scan(Query(thread_id, limit=1))
+        if not latest:
+            return None
+        at = made_at(unpack_header(latest[0].header, codec, where_is(latest[0].address)))
+        if at is None or not _is_over(at, policy.ttl, self._task.now):
+            return None
+        if (yield from self._is_new(codec, thread_id, policy.ttl)):
+            return None
+        return (yield from prune(self._core, codec, thread_id, self._pruning(None)))
+
+    def _is_new(self, codec: Codec, thread_id: str, wait: _Wait) -> Plan[Q, R, bool]:
+        """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""
+        at = yield from noted.made_at(self._core.store, codec, thread_id)
+        return at is not None and not _is_over(at, wait, self._task.now)
+
+    def _pruning(self, policy: Retention | None) -> Pruning:
+        return Pruning(policy, self._task.now, self._task.tokens, self._task.is_dry)
+
+
+def _least(policy: Retention) -> float:
+    """Return how many seconds a thread has been idle at least when a policy has something to do."""
+    waits = [in_seconds(policy.ttl)] if policy.ttl is not None else []
+    waits += [] if policy.keeps_all else [in_seconds(policy.idle)]
+    return min(waits)
+
+
+def policy_for(thread_id: str, policies: Sequence[Retention]) -> Retention | None:
+    """Return the policy that counts for a thread: the first one that fits it."""
+    return next((each for each in policies if each.fits(thread_id)), None)
+
+
+def _is_past(updated_at: str, wait: _Wait, now: float) -> bool:
+    at = instant(updated_at)
+    return at is not None and _is_over(at, wait, now)
+
+
+def _is_over(at: float, wait: _Wait, now: float) -> bool:
+    # Of what does not say when it was, nobody can say that it is over.
+    return wait is not None and at < now - 1000 * in_seconds(wait)

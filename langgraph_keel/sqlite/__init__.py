@@ -1,5 +1,0 @@
-"""The SQLite backend."""
-
-from langgraph_keel.sqlite.saver import SqliteSaver
-
-__all__ = ["SqliteSaver"]

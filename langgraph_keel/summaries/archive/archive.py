@@ -1,0 +1,469 @@
+"""The archive of a thread: what was taken out of its messages, to be read, searched, and put back.
+
+An archive as a table: in plain text, and in a notebook, with all text escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from secrets import token_hex
+from typing import Any, Protocol, TypeVar, overload
+
+from langchain_core.messages import BaseMessage
+from langchain_core.runnables import RunnableConfig
+
+from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
+from langgraph_keel.display.messages import cut
+from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
+from langgraph_keel.history.render.rows import size
+from langgraph_keel.summaries.archive import restore as restoring
+from langgraph_keel.summaries.archive import storage as archives
+from langgraph_keel.summaries.archive.order import Conversation, Summaries
+from langgraph_keel.summaries.archive.parts import ID, Archived
+from langgraph_keel.summaries.archive.references import FoundMessage, Part, Which, holder_of, id_in, part_in
+from langgraph_keel.summaries.archive.restore import Choice, Restored, Restoring, choices
+
+SHORT = 12
+"""Digits of an id that are shown."""
+LONG = 96
+"""Characters of a summary that stand on its line."""
+MOST = 12
+"""Parts that are shown, the newest."""
+_NAMES = ("part", "when", "messages", "taken out by", "what stands for them now")
+_COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "rule": ("127,127,127", ".18")}
+
+
+def taken(entry: Archived) -> str:
+    """Return who took a part out, and where."""
+    step = "" if entry.step is None else f"step {entry.step}"
+    node = " › ".join(filter(None, (entry.checkpoint_ns.partition(":")[0], entry.node)))
+    return ", ".join(filter(None, (entry.model, node, step)))
+
+
+def when(entry: Archived) -> str:
+    """Return when a part was archived."""
+    return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def counted(entry: Archived) -> str:
+    """Return how much a part holds."""
+    return f"{entry.count:,} · {size(entry.bytes)}"
+
+
+def total(thread_id: str, entries: Sequence[Archived]) -> str:
+    """Return how much an archive holds, on one line."""
+    if not entries:
+        return f"the archive of thread {one_line(thread_id)} is empty"
+    parts = f"{len(entries):,} part{'s' * (len(entries) != 1)}"
+    count, nbytes = sum(entry.count for entry in entries), sum(entry.bytes for entry in entries)
+    return f"archive of thread {one_line(thread_id)}: {parts}, {count:,} messages, {size(nbytes)}"
+
+
+def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
+    """Return an archive as plain text, a line for each part."""
+    rows = [(e.id[:SHORT], when(e), counted(e), _by(e), _stands_for(e, LONG)) for e in entries[-MOST:]]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    lines = ["  ".join((*map(str.ljust, row, widths), row[4])).rstrip() for row in rows]
+    return "\n".join([total(thread_id, entries), *(f"  {line}" for line in [*_older(entries), *lines])])
+
+
+def _older(entries: Sequence[Archived]) -> Iterator[str]:
+    if len(entries) > MOST:
+        yield f"… {len(entries) - MOST:,} older: entries() returns all"
+
+
+def _by(entry: Archived) -> str:
+    pinned = " (pinned)" if entry.pinned else ""
+    return one_line(" ".join(filter(None, (entry.by, taken(entry))))) + pinned
+
+
+def _stands_for(entry: Archived, limit: int) -> str:
+    return one_line(entry.summary or "", limit)
+
+
+def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
+    """Return an archive as HTML; a long summary opens by a click."""
+    title = tag("div", text(total(thread_id, entries)), style="" if entries else FAINT)
+    if not entries:
+        return title
+    older = [tag("div", text(line), style=FAINT) for line in _older(entries)]
+    return tag("div", title, *older, table(head(_NAMES), tag("tbody", *map(_row, entries[-MOST:]))), style=PAGE)
+
+
+def _row(entry: Archived) -> str:
+    return tag(
+        "tr",
+        cell(code(entry.id[:SHORT], "", entry.id), *_pinned(entry), style="white-space:nowrap"),
+        cell(text(when(entry)), style=f"{SMALL};white-space:nowrap"),
+        cell(text(counted(entry)), style="white-space:nowrap"),
+        cell(
+            chip(entry.by, *_COLOURS.get(entry.by, _COLOURS["rule"])),
+            tag("span", text(one_line(taken(entry))), style=SMALL),
+        ),
+        cell(*_said(entry), style="width:40%;overflow-wrap:anywhere"),
+    )
+
+
+def _pinned(entry: Archived) -> Iterator[str]:
+    if entry.pinned:
+        yield " " + chip("pinned", "222,170,0", ".30")
+
+
+def _said(entry: Archived) -> Iterator[str]:
+    summary = entry.summary or ""
+    line = one_line(summary, LONG)
+    if line != plain(summary):
+        yield folded(text(line), pre(cut(summary)))
+    else:
+        yield text(line)
+
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """What an archive needs of a saver."""
+
+    @property
+    def _core(self) -> Checkpoints[Any, Any]: ...
+
+    @property
+    def _codec(self) -> Codec: ...
+
+    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
+
+    async def _arun(self, plan: Plan[Any, Any, T]) -> T: ...
+
+
+class Archive(Sequence[Archived]):
+    """The archived parts of a thread, oldest first. `archive[0]` is the first one, `archive["1f…"]` the one of that id.
+
+    Nothing is read before somebody asks, and each time anew: `entries()` once, for all that is to be done with them
+    (`list(archive)` asks for the length first). Indexing and iterating read by the blocking face; in an asynchronous
+    program, use the methods that begin with `a`.
+
+    Args:
+        saver: Where the thread is.
+        thread_id: The thread.
+    """
+
+    def __init__(self, saver: Runner, thread_id: str) -> None:
+        self._saver = saver
+        self.thread_id = thread_id
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def entries(self) -> list[Archived]:
+        """Return the archived parts, without their messages. One round trip for each 200.
+
+        Raises:
+            CorruptStore: One of them does not decode.
+        """
+        return self._saver._run(self._entries())
+
+    async def aentries(self) -> list[Archived]:
+        """As `entries`, asynchronously."""
+        return await self._saver._arun(self._entries())
+
+    def _entries(self) -> Plan[Any, Any, list[Archived]]:
+        return archives.archived(self._saver._core.store, self._saver._codec, self.thread_id)
+
+    def __iter__(self) -> Iterator[Archived]:
+        return iter(self.entries())
+
+    def __reversed__(self) -> Iterator[Archived]:
+        return reversed(self.entries())
+
+    def __len__(self) -> int:
+        return len(self.entries())
+
+    def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
+        """Return the position of a part. One reading.
+
+        Raises:
+            ValueError: It is not there.
+        """
+        entries = self.entries()
+        return entries.index(value, start, len(entries) if stop is None else stop)
+
+    @overload
+    def __getitem__(self, which: int | Part) -> Archived: ...
+
+    @overload
+    def __getitem__(self, which: slice) -> list[Archived]: ...
+
+    def __getitem__(self, which: int | Part | slice) -> Archived | list[Archived]:
+        """Return a part by its position or its id, or several by their positions.
+
+        Raises:
+            NotFound: There is no part of this id.
+            InvalidInput: Several begin so.
+            IndexError: There is no such position.
+        """
+        return self.entries()[which] if isinstance(which, int | slice) else part_in(self.entries(), which)
+
+    def messages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
+        """Return archived messages, as they were, in the order in which they stood; each id once, in its last form.
+
+        The archive holds what was taken out on every branch of the thread: after a rewind, of those left behind, too.
+
+        Args:
+            which: A part, its position, its id, or six digits or more that begin it; all parts, if left out. Of all
+                parts, summaries of others are left out.
+            step: Only what was taken out in this step.
+
+        Raises:
+            NotFound: There is no such part.
+            InvalidInput: Several begin so, or that names no part.
+            CorruptStore: Stored bytes do not add up.
+            RefusedType: A message holds a type that may not be revived here.
+        """
+        return self._saver._run(self._messages(which, step))
+
+    async def amessages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
+        """As `messages`, asynchronously."""
+        return await self._saver._arun(self._messages(which, step))
+
+    def _messages(self, which: Part | None, step: int | None) -> Plan[Any, Any, list[BaseMessage]]:
+        if not isinstance(step, int | None):
+            raise InvalidInput(f"step must be None or a whole number: {step!r:.40}")
+        if which is not None and step is None:
+            return (yield from self._part((yield from self._name(which))))
+        every = yield from self._entries()
+        named = every if which is None else [part_in(every, which)]
+        chosen = [entry for entry in named if step is None or entry.step == step]
+        read = yield from self._read(chosen)
+        return _in_order(chosen, read)
+
+    def _name(self, which: Part) -> Plan[Any, Any, str]:
+        """Return the whole id of a part; no trip if that is what is given."""
+        name = "" if type(which) is int else id_in(which)
+        return name if ID.fullmatch(name) else part_in((yield from self._entries()), name or which).id
+
+    def _part(self, part: str) -> Plan[Any, Any, list[BaseMessage]]:
+        return archives.read_messages(self._saver._core.store, self._saver._codec, self.thread_id, part)
+
+    def _read(self, entries: Sequence[Archived]) -> Plan[Any, Any, dict[str, list[BaseMessage]]]:
+        return archives.read_parts(self._saver._core.store, self._saver._codec, self.thread_id, entries)
+
+    def message(self, message_id: str) -> BaseMessage:
+        """Return an archived message, in its last form.
+
+        Raises:
+            NotFound: The archive has no message of this id.
+            InvalidInput: That is no id.
+        """
+        return self._saver._run(self._message(message_id))
+
+    async def amessage(self, message_id: str) -> BaseMessage:
+        """As `message`, asynchronously."""
+        return await self._saver._arun(self._message(message_id))
+
+    def _message(self, message_id: str) -> Plan[Any, Any, BaseMessage]:
+        if not isinstance(message_id, str):
+            raise InvalidInput(f"a message is named by its id, a str, not by a {type(message_id).__name__}")
+        held = holder_of((yield from self._entries()), message_id)
+        if held is None:
+            raise NotFound(f"the archive of thread {self.thread_id!r} has no message {message_id!r:.60}")
+        entry, place = held
+        return (yield from self._part(entry.id))[place]
+
+    def search(self, text: str, limit: int | None = None) -> list[FoundMessage]:
+        """Return the archived messages whose text holds `text`, in upper or lower case; the oldest part first.
+
+        Of every branch of the thread, as `messages`.
+
+        Args:
+            text: What to look for.
+            limit: Most to return.
+
+        Raises:
+            InvalidInput: `text` is no text, or `limit` is negative.
+            CorruptStore: Stored bytes do not add up.
+        """
+        return self._saver._run(self._search(text, limit))
+
+    async def asearch(self, text: str, limit: int | None = None) -> list[FoundMessage]:
+        """As `search`, asynchronously."""
+        return await self._saver._arun(self._search(text, limit))
+
+    def _search(self, text: str, limit: int | None) -> Plan[Any, Any, list[FoundMessage]]:
+        if not isinstance(text, str):
+            raise InvalidInput(f"what to look for must be a text, not a {type(text).__name__}")
+        limit, wanted = checked_limit(limit), text.casefold()
+        entries = yield from self._entries()
+        found: list[FoundMessage] = []
+        for page in archives.pages_of(entries):
+            read = yield from self._read(page)
+            found += [hit for entry in page for hit in _hits(entry, read.get(entry.id, ()), wanted)]
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
+
+    # -- putting back ------------------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        graph: Any,
+        which: Which | Iterable[Which] | None = None,
+        *,
+        config: RunnableConfig | None = None,
+        as_node: str | None = None,
+    ) -> Restored:
+        """Put messages back into the state of a graph, where they stood, by its `update_state`.
+
+        A summary goes if all that it stands for is in the state again; else it stands where the first of that is
+        missing; with an id of its own then, if it has taken over that of a message that comes back. The archive keeps
+        what it has. What others put into the state meanwhile stays there.
+
+        What was taken out on another branch of the thread stays out: a rewind has left it behind. Where that cannot
+        be said, since checkpoints were pruned or never stored (`durability="exit"`), a part that a summary stood for
+        stays out if no summary in the state builds on it, though there are some; others count as taken out on this.
+
+        Args:
+            graph: The graph, compiled with this saver.
+            which: What to put back: a part, its position, a found or other message, the id of either, or several of
+                those; all of the root graph's, if left out.
+            config: The config, if more than the thread is to be said: a `checkpoint_ns` of a subgraph with a memory.
+            as_node: The node that is taken to have written them, as LangGraph's `update_state` has it.
+
+        Returns:
+            What was done.
+
+        Raises:
+            NotFound: The archive has no such part or message, or only what subgraphs have taken out, which `config`
+                must name; or the thread has no checkpoint (any more).
+            InvalidInput: The thread waits for an answer, which an update would drop; the graph's state has no such
+                list, its saver is of another store, or `config` of another thread; or what is named was taken out on
+                another branch. Nothing was changed.
+            CheckpointConflict: Somebody else was faster, ten times.
+        """
+        work = self._restoring(graph, self.entries(), which, config)
+        while True:
+            try:
+                snapshot = graph.get_state(work.config)
+                new = work.update(snapshot, *self._saver._run(self._material(work, snapshot)))
+                if not new:
+                    return work.outcome()
+                work.go_on_from(work.graph.update_state(work.in_name_of(snapshot), new, as_node=as_node))
+            except CheckpointConflict as error:
+                work.overtaken(error)
+
+    async def arestore(
+        self,
+        graph: Any,
+        which: Which | Iterable[Which] | None = None,
+        *,
+        config: RunnableConfig | None = None,
+        as_node: str | None = None,
+    ) -> Restored:
+        """As `restore`, asynchronously."""
+        work = self._restoring(graph, await self.aentries(), which, config)
+        while True:
+            try:
+                snapshot = await graph.aget_state(work.config)
+                new = work.update(snapshot, *(await self._saver._arun(self._material(work, snapshot))))
+                if not new:
+                    return work.outcome()
+                work.go_on_from(await work.graph.aupdate_state(work.in_name_of(snapshot), new, as_node=as_node))
+            except CheckpointConflict as error:
+                work.overtaken(error)
+
+    def _restoring(
+        self,
+        graph: Any,
+        entries: Sequence[Archived],
+        which: Which | Iterable[Which] | None,
+        config: RunnableConfig | None,
+    ) -> Restoring:
+        chosen = choices(entries, which, restoring.space_in(config))
+        return Restoring(graph, self.thread_id, config, entries, chosen)
+
+    def _material(
+        self, work: Restoring, snapshot: Any
+    ) -> Plan[Any, Any, tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
+        """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
+        way, beside = yield from archives.passed_by(self._saver._core.store, address_of(snapshot.config))
+        chosen = work.seen_from(snapshot, way, beside)
+        return chosen, (yield from self._read([entry for choice in chosen for entry in choice.needed]))
+
+    # -- keeping -----------------------------------------------------------------------------------------------
+
+    def pin(self, which: Part) -> Archived:
+        """Mark a part as one to keep, and return it as it is now.
+
+        It is a mark for people and programs: Keel removes no part but by `remove`, and all of them with their thread
+        (a delete, an erase, a `ttl`), pinned or not.
+
+        Raises:
+            NotFound: There is no such part.
+        """
+        return self._saver._run(self._pinned(which, True))
+
+    async def apin(self, which: Part) -> Archived:
+        """As `pin`, asynchronously."""
+        return await self._saver._arun(self._pinned(which, True))
+
+    def unpin(self, which: Part) -> Archived:
+        """Take the mark of `pin` back; return the part as it is now.
+
+        Raises:
+            NotFound: There is no such part.
+        """
+        return self._saver._run(self._pinned(which, False))
+
+    async def aunpin(self, which: Part) -> Archived:
+        """As `unpin`, asynchronously."""
+        return await self._saver._arun(self._pinned(which, False))
+
+    def _pinned(self, which: Part, pinned: bool) -> Plan[Any, Any, Archived]:
+        store, codec, part = self._saver._core.store, self._saver._codec, (yield from self._name(which))
+        return (yield from archives.pin(store, codec, self.thread_id, part, pinned, lambda: token_hex(16)))
+
+    def remove(self, which: Part) -> None:
+        """Remove a part for good, pinned or not. What its messages stood for is then in its summary only.
+
+        Raises:
+            NotFound: There is no such part.
+        """
+        self._saver._run(self._removed(which))
+
+    async def aremove(self, which: Part) -> None:
+        """As `remove`, asynchronously."""
+        await self._saver._arun(self._removed(which))
+
+    def _removed(self, which: Part) -> Plan[Any, Any, None]:
+        part = yield from self._name(which)
+        yield from archives.remove_archived(self._saver._core.store, self._saver._codec, self.thread_id, part)
+
+    # -- showing it --------------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        """Return the parts as a table in plain text."""
+        return as_text(self.thread_id, self.entries())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self.thread_id, self.entries())
+
+
+def _in_order(entries: Sequence[Archived], read: Mapping[str, Sequence[BaseMessage]]) -> list[BaseMessage]:
+    """Return the messages of parts as they stood before any was taken out, without summaries of others."""
+    talk = Conversation([])
+    talk.put_in(entries)
+    known = restoring.messages_of(entries, read)
+    summaries = Summaries(entries, known).keys
+    return [known[key] for key in talk.order if key in known and key not in summaries]
+
+
+def _hits(entry: Archived, messages: Sequence[BaseMessage], wanted: str) -> Iterator[FoundMessage]:
+    for index, message in enumerate(messages):
+        if wanted in str(message.text).casefold():
+            yield FoundMessage(entry, index, message)

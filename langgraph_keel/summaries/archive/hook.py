@@ -1,0 +1,399 @@
+"""The rule that archives what others take out of a list of messages: `KeelSaver(..., archive_removed=True)`.
+
+Whoever removes them - a node, an update, another package's summaries - puts a checkpoint without them. Before that is
+stored, what its parent had is compared with it, and the messages that are gone go to the archive, unless they are
+there already (Keel's own summaries archive them before). An edited message, under the id it had, was not taken out,
+unless a summary stands there now. What a run has both added and taken out before its first checkpoint
+(`durability="exit"`) was in none, and is not seen.
+
+The memo knows which items the parent's lists were made of, so a put that takes nothing out needs no trip for this. One
+that does, or edits, or whose parent this process has forgotten, reads the parent; and the heads of the archive, if
+something seems to have come in the place of what is gone. Of delta channels only the writes tell, so each put of a
+graph with one reads those of its step.
+
+What a step has taken out of a delta channel of messages, whose value is nowhere but in the writes that made it.
+
+Which reducer adds them up only the graph knows. Those for messages read a write as `add_messages` does: a message is
+added, or replaces the one of its id; a `RemoveMessage` takes one out, or all of them; an `Overwrite` begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from langgraph_keel.engine.encoding.lists import KnownList
+from langgraph_keel.engine.encoding.memo import Base
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.writes import pending_writes
+from langgraph_keel.summaries.archive.parts import (
+    Archived,
+    Removal,
+    digest_of,
+    hosts_in,
+    id_of,
+    is_summary,
+    part_of,
+    places_of,
+    removal_id,
+)
+from langgraph_keel.summaries.archive.storage import archive_messages, archived
+
+_ALL = "__remove_all__"
+_OVERWRITE = "__overwrite__"
+
+
+def cut_deltas(
+    store: Store[Q, R], codec: Codec, found: Found, channels: Mapping[str, list[BaseMessage] | None]
+) -> Plan[Q, R, Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
+    """Return the messages before and after the step that goes on from a checkpoint, of those channels that it has cut.
+
+    No trip if it has cut none and there are no snapshots, else one.
+
+    Args:
+        store: The store.
+        codec: How values are written.
+        found: The checkpoint, with the writes of the step.
+        channels: The delta channels to look at, each with what it has after the step, if that is known by a snapshot:
+            then it may have been cut without a write that says so (`durability="exit"`).
+    """
+    own = {channel: list(_values(codec, found, channel)) for channel in channels}
+    cut = [name for name, values in own.items() if channels[name] is not None or any(map(_removes, values))]
+    if not cut:
+        return {}
+    ancestors = yield from store.read_history(found.entry.address, cut)
+    changes = {name: _followed(_before(codec, name, [found, *ancestors]), own[name]) for name in cut}
+    return {
+        name: (before, left if (told := channels[name]) is None else told) for name, (before, left) in changes.items()
+    }
+
+
+def _values(codec: Codec, found: Found, channel: str) -> Iterator[Any]:
+    writes = pending_writes(found.batches, codec, _where(found))
+    return (value for _, name, value in writes if name == channel)
+
+
+def _where(found: Found) -> str:
+    return f"thread {found.entry.address.thread_id!r}, checkpoint {found.entry.address.checkpoint_id}"
+
+
+def _removes(value: Any) -> bool:
+    if _overwritten(value) is not None:
+        return True
+    # A summary may stand in the place, and under the id, of the only message that goes.
+    return any(isinstance(each, RemoveMessage) or is_summary(each) for each in _messages_of(value))
+
+
+def _overwritten(value: Any) -> list[Any] | None:
+    """Return the list that an `Overwrite`, in one of its forms, begins anew with."""
+    if isinstance(value, Mapping) and _OVERWRITE in value:
+        return list(value[_OVERWRITE] or ())
+    kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
+    if kind != _OVERWRITE:
+        return None
+    held = value.get("value") if isinstance(value, Mapping) else value.value
+    return list(held or ())
+
+
+def _before(codec: Codec, channel: str, line: Sequence[Found]) -> list[BaseMessage]:
+    """Return what a channel held at the first checkpoint of a line, the others being its ancestors."""
+    values: list[Any] = []
+    for place, found in enumerate(line):
+        if place:
+            values[:0] = _values(codec, found, channel)
+        ref = found.entry.refs.get(channel)
+        if ref is not None and ref.kind is not Kind.INLINE:
+            seed = Unpacker(codec).values({channel: ref}, found.rows, _where(found))[channel]
+            return _followed(_messages_of(getattr(seed, "value", seed)), values)[1]
+    return _followed([], values)[1]
+
+
+def _messages_of(value: Any) -> list[BaseMessage]:
+    listed = value if isinstance(value, list) else [value]
+    return [each for each in listed if isinstance(each, BaseMessage)]
+
+
+def _followed(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
+    """Return all messages that were there at some time, and those that are left.
+
+    The former are in their last form before a summary took their place.
+    """
+    left = {_key(message): message for message in before}
+    seen = dict(left)
+    for value in values:
+        anew = _overwritten(value)
+        if anew is not None:
+            left.clear()
+        for message in _messages_of(value if anew is None else anew):
+            _follow(left, message)
+            if not isinstance(message, RemoveMessage) and not (is_summary(message) and _key(message) in seen):
+                seen[_key(message)] = message
+    return list(seen.values()), list(left.values())
+
+
+def _follow(left: dict[str, BaseMessage], message: BaseMessage) -> None:
+    if not isinstance(message, RemoveMessage):
+        left[_key(message)] = message
+    elif message.id == _ALL:
+        left.clear()
+    else:
+        left.pop(str(message.id), None)
+
+
+def _key(message: BaseMessage) -> str:
+    return message.id or f"unnamed {id(message)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A checkpoint that is about to be stored.
+
+    Attributes:
+        parent: The checkpoint it continues.
+        number: Its step, if its metadata says.
+        base: What is known of the last checkpoint of its thread and namespace.
+        refs: Where its values will live.
+        values: They.
+        deltas: The delta channels whose values are not in there.
+    """
+
+    parent: Address
+    number: int | None
+    base: Base | None
+    refs: Mapping[str, Ref]
+    values: Mapping[str, Any]
+    deltas: Collection[str] = ()
+
+    def delta_channels(self) -> dict[str, list[BaseMessage] | None]:
+        """Return all delta channels; of those with a snapshot, the messages in it."""
+        values = {name: value.value for name, value in self.values.items() if isinstance(value, _DeltaSnapshot)}
+        return dict.fromkeys(self.deltas) | {name: _messages(value) for name, value in values.items()}
+
+    def messages(self, channel: str) -> list[BaseMessage]:
+        """Return the messages that a list will have."""
+        return _messages(self.values.get(channel))
+
+
+def as_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of channels whose lists and dicts the program will not change."""
+    return {channel: copy(value) if type(value) in (list, dict) else value for channel, value in values.items()}
+
+
+def _messages(value: object) -> list[BaseMessage]:
+    return [each for each in value if isinstance(each, BaseMessage)] if type(value) is list else []
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of a list of messages.
+
+    Attributes:
+        channel: The list.
+        before: What it had.
+        gone: What is in no list any more.
+        came: What has come in the place of something: it says so, or stands before what was there.
+    """
+
+    channel: str
+    before: Sequence[BaseMessage]
+    gone: Sequence[BaseMessage]
+    came: Sequence[BaseMessage]
+
+    @property
+    def summary(self) -> BaseMessage | None:
+        """The message that stands for what is gone, if one does."""
+        return self.came[0] if len(self.came) == 1 and self.came[0].id else None
+
+
+class ArchiveRule:
+    """What to archive, and how.
+
+    Args:
+        channels: The channels to watch; `None` is every list of messages.
+        now: The time, in UTC.
+        tokens: Where tokens come from.
+    """
+
+    def __init__(
+        self, channels: Collection[str] | None, now: Callable[[], datetime], tokens: Callable[[], str]
+    ) -> None:
+        self._channels = channels
+        self._now = now
+        self._tokens = tokens
+
+    def archive(self, store: Store[Q, R], codec: Codec, step: Step) -> Plan[Q, R, None]:
+        """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out.
+
+        Raises:
+            CorruptStore: What the parent holds, or a head of the archive, does not decode: nothing is removed unseen.
+        """
+        suspects = [channel for channel in self._candidates(step) if _is_cut(channel, step)]
+        deltas = {channel: left for channel, left in step.delta_channels().items() if self._is_watched(channel)}
+        if step.parent.checkpoint_id is None or not (suspects or deltas):
+            return
+        # Before the first trip: the lists are the program's own, which goes on.
+        left = {channel: step.messages(channel) for channel in suspects}
+        here = {message.id for channel in step.values for message in step.messages(channel)}
+        said = _running(step.values)
+        found = yield from store.read_entry(step.parent)
+        if found is None:
+            return
+        lists = ((channel, _read(codec, found, channel), left[channel], here) for channel in suspects)
+        changes = [_change(codec, said, *each) for each in lists]
+        for channel, (before, after) in (yield from cut_deltas(store, codec, found, deltas)).items():
+            changes.append(_change(codec, said, channel, before, after, {message.id for message in after}))
+        yield from self._keep(store, codec, step, [change for change in changes if change.gone])
+
+    def _keep(self, store: Store[Q, R], codec: Codec, step: Step, changes: Sequence[Change]) -> Plan[Q, R, None]:
+        # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
+        # longer with every turn; a summary comes seldom.
+        is_listed = any(change.came for change in changes)
+        heads = (yield from archived(store, codec, step.parent.thread_id)) if is_listed else []
+        for change in changes:
+            fresh = _unknown(codec, change.gone, heads)
+            if fresh:
+                removal = _removal(codec, step, change, fresh, _earlier(heads, change))
+                yield from archive_messages(store, codec, removal, self._now(), self._tokens, is_told=False)
+
+    def _candidates(self, step: Step) -> list[str]:
+        """Return the channels that may have been cut: of lists that this process knows, or may have forgotten."""
+        before = step.base.channels if step.base else {}
+        known = {name for name, known in before.items() if isinstance(known, KnownList)}
+        lists = {name for name, value in step.values.items() if type(value) is list}
+        return [name for name in sorted((known | lists) - set(step.deltas)) if self._is_watched(name)]
+
+    def _is_watched(self, channel: str) -> bool:
+        return not channel.startswith("__") if self._channels is None else channel in self._channels
+
+
+def _is_cut(channel: str, step: Step) -> bool:
+    """Return whether a list may have lost elements of the parent's."""
+    if step.base is None or step.base.checkpoint_id != step.parent.checkpoint_id:
+        return True
+    known = step.base.channels.get(channel)
+    return isinstance(known, KnownList) and not covers(step.refs.get(channel), known.runs)
+
+
+def covers(ref: Ref | None, runs: Sequence[Run]) -> bool:
+    """Return whether a value shows all items of `runs`."""
+    if ref is None or ref.kind is not Kind.LIST:
+        return not runs
+    if tuple(ref.runs[: len(runs)]) == tuple(runs):
+        return True
+    shown = {number for lo, hi in ref.runs for number in range(lo, hi)}
+    return all(number in shown for lo, hi in runs for number in range(lo, hi))
+
+
+def _read(codec: Codec, found: Found, channel: str) -> list[BaseMessage]:
+    ref = found.entry.refs.get(channel)
+    if ref is None or ref.kind is not Kind.LIST:
+        return []
+    where = f"thread {found.entry.address.thread_id!r}, checkpoint {found.entry.address.checkpoint_id}"
+    return _messages(Unpacker(codec).values({channel: ref}, found.rows, where)[channel])
+
+
+def _running(values: Mapping[str, Any]) -> list[str]:
+    """Return the summaries that langmem keeps in a state: it marks no message, but tells what stands in it."""
+    held = [each for value in values.values() if isinstance(value, Mapping) for each in value.values()]
+    texts = [getattr(each, "summary", None) for each in held if hasattr(each, "summarized_message_ids")]
+    return [text for text in texts if isinstance(text, str) and text]
+
+
+def _change(
+    codec: Codec,
+    said: Sequence[str],
+    channel: str,
+    before: Sequence[BaseMessage],
+    left: Sequence[BaseMessage],
+    here: Collection[str | None],
+) -> Change:
+    """Return what has become of a list: messages without an id are known by what they are."""
+    known: dict[str | None, BaseMessage] = {message.id: message for message in before if message.id}
+    last = max((place for place, message in enumerate(left) if message.id in known), default=-1)
+    came = [
+        message
+        for place, message in enumerate(left)
+        if (message.id not in known and (place < last or _repeats(message, said)))
+        or (is_summary(message) and message != known.get(message.id))
+    ]
+    unnamed = {codec.fingerprint(message) for message in left if not message.id}
+    there = set(here) - {message.id for message in came}
+    gone = [
+        message
+        for message in before
+        if (message.id not in there if message.id else codec.fingerprint(message) not in unnamed)
+    ]
+    return Change(channel, before, gone, came)
+
+
+def _repeats(message: BaseMessage, said: Sequence[str]) -> bool:
+    return isinstance(message, SystemMessage) and any(text in message.text for text in said)
+
+
+def _unknown(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
+    """Return those that the archive has not, as they are now; of a summary it has the text."""
+    known = {pair for head in heads for pair in zip(head.message_ids, head.digests, strict=True)}
+    kept = {
+        id(message)
+        for message, parts in _summaries(gone, heads)
+        if any(head.by != "rule" and (head.summary or "") in message.text for head in parts)
+    }
+    return [
+        message
+        for message in gone
+        if id(message) not in kept and (id_of(message), digest_of(codec, message)) not in known
+    ]
+
+
+def _earlier(heads: Sequence[Archived], change: Change) -> str | None:
+    """Return the part whose summary is among what is gone: what stands for that now, stands for the part, too."""
+    own = [head for head in heads if head.channel == change.channel]
+    found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}
+    return next((head.id for head in reversed(own) if head.id in found), None)
+
+
+def _summaries(
+    messages: Sequence[BaseMessage], heads: Sequence[Archived]
+) -> Iterator[tuple[BaseMessage, Sequence[Archived]]]:
+    """Yield the summaries among messages, with the parts they stand for.
+
+    They are known by what they say, or by their id, unless that is also the id of a message they stand for.
+    """
+    hosts = hosts_in(heads)
+    by_id: dict[str, list[Archived]] = {head.id: [head] for head in heads}
+    for head in heads:
+        if head.summary_id and head.summary_id not in hosts:
+            by_id.setdefault(head.summary_id, []).append(head)
+    for message in messages:
+        if parts := by_id.get(part_of(message) or id_of(message)):
+            yield message, parts
+
+
+def _removal(codec: Codec, step: Step, change: Change, fresh: Sequence[BaseMessage], previous: str | None) -> Removal:
+    namespace = step.parent.checkpoint_ns
+    stands_for = change.summary
+    return Removal(
+        id=removal_id(change.channel, namespace, fresh, list(map(codec.fingerprint, fresh))),
+        thread_id=step.parent.thread_id,
+        checkpoint_ns=namespace,
+        checkpoint_id=step.parent.checkpoint_id,
+        step=step.number,
+        node=None,
+        channel=change.channel,
+        by="rule",
+        messages=tuple(fresh),
+        summary=str(stands_for.text) if stands_for else None,
+        summary_id=stands_for.id if stands_for else None,
+        previous=previous,
+        places=places_of(fresh, change.before),
+    )

@@ -1,0 +1,285 @@
+"""Archived parts: what a removal took out of a thread's state, as records, and as the headers of cells say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_keel.engine.cells import Cell
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.errors import CorruptStore
+
+By: TypeAlias = Literal["summary", "window", "rule"]
+Place: TypeAlias = tuple[int, str | None, str | None]
+"""Of neighbours that went together: the position of the first, and the ids of what stood before and after them."""
+
+ID = re.compile("[0-9a-f]{24}")
+MARK = "keel_summary"
+"""Where a summary of Keel's says what it stands for, in its `additional_kwargs`."""
+
+_MARKS = (MARK, "lc_source")  # the latter is LangChain's
+_DIGEST = 12
+_MOST_STARTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Messages that are about to be taken out of a state.
+
+    Attributes:
+        id: The id that the archived part will have: a hash of channel, namespace and messages.
+        thread_id: The thread.
+        checkpoint_ns: The namespace of the graph.
+        checkpoint_id: The checkpoint that the step began from, if that is known.
+        step: The step, if that is known.
+        node: The node, if that is known.
+        channel: The channel of the state.
+        by: What takes them: a summary, a window, or whatever the saver's rule has seen.
+        messages: They, in order.
+        model: The model that wrote the summary.
+        summary: Its text.
+        summary_id: The id of the message that stands for them.
+        previous: The id of the archived part that the summary builds on.
+        places: Where they stood, if that is known.
+    """
+
+    id: str
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    step: int | None
+    node: str | None
+    channel: str
+    by: By
+    messages: tuple[BaseMessage, ...] = field(repr=False)
+    model: str | None = None
+    summary: str | None = None
+    summary_id: str | None = None
+    previous: str | None = None
+    places: tuple[Place, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Archived:
+    """An archived part: the messages that one removal took out of a thread's state.
+
+    Attributes:
+        id: Its name: 24 hexadecimal digits, always the same for the same messages.
+        thread_id: The thread.
+        checkpoint_ns: The namespace of the graph; `""` is the root graph.
+        checkpoint_id: The checkpoint that the step began from, if that is known: it had the messages.
+        step: The step, if that is known.
+        node: The node, if that is known.
+        channel: The channel of the state.
+        by: What took them: "summary", "window", or "rule" (the saver's `archive_removed`).
+        model: The model that wrote the summary.
+        at: When, in UTC.
+        summary: The text that stands for them.
+        summary_id: The id of the message that stands for them. It may be that of the first of them, whose place it has
+            taken, and later summaries take: a summary in a state is known by what it says (`keel_summary`).
+        previous: The id of the archived part that the summary builds on: it stands for that, too.
+        message_ids: Their ids, in order; `""` of a message without.
+        count: How many they are.
+        bytes: Bytes they take before they are compressed.
+        pinned: Whether the part is marked as one to keep. With its thread it goes all the same.
+        digests: What tells a message from one of the same id that was edited.
+        places: Where they stood, if that is known.
+        pieces: How many cells come before the head.
+        starts: All checkpoints from which a step took just these messages: more than one after a rewind, the last one
+            being `checkpoint_id`.
+        inner: Which of the messages are themselves summaries of Keel's: their positions, and the parts they stand for.
+    """
+
+    id: str
+    thread_id: str
+    checkpoint_ns: str
+    checkpoint_id: str | None
+    step: int | None
+    node: str | None
+    channel: str
+    by: By
+    model: str | None
+    at: datetime
+    summary: str | None
+    summary_id: str | None
+    previous: str | None
+    message_ids: tuple[str, ...]
+    count: int
+    bytes: int
+    pinned: bool = False
+    digests: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    pieces: int = 0
+    starts: tuple[str, ...] = ()
+    inner: tuple[tuple[int, str], ...] = ()
+
+    def __str__(self) -> str:
+        """Return what it is, on one line."""
+        step = "" if self.step is None else f", step {self.step}"
+        pinned = ", pinned" if self.pinned else ""
+        held = f"{self.count:,} message{'s' * (self.count != 1)}"
+        return f"{self.id[:12]}: {held} taken out by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
+
+    def __repr__(self) -> str:
+        """Return the same: ids and summaries may take screens."""
+        return f"<Archived {self}>"
+
+
+def id_of(message: BaseMessage) -> str:
+    """Return a message's id; `""` if it has none."""
+    return str(message.id or "")
+
+
+def is_summary(message: BaseMessage) -> bool:
+    """Return whether a message says that it stands for others."""
+    return any(mark in message.additional_kwargs for mark in _MARKS)
+
+
+def part_of(message: BaseMessage) -> str | None:
+    """Return the archived part that a summary of Keel's stands for; `None` of any other message."""
+    facts = message.additional_kwargs.get(MARK)
+    part = facts.get("archive") if isinstance(facts, Mapping) else None
+    return part if isinstance(part, str) and ID.fullmatch(part) else None
+
+
+def hosts_in(entries: Collection[Archived]) -> set[str]:
+    """Return the ids that are those of a summary, and of a message that went: to be told apart by what they say."""
+    return {entry.summary_id for entry in entries if entry.summary_id and entry.summary_id in entry.message_ids}
+
+
+def started(entry: Archived, starts: Sequence[str]) -> Archived:
+    """Return a part that steps from other checkpoints have taken before."""
+    every = dict.fromkeys((*starts, *entry.starts))
+    last = [start for start in every if start != entry.checkpoint_id] + [entry.checkpoint_id or ""]
+    return replace(entry, starts=tuple(filter(None, last))[-_MOST_STARTS:])
+
+
+def removal_id(channel: str, checkpoint_ns: str, messages: Sequence[BaseMessage], marks: Sequence[bytes]) -> str:
+    """Return the id of the part that these messages make; `marks` are their fingerprints."""
+    named = blake2b(digest_size=_DIGEST)
+    for text in (channel, checkpoint_ns, *map(id_of, messages)):
+        named.update(_counted(text.encode("utf-8", "surrogatepass")))
+    for mark in marks:
+        named.update(_counted(mark))
+    return named.hexdigest()
+
+
+def _counted(data: bytes) -> bytes:
+    return len(data).to_bytes(8, "big") + data
+
+
+def digest_of(codec: Codec, message: BaseMessage) -> str:
+    """Return what tells a message from one of the same id that was edited; the same in every process."""
+    return blake2b(codec.fingerprint(message), digest_size=_DIGEST).hexdigest()
+
+
+def places_of(messages: Sequence[BaseMessage], among: Sequence[BaseMessage]) -> tuple[Place, ...]:
+    """Return where messages stand in a list that they are about to be taken out of.
+
+    Args:
+        messages: What goes, in order.
+        among: The whole list. What goes is known by identity, or by its id.
+    """
+    going = {id(message) for message in messages} | {message.id for message in messages if message.id}
+    places: list[Place] = []
+    before, count, is_open = None, 0, False
+    for message in among:
+        if id(message) in going or message.id in going:
+            if not is_open:
+                places.append((count, before, None))
+            count, is_open = count + 1, True
+        elif is_open:
+            places[-1], is_open = (*places[-1][:2], message.id), False
+        before = message.id
+    return tuple(places) if count == len(messages) else ()
+
+
+# -- as it is stored -----------------------------------------------------------------------------------------------
+
+
+_TEXTS = ("checkpoint_ns", "checkpoint_id", "node", "channel", "by", "model", "summary", "summary_id", "previous")
+_NUMBERS = ("step", "bytes", "pieces")
+_NEEDED = ("checkpoint_ns", "channel", "by")
+
+
+def said_of(entry: Archived) -> dict[str, Any]:
+    """Return a part as it is stored; what is not known is left out."""
+    known = {name: getattr(entry, name) for name in (*_TEXTS, *_NUMBERS)}
+    said = {name: value for name, value in known.items() if value is not None}
+    said["at"] = entry.at.astimezone(UTC).isoformat()
+    said["messages"] = list(entry.message_ids)
+    said["digests"] = bytes.fromhex("".join(entry.digests))
+    for name in ("places", "inner"):
+        said[name] = [list(each) for each in getattr(entry, name)]
+    said["starts"] = list(entry.starts)
+    return said | ({"pinned": True} if entry.pinned else {})
+
+
+def entry_in(codec: Codec, thread_id: str, key: str, cell: Cell) -> Archived:
+    """Return the part in a head.
+
+    Raises:
+        CorruptStore: It holds something else.
+    """
+    where = f"thread {thread_id!r}, archived part {key}"
+    try:
+        (said,) = codec.decode(cell.header)
+        return _checked(thread_id, key, said)
+    except (CorruptStore, TypeError, ValueError, KeyError, AttributeError) as error:
+        raise CorruptStore(f"{where}: its head does not decode: {error}") from error
+
+
+def _checked(thread_id: str, key: str, said: Mapping[str, Any]) -> Archived:
+    """Return the part that a head describes; hostile bytes may say anything, so every type is looked at."""
+    texts = {name: _typed(said.get(name), str, name in _NEEDED) for name in _TEXTS}
+    numbers = {name: _typed(said.get(name), int, name != "step") for name in _NUMBERS}
+    ids = tuple(_typed(each, str, True) for each in said["messages"])
+    digests = _typed(said["digests"], bytes, True).hex()
+    if not ID.fullmatch(key) or not ids or len(digests) != 2 * _DIGEST * len(ids) or numbers["pieces"] >= 10**5:
+        raise ValueError("what it says does not fit together")
+    at = datetime.fromisoformat(said["at"])
+    return Archived(
+        id=key,
+        thread_id=thread_id,
+        at=at if at.tzinfo else at.replace(tzinfo=UTC),
+        message_ids=ids,
+        count=len(ids),
+        pinned=said.get("pinned") is True,
+        digests=tuple(digests[start : start + 2 * _DIGEST] for start in range(0, len(digests), 2 * _DIGEST)),
+        places=tuple(_place(*each) for each in said["places"]),
+        starts=tuple(_typed(each, str, True) for each in said["starts"]),
+        inner=tuple((_typed(place, int, True), _typed(part, str, True)) for place, part in said["inner"]),
+        **texts,
+        **numbers,
+    )
+
+
+def _place(start: Any, before: Any, after: Any) -> Place:
+    return _typed(start, int, True), _typed(before, str, False), _typed(after, str, False)
+
+
+def _typed(value: Any, kind: type, is_needed: bool) -> Any:
+    if type(value) is kind or (value is None and not is_needed):
+        return value
+    raise TypeError(f"{value!r:.60} stands where a {kind.__name__} should")
+
+
+# -- together ------------------------------------------------------------------------------------------------------
+
+
+def in_order(entries: Collection[Archived]) -> list[Archived]:
+    """Return parts by the time they were made at, but none before the one it builds on: clocks differ."""
+    left = {entry.id: entry for entry in sorted(entries, key=lambda entry: (entry.at, entry.id))}
+    ordered: list[Archived] = []
+    while left:
+        chain = [next(iter(left.values()))]
+        while (before := left.get(chain[-1].previous or "")) is not None and before not in chain:
+            chain.append(before)
+        ordered += [left.pop(entry.id) for entry in reversed(chain)]
+    return ordered

@@ -1,0 +1,137 @@
+"""How parts and messages of an archive are named: by what listings and searches return, or by what is printed of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.text import one_line
+from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.summaries.archive.order import keys_of
+from langgraph_keel.summaries.archive.parts import Archived
+
+LEAST = 6
+"""Fewest digits of a part's id that name it."""
+_DIGITS = re.compile(f"[0-9a-f]{{{LEAST},24}}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FoundMessage:
+    """A message that a search has found.
+
+    Attributes:
+        entry: The archived part that holds it.
+        index: Its position in the part.
+        message: The message.
+    """
+
+    entry: Archived
+    index: int
+    message: BaseMessage
+
+    def __str__(self) -> str:
+        """Return a line that says where it is, and what it says."""
+        told = f"{who(self.message)}: {one_line(said(self.message), 80)}"
+        return f"{self.entry.id[:12]} #{self.index}  {one_line(str(self.message.id or ''))}  {told}"
+
+    def __repr__(self) -> str:
+        """Return the same."""
+        return f"<FoundMessage {self}>"
+
+
+Part: TypeAlias = Archived | FoundMessage | str | int
+"""What names a part: it, a message found in it, its id, six digits or more that begin that, or its position."""
+Which: TypeAlias = Part | BaseMessage
+"""What names something to restore: a part, a message, or the id of one."""
+
+
+def id_in(which: Part) -> str:
+    """Return the id of a part, or what it begins with. A position says neither.
+
+    Raises:
+        InvalidInput: It is nothing that names a part.
+    """
+    named = which.entry if isinstance(which, FoundMessage) else which
+    name = named.id if isinstance(named, Archived) else named
+    if isinstance(name, str):
+        return name
+    raise InvalidInput(f"a part is named by an entry of the archive, its id or its position, not by {_kind(which)}")
+
+
+def part_in(entries: Sequence[Archived], which: Part) -> Archived:
+    """Return the part that is named.
+
+    Raises:
+        NotFound: There is none.
+        InvalidInput: It is not clear which.
+    """
+    if type(which) is int:
+        return _at(entries, which)
+    name = id_in(which)
+    found = _beginning(entries, name)
+    if not found:
+        few = f" ({LEAST} digits of an id or more name a part)" if len(name) < LEAST else ""
+        raise NotFound(f"the archive has no part {name!r:.60}: `keel archive` lists its parts{few}")
+    return found
+
+
+def _at(entries: Sequence[Archived], position: int) -> Archived:
+    if not -len(entries) <= position < len(entries):
+        raise NotFound(f"the archive has no part {position}: it has {len(entries)}, from 0 on")
+    return entries[position]
+
+
+def _beginning(entries: Sequence[Archived], name: str) -> Archived | None:
+    fits = [entry for entry in entries if entry.id.startswith(name)] if _DIGITS.fullmatch(name) else []
+    if len(fits) > 1:
+        raise InvalidInput(f"{name!r} fits {len(fits)} parts ({', '.join(entry.id for entry in fits[:3])}): give more")
+    return fits[0] if fits else None
+
+
+def position_of(entry: Archived, message_id: str) -> int | None:
+    """Return where a message stands in a part; where its id is also that of a summary, not the summary."""
+    inner = {place for place, _ in entry.inner}
+    places = [place for place, name in enumerate(entry.message_ids) if name == message_id and name]
+    return min(places, key=lambda place: (place in inner, place), default=None)
+
+
+def holder_of(entries: Sequence[Archived], message_id: str) -> tuple[Archived, int] | None:
+    """Return the last part that holds a message, and where in it."""
+    found = [(entry, place) for entry in entries if (place := position_of(entry, message_id)) is not None]
+    first = [(entry, place) for entry, place in found if place not in {each for each, _ in entry.inner}]
+    return (first or found)[-1] if found else None
+
+
+def named_in(entries: Sequence[Archived], which: Which) -> tuple[Archived, Sequence[str]]:
+    """Return the part that a name is about, and the keys of the messages that are meant.
+
+    Raises:
+        NotFound: The archive has nothing of this name.
+        InvalidInput: It is no name, or not clear which.
+    """
+    if isinstance(which, FoundMessage):
+        entry = part_in(entries, which.entry)
+        return entry, keys_of(entry)[which.index : which.index + 1]
+    if isinstance(which, Archived) or type(which) is int:
+        entry = part_in(entries, which)
+        return entry, keys_of(entry)
+    name = which.id if isinstance(which, BaseMessage) else which
+    if not isinstance(name, str):
+        wanted = "parts, their ids or positions, messages, or ids of those"
+        raise InvalidInput(f"what to restore is named by {wanted}, not by {_kind(which)}")
+    exact = next((entry for entry in entries if entry.id == name), None)
+    if exact is None and (held := holder_of(entries, name)) is not None:
+        return held[0], [keys_of(held[0])[held[1]]]
+    if found := exact or _beginning(entries, name):
+        return found, keys_of(found)
+    raise NotFound(f"the archive has no part and no message {name!r:.60}: `keel archive` lists what there is")
+
+
+def _kind(value: Any) -> str:
+    lacks = " without an id" if isinstance(value, BaseMessage) and not value.id else ""
+    return f"{value!r:.40}" if isinstance(value, int | bytes) or value is None else f"a {type(value).__name__}{lacks}"

@@ -1,0 +1,514 @@
+"""The way back: archived messages put into a graph's state again, where they stood.
+
+What is to be put back: of all that is archived, what was asked for, and was taken out on the way to a checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, LastValue
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.pregel import Pregel
+from langgraph.types import Overwrite
+
+from langgraph_keel.engine.config import USER, address_of, config_of, configurable, owner_in, owner_of, thread_id_of
+from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
+from langgraph_keel.summaries.archive.order import Conversation, Summaries, key_in, keys_of, own_id, with_summaries
+from langgraph_keel.summaries.archive.parts import Archived, hosts_in, part_of
+from langgraph_keel.summaries.archive.references import FoundMessage, Which, named_in
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is to be put back into one list.
+
+    Attributes:
+        channel: The list.
+        entries: All archived parts of it.
+        keys: What is wanted of them.
+        is_named: Whether that was asked for by name.
+    """
+
+    channel: str
+    entries: Sequence[Archived]
+    keys: Set[str]
+    is_named: bool = True
+
+    @property
+    def needed(self) -> list[Archived]:
+        """The parts to read."""
+        return [entry for entry in self.entries if any(key in self.keys for key in keys_of(entry))]
+
+
+def choices(entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str | None) -> list[Choice]:
+    """Return what is to be put back, list by list.
+
+    Args:
+        entries: The archive.
+        which: A part, a message, the id of one, or several of those; `None` for all there is.
+        namespace: The graph's namespace, if it is said; else the one that what was named belongs to.
+
+    Raises:
+        NotFound: One of them is not in the archive, or it has only parts of other graphs.
+        InvalidInput: They belong to different graphs, or name nothing.
+    """
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for entry, keys in _asked(entries, which, namespace or ""):
+        wanted.setdefault((entry.checkpoint_ns, entry.channel), set()).update(keys)
+    spaces = {space for space, _ in wanted} | ({namespace} if namespace is not None else set())
+    if len(spaces) > 1:
+        raise InvalidInput(f"these messages belong to different graphs ({sorted(spaces)}): restore those of one")
+    return [
+        Choice(
+            channel,
+            [each for each in entries if (each.checkpoint_ns, each.channel) == (space, channel)],
+            keys,
+            which is not None,
+        )
+        for (space, channel), keys in wanted.items()
+    ]
+
+
+def _asked(
+    entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str
+) -> list[tuple[Archived, Collection[str]]]:
+    if which is None:
+        own = [entry for entry in entries if entry.checkpoint_ns == namespace]
+        if entries and not own:
+            raise _elsewhere(entries, namespace)
+        return [(entry, keys_of(entry)) for entry in own]
+    if isinstance(which, Archived | FoundMessage | BaseMessage | str) or not isinstance(which, Iterable):
+        return [named_in(entries, which)]
+    return [named_in(entries, each) for each in which]
+
+
+def _elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
+    spaces = sorted({entry.checkpoint_ns for entry in entries})
+    named = ", ".join(map(repr, spaces[:3])) + (f" and {len(spaces) - 3} more" if len(spaces) > 3 else "")
+    if all(":" in space for space in spaces):
+        way = "they keep nothing between calls: summarize where the messages are kept, and read these by messages()"
+    else:
+        way = f"config={{'configurable': {{'checkpoint_ns': {min(spaces, key=lambda space: ':' in space)!r}}}}}"
+    place = f"subgraph {namespace!r}" if namespace else "root graph"
+    return NotFound(f"nothing of the {place} was archived, only of the subgraphs {named}: {way}")
+
+
+def on_the_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
+    """Return a choice without the parts that were taken out on other branches.
+
+    Args:
+        choice: What was asked for.
+        aside: The parts of other branches.
+        state: What the checkpoint shows.
+
+    Raises:
+        InvalidInput: One of those was named, or a message that only they hold.
+    """
+    here = [entry for entry in choice.entries if entry.id not in aside]
+    known = {key for entry in here for key in keys_of(entry)} | {key for key, _ in messages_in(state, choice.channel)}
+    other = next((each for each in choice.entries if not {*keys_of(each)}.isdisjoint(choice.keys - known)), None)
+    if other is not None and choice.is_named:
+        raise InvalidInput(
+            f"part {other.id} was taken out on another branch, on which this checkpoint does not lie: messages() reads "
+            f"it, and restore(config={{'configurable': {{'checkpoint_id': ...}}}}) goes on from one of that branch"
+        )
+    return replace(choice, entries=here, keys=choice.keys & known)
+
+
+def elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
+    """Return the ids of the parts that were not taken out on the way to a checkpoint. What cannot be said, was.
+
+    Args:
+        entries: The parts of one namespace, each after what it builds on.
+        way: The checkpoints on the way.
+        beside: Those that are known to be on other branches.
+        state: What the checkpoint shows: what its summaries stand for is on the way.
+    """
+    found: set[str] = set()
+    for entry in entries:
+        starts = set(entry.starts)
+        is_known = bool(starts) and starts <= set(beside)
+        if starts.isdisjoint(way) and (is_known or entry.previous in found):
+            found.add(entry.id)
+    return found - standing(entries, state)
+
+
+def left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -> set[str]:
+    """Return the parts of conversations that were left, as summaries tell where the checkpoints that would are pruned.
+
+    A part that a summary took out, and that no summary in the state stands for, is of another branch; or its messages
+    are in the state again. If there is no summary, it is, if the state has any message of it, or of what it builds on.
+
+    Args:
+        entries: The parts of one list, each after what it builds on.
+        way: The checkpoints on the way; a part that was taken out there stays.
+        state: What the checkpoint shows.
+    """
+    there = standing(entries, state)
+    if there - {entry.id for entry in entries}:
+        return set()  # what a part that is gone has built on, nobody can say
+    shown = {message.id for message in _messages(state)} - {None, ""}
+    touched = set[str | None]()
+    for entry in entries:
+        if there or entry.previous in touched or not shown.isdisjoint(entry.message_ids):
+            touched.add(entry.id)
+    unknown = {entry.id for entry in entries if entry.by == "summary" and set(entry.starts).isdisjoint(way)}
+    return unknown & touched - there
+
+
+def standing(entries: Collection[Archived], state: Any) -> set[str]:
+    """Return the parts that the summaries in a state stand for, and those that they build on; also such as are gone."""
+    parts, found = {entry.id: entry for entry in entries}, set[str]()
+    others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
+    for part in (*_shown(state), *(entry.id for entry in entries if entry.summary_id in others)):
+        while part and part not in found:
+            found.add(part)
+            part = (parts[part].previous or "") if part in parts else ""
+    return found
+
+
+def _messages(state: Any) -> Iterator[BaseMessage]:
+    """Yield the messages of all lists of a state."""
+    for value in state.values() if isinstance(state, Mapping) else ():
+        yield from (each for each in value if isinstance(each, BaseMessage)) if isinstance(value, list) else ()
+
+
+def _shown(state: Any) -> Iterator[str]:
+    """Yield the parts that the summaries in a state stand for."""
+    for value in state.values() if isinstance(state, Mapping) else ():
+        if isinstance(value, Mapping) and isinstance(value.get("archive"), str):
+            yield value["archive"]
+    yield from filter(None, map(part_of, _messages(state)))
+
+
+def messages_in(state: Any, channel: str) -> Iterator[tuple[str, BaseMessage]]:
+    """Yield the messages of a list of a state, each with what names it."""
+    value = state.get(channel) if isinstance(state, Mapping) else None
+    for place, message in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(message, BaseMessage):
+            yield key_in(message, place), message
+
+
+Read: TypeAlias = Mapping[str, Sequence[BaseMessage]]
+"""The messages of parts, by the parts' ids."""
+_MOST_TRIES = 10
+_NEXT = "that would have had the messages again"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Restored:
+    """What a restore has done.
+
+    Attributes:
+        config: The config to go on from.
+        message_ids: The ids of the messages that are in the state again, in their order.
+        summary_ids: The ids of the summaries that have gone, since all that they stood for is there again.
+        present: How many of the messages that were asked for were in the state all along.
+        missing: The ids of the parts that summaries in the state stand for, and that the archive does not have.
+    """
+
+    config: RunnableConfig
+    message_ids: tuple[str, ...]
+    summary_ids: tuple[str, ...] = ()
+    present: int = 0
+    missing: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return how much was done, on one line."""
+        back, gone, missing = len(self.message_ids), len(self.summary_ids), len(self.missing)
+        told = [f"{back:,} message{'s' * (back != 1)} put back"]
+        told += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} gone"] if gone else []
+        told += [f"{self.present:,} in the state already"] if self.present else []
+        told += [f"{missing:,} part{'s' * (missing != 1)} of summaries not in the archive"] if missing else []
+        told += [] if len(told) > 1 or back else ["for the archive holds none that belong here"]
+        return ", ".join(told)
+
+    def __repr__(self) -> str:
+        """Return the same, and where: the ids may be thousands."""
+        return f"<Restored: {self} ({configurable(self.config)})>"
+
+
+def space_in(config: RunnableConfig | None) -> str | None:
+    """Return the namespace that a config names, if it does."""
+    named = configurable(config).get("checkpoint_ns") if config else None
+    return None if named is None else str(named)
+
+
+def _check_free(snapshot: Any) -> None:
+    """See that nothing waits for a person: an update would drop the question."""
+    if snapshot.interrupts:
+        raise InvalidInput(
+            "the thread waits for an answer, which an update of its state would drop: answer first "
+            "(Command(resume=...), `keel approvals`), then restore"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A list with what was put back."""
+
+    messages: list[BaseMessage]
+    back: list[str]
+    gone: list[str]
+    present: int
+
+
+def filled(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> Filled:
+    """Return a list of the state with archived messages put back where they stood.
+
+    Args:
+        choice: What to put back.
+        channels: The graph's channels, as far as they are known.
+        state: Its state.
+        read: The parts that are needed.
+
+    Raises:
+        InvalidInput: The state has no such list.
+    """
+    now = _list_of(channels, state, choice.channel)
+    current = {key_in(message, place): message for place, message in enumerate(now)}
+    known, unnamed = messages_of(choice.entries, read), [message for message in now if not message.id]
+    back = {key: known[key] for key in choice.keys if key in known and key not in current and known[key] not in unnamed}
+    start = next((place for place, message in enumerate(now) if not isinstance(message, SystemMessage)), len(now))
+    talk = Conversation(list(current), start)
+    talk.put_in(choice.entries)
+    shown = {**current, **back}
+    order = with_summaries(talk.order, shown.keys(), Summaries(choice.entries, shown))
+    left = set(order)
+    return Filled(
+        messages=list(_told_apart([shown[key] for key in order])),
+        back=[shown[key].id or key for key in order if key in back],
+        gone=[message.id or key for key, message in current.items() if key not in left],
+        present=sum(key in current for key in choice.keys),
+    )
+
+
+def _told_apart(messages: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
+    """Yield messages; a summary that stays, and has the id of a message that is back, gets one of its own."""
+    ids = {message.id for message in messages if not part_of(message)}
+    for message in messages:
+        part = part_of(message)
+        yield message.model_copy(update={"id": own_id(part)}) if part and message.id in ids else message
+
+
+def _list_of(channels: Mapping[str, Any], state: Any, channel: str) -> list[BaseMessage]:
+    value = state.get(channel, [] if channel in channels else None) if isinstance(state, Mapping) else None
+    if not isinstance(value, list) or not all(isinstance(message, BaseMessage) for message in value):
+        raise InvalidInput(f"the graph's state has no list of messages {channel!r}: is it the graph they came from?")
+    return value
+
+
+def messages_of(entries: Sequence[Archived], read: Read) -> dict[str, BaseMessage]:
+    """Return messages by their keys; of one that was archived twice, the later form."""
+    found: dict[str, BaseMessage] = {}
+    for entry in entries:
+        found.update(zip(keys_of(entry), read.get(entry.id, ()), strict=False))
+    return found
+
+
+class Restoring:
+    """A restore under way: what to give to a graph's `update_state`, and whether that was enough.
+
+    Args:
+        graph: The graph.
+        thread_id: The thread.
+        config: What the user has said besides.
+        archive: All archived parts of the thread.
+        chosen: What to put back.
+
+    Raises:
+        InvalidInput: `graph` is no graph that is compiled with a saver, or `config` names another thread.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        thread_id: str,
+        config: RunnableConfig | None,
+        archive: Sequence[Archived],
+        chosen: Sequence[Choice],
+    ) -> None:
+        _check_graph(graph)
+        _check_thread(config, thread_id)
+        space = next((choice.entries[0].checkpoint_ns for choice in chosen), "")
+        own = {"thread_id": thread_id} | ({"checkpoint_ns": space} if space else {})
+        given = config or {}
+        self.config: RunnableConfig = {**given, "configurable": {**own, **given.get("configurable", {})}}
+        self.graph = graph
+        self._given = graph
+        self._space = space
+        self._channels: Mapping[str, Any] = {} if space else getattr(graph, "channels", {})
+        self._thread_id = thread_id
+        self._archive = archive
+        self._chosen = chosen
+        self._done: list[Filled] = []
+        self._missing: set[str] = set()
+        self._unknown: object = None
+        self._tries = self._lost = 0
+
+    def seen_from(self, snapshot: Any, way: Collection[str], beside: Collection[str]) -> list[Choice]:
+        """Return what is to be put back, as far as it was taken out on the way to a checkpoint.
+
+        Raises:
+            NotFound: The thread has no checkpoint.
+            CheckpointConflict: The checkpoint was removed meanwhile.
+            InvalidInput: It is in another store; or what was named was taken out on another branch.
+        """
+        is_there = snapshot.metadata is not None  # of one that is not, LangGraph repeats the config
+        self._check_here(configurable(snapshot.config).get("checkpoint_id") if is_there else None, way)
+        state = snapshot.values
+        self._missing = standing(self._archive, state) - {entry.id for entry in self._archive}
+        return [on_the_way(choice, self._aside(choice, way, beside, state), state) for choice in self._chosen]
+
+    def _no_thread(self) -> NotFound:
+        if not self._archive:
+            return NotFound(
+                f"the archive of thread {self._thread_id!r} is empty, and the graph has no such thread: is the id "
+                "right?"
+            )
+        return NotFound(
+            f"the graph has no checkpoint of thread {self._thread_id!r} to put messages into: it was deleted, or the "
+            "graph runs on another saver than the archive's"
+        )
+
+    def _aside(self, choice: Choice, way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
+        aside = elsewhere(choice.entries, way, beside, state)
+        return aside if choice.is_named else aside | left_behind(choice.entries, way, state)
+
+    def _check_here(self, checkpoint_id: Any, way: Collection[str]) -> None:
+        """See that the archive and the checkpoint that the graph has read are in the same store."""
+        if checkpoint_id in way:
+            return
+        if not checkpoint_id:
+            raise self._no_thread()
+        if checkpoint_id == self._unknown:  # once, it may have been removed between two reads
+            raise InvalidInput(
+                f"the graph reads thread {self._thread_id!r} from another store than the archive is in: that has no "
+                f"checkpoint {checkpoint_id}. Compile the graph with checkpointer= the saver of this archive"
+            )
+        self._unknown = checkpoint_id
+        raise CheckpointConflict(self._thread_id, self._space, str(checkpoint_id), None, _NEXT)
+
+    def update(self, snapshot: Any, chosen: Sequence[Choice], read: Read) -> dict[str, Any]:
+        """Return what to change in a state, by `graph`; nothing if all is there.
+
+        Raises:
+            InvalidInput: The state has no such list, or the thread waits for an answer.
+        """
+        lists = [filled(choice, self._channels, snapshot.values, read) for choice in chosen]
+        missing = {choice.channel: each for choice, each in zip(chosen, lists, strict=True) if each.back}
+        if missing or not self._done:
+            self._done = lists
+        if missing:
+            _check_free(snapshot)
+            self._prepare(snapshot)
+        return {channel: self._whole(channel, each.messages) for channel, each in missing.items()}
+
+    def in_name_of(self, snapshot: Any) -> RunnableConfig:
+        """Return the config of the update: whose the thread is stays so, whoever restores."""
+        owner = owner_in(snapshot.metadata or {})
+        known = {USER: owner} if owner and not owner_of(self.config) else {}
+        return {**self.config, "configurable": {**known, **configurable(self.config)}}
+
+    def overtaken(self, error: CheckpointConflict) -> None:
+        """Be told that somebody was faster. Look again then, but not for ever.
+
+        Raises:
+            CheckpointConflict: It has happened too often.
+        """
+        self._lost += 1
+        if self._lost >= _MOST_TRIES:
+            raise error
+
+    def go_on_from(self, config: RunnableConfig) -> None:
+        """Look at what was written, where the user has named a checkpoint: the latest may be another."""
+        if configurable(self.config).get("checkpoint_id"):
+            self.config = {**self.config, "configurable": {**configurable(self.config), **configurable(config)}}
+
+    def _prepare(self, snapshot: Any) -> None:
+        self._tries += 1
+        if self._tries > _MOST_TRIES:
+            raise InvalidInput(
+                f"the graph has not taken up what was put back, {_MOST_TRIES} times: its state goes on changing, or "
+                "its reducer does not take a whole list"
+            )
+        saver = getattr(self._given, "checkpointer", None)
+        if isinstance(self._given, Pregel) and isinstance(saver, BaseCheckpointSaver):
+            is_latest = not configurable(self.config).get("checkpoint_id")
+            as_read = _as_read(saver, self._space, snapshot.config, is_latest)
+            self.graph = self._given.copy({"checkpointer": as_read})
+
+    def _whole(self, channel: str, messages: Sequence[BaseMessage]) -> Any:
+        held = self._channels.get(channel)
+        if isinstance(held, LastValue):
+            return list(messages)
+        if isinstance(held, BinaryOperatorAggregate | DeltaChannel):
+            return Overwrite(list(messages))  # past whatever reducer
+        return [RemoveMessage(id=REMOVE_ALL_MESSAGES), *messages]
+
+    def outcome(self) -> Restored:
+        """Return what was done."""
+        return Restored(
+            config={"configurable": {**configurable(self.config)}},
+            message_ids=tuple(key for each in self._done for key in each.back),
+            summary_ids=tuple(key for each in self._done for key in each.gone),
+            present=sum(each.present for each in self._done),
+            missing=tuple(sorted(self._missing)),
+        )
+
+
+def _check_graph(graph: Any) -> None:
+    if not callable(getattr(graph, "update_state", None)):
+        raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
+    if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):
+        raise InvalidInput("the graph has no checkpointer: compile it with checkpointer= the saver of this archive")
+
+
+def _check_thread(config: RunnableConfig | None, thread_id: str) -> None:
+    """See that nobody's messages come into another thread."""
+    named = configurable(config).get("thread_id") if config else None
+    if named is not None and thread_id_of(named) != thread_id:
+        raise InvalidInput(f"config names thread {named!r:.100}: this is the archive of thread {thread_id!r}")
+
+
+def _as_read(
+    saver: BaseCheckpointSaver[Any], space: str, config: RunnableConfig, is_latest: bool
+) -> BaseCheckpointSaver[Any]:
+    """Return a saver that knows of the checkpoint that was read, and takes it for the latest if it was that.
+
+    LangGraph's `update_state` reads it again. What somebody has put there in between, the list that is written would
+    lack: so it is refused, as the put of a run that was overtaken is. Where it is gone, LangGraph would begin the
+    thread anew, and an erased one would be back.
+    """
+    read = address_of(config)
+    there = {None, read.checkpoint_id} if is_latest else {read.checkpoint_id}
+
+    def named(asked: RunnableConfig) -> RunnableConfig | None:
+        place = address_of(asked)
+        if place.checkpoint_ns != space or place.checkpoint_id not in there:
+            return None
+        return {**asked, "configurable": {**configurable(asked), "checkpoint_id": read.checkpoint_id}}
+
+    def seen(found: CheckpointTuple | None) -> CheckpointTuple:
+        if found is None:
+            raise CheckpointConflict(read.thread_id, space, read.checkpoint_id, None, _NEXT)
+        return found._replace(config=config_of(address_of(found.config), "head")) if is_latest else found
+
+    def get_tuple(asked: RunnableConfig) -> CheckpointTuple | None:
+        own = named(asked)
+        return seen(saver.get_tuple(own)) if own else saver.get_tuple(asked)
+
+    async def aget_tuple(asked: RunnableConfig) -> CheckpointTuple | None:
+        own = named(asked)
+        return seen(await saver.aget_tuple(own)) if own else await saver.aget_tuple(asked)
+
+    clone = copy.copy(saver)
+    vars(clone).update(get_tuple=get_tuple, aget_tuple=aget_tuple)
+    return clone

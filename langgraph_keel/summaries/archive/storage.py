@@ -1,0 +1,422 @@
+"""The archive: messages that were taken out of a thread's state, in cells of the thread.
+
+An *archived part* is what one removal took. Its *head* is the cell under its id: the header says what went, when, and
+what stands for it now, and is all that listings read; the body holds the messages, as the saver's serializer writes
+them. Of a large part only the last megabyte stands there, and the pieces before it in cells of their own, which are
+written first: a part is there when its head is. The id is a hash of what was taken, so that a removal that is made
+again, after a crash, writes the same cells.
+
+Cells are no checkpoints: no prune takes them. They are deleted with their thread, and copied with it.
+
+An archive that goes with its thread: copied with it, and removed where the thread turns out to be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+from langchain_core.messages import BaseMessage
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.records import Address, Graph, Query
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, NotFound, ValueRefused
+from langgraph_keel.summaries.archive.parts import (
+    ID,
+    Archived,
+    Removal,
+    digest_of,
+    entry_in,
+    id_of,
+    in_order,
+    part_of,
+    said_of,
+    started,
+)
+
+KIND = "archive"
+"""The kind of the cells."""
+PIECE = 1 << 20
+"""Bytes of messages to a cell, about; a message that is larger has one of its own."""
+
+_PAGE = 200
+_MOST_BYTES = 8 << 20
+
+
+def shelf_of(thread_id: str) -> Shelf:
+    """Return where the archive of a thread is."""
+    return Shelf(thread_id, KIND)
+
+
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
+def archive_messages(
+    store: Store[Q, R],
+    codec: Codec,
+    removal: Removal,
+    now: datetime,
+    tokens: Callable[[], str],
+    is_told: bool = True,
+) -> Plan[Q, R, Archived]:
+    """Put messages into the archive. One trip; one more for each megabyte after the first.
+
+    To do it again writes the same cells: two trips instead of one, each. What is said of the messages is then what was
+    said last, and a pin stays.
+
+    Args:
+        store: The store.
+        codec: How messages are written.
+        removal: What goes.
+        now: The time, in UTC.
+        tokens: Where tokens come from: 32 letters and digits, never the same again.
+        is_told: Whether what is said of the messages is first hand; if not, what a part says that is there stays.
+
+    Returns:
+        The archived part, durable.
+
+    Raises:
+        UnstorableValue: A message has no stored form; nothing was written.
+    """
+    items = [codec.pack_item(message) for message in removal.messages]
+    bodies = [body_of(piece) for piece in _pieces(items)]
+    entry = _entry(codec, removal, now, sum(map(len, items)), len(bodies) - 1)
+    heading = codec.encode([said_of(entry)])  # before the first trip: nobody can change the messages meanwhile
+    shelf = shelf_of(removal.thread_id)
+    for key, body in zip(_keys(entry), bodies, strict=False):
+        yield from _replaced(store, shelf, key, Cell(tokens(), codec.encode([]), body), tokens)
+    head = Cell(tokens(), heading, bodies[-1])
+    found = (yield from store.swap_cell(shelf, entry.id, None, head)).cell
+    while found is not None:
+        held = entry_in(codec, removal.thread_id, entry.id, found)
+        entry = _merged(held, entry, is_told)
+        if entry == held:
+            return held
+        head = Cell(tokens(), codec.encode([said_of(entry)]), head.body)
+        swapped = yield from store.swap_cell(shelf, entry.id, found.token, head)
+        found = None if swapped.done else swapped.cell
+    return entry
+
+
+def _merged(held: Archived, new: Archived, is_told: bool) -> Archived:
+    """Return what is to be said of a part that is there already."""
+    if is_told:
+        # Where they stood at first says more than where they were put back.
+        return replace(started(new, held.starts), pinned=held.pinned, places=held.places or new.places)
+    return started(held, new.starts) if set(new.starts) - set(held.starts) else held
+
+
+def _replaced(store: Store[Q, R], shelf: Shelf, key: str, cell: Cell, tokens: Callable[[], str]) -> Plan[Q, R, None]:
+    """Write a piece, also over the same piece: whoever is removing that one must not take this one."""
+    expected: str | None = None
+    while not (swapped := (yield from store.swap_cell(shelf, key, expected, cell))).done:
+        expected = swapped.cell.token if swapped.cell else None
+
+
+def _pieces(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    start = nbytes = 0
+    for end, item in enumerate(items):
+        if nbytes and nbytes + len(item) > PIECE:
+            yield items[start:end]
+            start, nbytes = end, 0
+        nbytes += len(item)
+    yield items[start:]
+
+
+def _keys(entry: Archived) -> list[str]:
+    return [f"{entry.id}.{number:05d}" for number in range(entry.pieces)]
+
+
+def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: int) -> Archived:
+    return Archived(
+        id=removal.id,
+        thread_id=removal.thread_id,
+        checkpoint_ns=removal.checkpoint_ns,
+        checkpoint_id=removal.checkpoint_id,
+        step=removal.step,
+        node=removal.node,
+        channel=removal.channel,
+        by=removal.by,
+        model=removal.model,
+        at=now,
+        summary=removal.summary,
+        summary_id=removal.summary_id,
+        previous=removal.previous,
+        message_ids=tuple(map(id_of, removal.messages)),
+        count=len(removal.messages),
+        bytes=nbytes,
+        digests=tuple(digest_of(codec, message) for message in removal.messages),
+        places=removal.places,
+        pieces=pieces,
+        starts=(removal.checkpoint_id,) if removal.checkpoint_id else (),
+        inner=tuple((place, part) for place, message in enumerate(removal.messages) if (part := part_of(message))),
+    )
+
+
+# -- reading -------------------------------------------------------------------------------------------------------
+
+
+def archived(store: Store[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, list[Archived]]:
+    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 200.
+
+    Raises:
+        CorruptStore: A head does not decode.
+    """
+    cells = yield from cells_of(store, thread_id)
+    return in_order([entry_in(codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
+
+
+def cells_of(store: Store[Q, R], thread_id: str) -> Plan[Q, R, list[tuple[str, Cell]]]:
+    """Return the cells of an archive by their keys, without bodies. A trip for each 200."""
+    cells: list[tuple[str, Cell]] = []
+    while True:
+        after = cells[-1][0] if cells else None
+        page = yield from store.list_cells(shelf_of(thread_id), "", after, _PAGE)
+        cells += page
+        if len(page) < _PAGE:
+            return cells
+
+
+def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Q, R, bool]:
+    """Return whether a part is there. One trip."""
+    return bool((yield from store.list_cells(shelf_of(thread_id), part, None, 1)))
+
+
+def read_messages(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, list[BaseMessage]]:
+    """Return the messages of a part, as they were. One trip; two if it is large.
+
+    Raises:
+        NotFound: There is no such part.
+        CorruptStore: Its bytes do not add up.
+        RefusedType: A message holds a type that may not be revived here.
+    """
+    entry, head = yield from _head(store, codec, thread_id, part)
+    keys = _keys(entry)
+    cells = (yield from store.read_cells(shelf_of(thread_id), keys)) if keys else {}
+    return _messages(codec, entry, {**cells, part: head})
+
+
+def read_parts(
+    store: Store[Q, R], codec: Codec, thread_id: str, entries: Sequence[Archived]
+) -> Plan[Q, R, dict[str, list[BaseMessage]]]:
+    """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them.
+
+    Raises:
+        CorruptStore: As `read_messages`.
+        RefusedType: Likewise.
+    """
+    found: dict[str, list[BaseMessage]] = {}
+    for page in pages_of(entries):
+        keys = [key for entry in page for key in (*_keys(entry), entry.id)]
+        cells = yield from store.read_cells(shelf_of(thread_id), keys)
+        found |= {entry.id: _messages(codec, entry, cells) for entry in page if entry.id in cells}
+    return found
+
+
+def pages_of(entries: Sequence[Archived]) -> Iterator[list[Archived]]:
+    """Yield parts in lots that may be read at once."""
+    page: list[Archived] = []
+    for entry in entries:
+        if page and (sum(each.bytes for each in page) + entry.bytes > _MOST_BYTES or len(page) >= _PAGE):
+            yield page
+            page = []
+        page.append(entry)
+    if page:
+        yield page
+
+
+def _messages(codec: Codec, entry: Archived, cells: Mapping[str, Cell]) -> list[BaseMessage]:
+    where = f"thread {entry.thread_id!r}, archived part {entry.id}"
+    keys = [*_keys(entry), entry.id]
+    if missing := [key for key in keys if key not in cells]:
+        raise CorruptStore(f"{where}: its piece {missing[0]} is missing")
+    messages = [message for key in keys for message in _read(codec, where, cells[key].body)]
+    if tuple(map(id_of, messages)) != entry.message_ids:
+        raise CorruptStore(f"{where}: it holds other messages than its head says")
+    return messages
+
+
+def _read(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
+    try:
+        messages = codec.decode(body)
+    except ValueRefused as error:
+        raise error.at(where) from error
+    except CorruptStore as error:
+        raise CorruptStore(f"{where}: its messages do not decode: {error}") from error
+    if not all(isinstance(message, BaseMessage) for message in messages):
+        raise CorruptStore(f"{where}: what it holds are no messages")
+    return messages
+
+
+def _head(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, tuple[Archived, Cell]]:
+    known = bool(ID.fullmatch(part))
+    cells = (yield from store.read_cells(shelf_of(thread_id), [part])) if known else {}
+    if part not in cells:
+        raise NotFound(f"the archive of thread {thread_id!r} has no part {part!r:.60}: `keel archive` lists its parts")
+    return entry_in(codec, thread_id, part, cells[part]), cells[part]
+
+
+# -- keeping -------------------------------------------------------------------------------------------------------
+
+
+def pin(
+    store: Store[Q, R], codec: Codec, thread_id: str, part: str, pinned: bool, tokens: Callable[[], str]
+) -> Plan[Q, R, Archived]:
+    """Mark a part as one to keep, or take the mark back. Two trips.
+
+    Raises:
+        NotFound: There is no such part.
+    """
+    while True:
+        entry, cell = yield from _head(store, codec, thread_id, part)
+        if entry.pinned is pinned:
+            return entry
+        entry = replace(entry, pinned=pinned)
+        new = replace(cell, token=tokens(), header=codec.encode([said_of(entry)]))
+        if (yield from store.swap_cell(shelf_of(thread_id), part, cell.token, new)).done:
+            return entry
+
+
+def remove_archived(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, None]:
+    """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other.
+
+    Raises:
+        NotFound: There is no such part.
+    """
+    entry, cell = yield from _head(store, codec, thread_id, part)
+    shelf = shelf_of(thread_id)
+    pieces = (yield from store.list_cells(shelf, f"{part}.", None, entry.pieces)) if entry.pieces else ()
+    yield from store.remove_cells(shelf, {part: cell.token})
+    if pieces:
+        yield from store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
+
+
+def passed_by(store: Store[Q, R], at: Address) -> Plan[Q, R, tuple[set[str], set[str]]]:
+    """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
+
+    Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
+
+    Args:
+        store: The store.
+        at: The checkpoint to come to; both sets are of its namespace.
+    """
+    graph = yield from store.read_graph(at.thread_id)
+    nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
+    places = {node.address.checkpoint_id or "": place for place, node in enumerate(nodes)}
+    way: set[str] = set()
+    here, first = at.checkpoint_id, len(nodes)
+    while here in places and here not in way:
+        way.add(here)
+        first = places[here]
+        here = nodes[first].parent
+    return way, {name for name, place in places.items() if place > first} - way
+
+
+_LOT = 8  # of cells, each a megabyte or somewhat more
+_ID = 24
+
+
+# -- what should not be there ----------------------------------------------------------------------------------------
+
+
+def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[Q, R, bool]:
+    """Return whether a thread has a checkpoint, of whatever graph. One trip."""
+    return bool((yield from store.scan(Query(thread_id, limit=1))))
+
+
+def drop_orphans(store: Store[Q, R], thread_id: str) -> Plan[Q, R, None]:
+    """Remove the archive of a thread that is gone. A trip; three if there is one.
+
+    What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
+    """
+    cells = yield from cells_of(store, thread_id)
+    # Listed before this look: the cells of a thread that somebody begins from now on are not among them.
+    if cells and not (yield from has_checkpoint(store, thread_id)):
+        yield from store.remove_cells(shelf_of(thread_id), {key: cell.token for key, cell in cells})
+
+
+def take_back(store: Store[Q, R], codec: Codec, entry: Archived) -> Plan[Q, R, None]:
+    """Remove a part that was just archived, but should not have been. Two trips, or more; see `remove_archived`.
+
+    If it was there before, it stays: other steps have taken the same messages, or somebody has pinned it.
+    """
+    if not entry.pinned and len(entry.starts) < 2:
+        with suppress(NotFound):
+            yield from remove_archived(store, codec, entry.thread_id, entry.id)
+
+
+# -- copying --------------------------------------------------------------------------------------------------------
+
+
+def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Q, R, None]:
+    """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell.
+
+    Raises:
+        NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
+    """
+    cells = yield from cells_of(store, source)
+    yield from _copied(store, source, target, [key for key, _ in cells])
+
+
+def fork_archive(
+    store: Store[Q, R], codec: Codec, source: str, target: str, fork: Graph, at: Address
+) -> Plan[Q, R, None]:
+    """Copy to a fork what was archived on its way. A trip; if that is anything, two more, and those of the cells.
+
+    What was taken out since, or on another branch, is left out. Where that cannot be said, since checkpoints were
+    pruned or a head does not decode, it is copied.
+
+    Args:
+        store: The store.
+        codec: How heads are written.
+        source: The thread.
+        target: The new thread.
+        fork: All checkpoints of that.
+        at: The one it was made at.
+
+    Raises:
+        NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
+    """
+    cells = yield from cells_of(store, source)
+    later = (yield from _later(store, source, fork, at)) if cells else set()
+    heads = {key: _starts(codec, source, key, cell) for key, cell in cells if ID.fullmatch(key)}
+    parts = {key for key, starts in heads.items() if not starts or starts - later}
+    yield from _copied(store, source, target, [key for key, _ in cells if key[:_ID] in parts])
+
+
+def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str, str | None]]:
+    try:
+        head = entry_in(codec, thread_id, key, cell)
+    except CorruptStore:
+        return set()  # copied as it is: who reads it there is told, as here
+    return {(head.checkpoint_ns, start) for start in head.starts}
+
+
+def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Q, R, None]:
+    """Copy cells as they are, the head of each part last. A trip for each, one for each lot, and one at the end."""
+    ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
+    for start in range(0, len(ordered), _LOT):
+        lot = ordered[start : start + _LOT]
+        found = yield from store.read_cells(shelf_of(source), lot)
+        for key in lot:
+            if key in found:
+                yield from store.swap_cell(shelf_of(target), key, None, found[key])
+    if keys and not (yield from has_checkpoint(store, target)):
+        yield from drop_orphans(store, target)
+        raise NotFound(
+            f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
+        )
+
+
+def _later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[Q, R, set[tuple[str, str | None]]]:
+    """Return the checkpoints of a thread from which steps began that its fork has not taken."""
+    graph = yield from store.read_graph(source)
+    taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
+    every = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
+    return every - taken | {(at.checkpoint_ns, at.checkpoint_id)}

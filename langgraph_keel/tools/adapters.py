@@ -1,0 +1,168 @@
+"""The cache as a middleware of `langchain.agents.create_agent`. Imported only when it is asked for.
+
+Tools that stand for others: one that asks the ledger first, one that hands an idempotency key in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables.config import ensure_config
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+from pydantic import PrivateAttr
+
+from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
+
+if TYPE_CHECKING:
+    from langgraph_keel.tools.cache import ToolCache
+
+
+class ToolCacheMiddleware(AgentMiddleware[Any, Any]):
+    """Answers tool calls of an agent; see `ToolCache.middleware`."""
+
+    def __init__(self, cache: ToolCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """See `ToolCache.wrap_tool_call`."""
+        result: ToolMessage | Command[Any] = self._cache.wrap_tool_call(request, handler)
+        return result
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """See `ToolCache.awrap_tool_call`."""
+        result: ToolMessage | Command[Any] = await self._cache.awrap_tool_call(request, handler)
+        return result
+
+
+class _StandIn(BaseTool):
+    """A tool with the name, the schema and the settings of another, which does the work."""
+
+    _inner: BaseTool = PrivateAttr()
+
+    @classmethod
+    def standing_for(cls, inner: BaseTool) -> Self:
+        """Return a stand-in for a tool."""
+        schema = inner.args_schema if inner.args_schema is not None else inner.get_input_schema()
+        tool = cls(
+            name=inner.name,
+            description=inner.description,
+            args_schema=schema,
+            return_direct=inner.return_direct,
+            response_format=inner.response_format,
+            tags=inner.tags,
+            metadata=inner.metadata,
+            extras=inner.extras,
+        )
+        tool._inner = inner
+        return tool
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        return self._inner._run(*args, **kwargs)
+
+
+class _WithArgument(_StandIn):
+    """Hands one argument in that neither the model nor the graph has given."""
+
+    _argument: dict[str, Any] = PrivateAttr()
+
+    def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Run the tool with one argument more."""
+        return self._inner.run(self._more(tool_input), *args, **kwargs)
+
+    async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As `run`, asynchronously."""
+        return await self._inner.arun(self._more(tool_input), *args, **kwargs)
+
+    def _more(self, tool_input: str | dict[str, Any]) -> dict[str, Any]:
+        return {**_as_arguments(self._inner, tool_input), **self._argument}
+
+
+def with_argument(tool: BaseTool, name: str, value: Any) -> BaseTool:
+    """Return a tool that does the same with this argument, also where `ToolNode` would strip it (`InjectedToolArg`)."""
+    standing = _WithArgument.standing_for(tool)
+    standing._argument = {name: value}
+    return standing
+
+
+class KeptTool(_StandIn):
+    """A tool that asks the ledger before the other one runs; see `ToolCache.tool`."""
+
+    _cache: ToolCache = PrivateAttr()
+
+    @classmethod
+    def of(cls, inner: BaseTool, cache: ToolCache) -> KeptTool:
+        """Return a tool kept by a cache."""
+        tool = cls.standing_for(inner)
+        tool._cache = cache
+        return tool
+
+    def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Answer from the ledger, or run the tool."""
+        if self._cache.policy_of(self.name) is None:
+            return self._inner.run(tool_input, *args, **kwargs)
+        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
+        result = run(steps, ToolDriver(self._cache.saver._backend.driver))
+        return _as_asked(result, self.name, kwargs.get("tool_call_id"))
+
+    async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As `run`, asynchronously."""
+        if self._cache.policy_of(self.name) is None:
+            return await self._inner.arun(tool_input, *args, **kwargs)
+        steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
+        result = await arun(steps, AsyncToolDriver(self._cache.saver._backend.async_driver))
+        return _as_asked(result, self.name, kwargs.get("tool_call_id"))
+
+    def _steps(
+        self,
+        tool_input: str | dict[str, Any],
+        options: Mapping[str, Any],
+        make: Callable[[BaseTool, Mapping[str, Any]], Any | Awaitable[Any]],
+        by_time: bool,
+    ) -> Steps:
+        # A copy of the node's config: the ledger counts in it what answers of persons the tool uses.
+        config = ensure_config(options.get("config"))
+        policy = self._cache.policy_of(self.name)
+        argument = policy.idempotency_argument if policy else None
+
+        def once(lineage: str) -> Any:
+            tool = self._inner if argument is None else with_argument(self._inner, argument, lineage)
+            return make(tool, {**options, "config": config})
+
+        args = _as_arguments(self._inner, tool_input)
+        return self._cache.answer(self._inner, args, options.get("tool_call_id") or "", config, once, by_time)
+
+
+def _as_asked(result: Any, name: str, call_id: str | None) -> Any:
+    """Return a result as it was asked for: a message for a model's call, else its content.
+
+    The same call may be made in either way, and must not be made twice for that.
+    """
+    if call_id is None:
+        return result.content if isinstance(result, ToolMessage) else result
+    if isinstance(result, (ToolMessage, Command)) or _holds_messages(result):
+        return result
+    content = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+    return ToolMessage(content, name=name, tool_call_id=call_id)
+
+
+def _holds_messages(result: Any) -> bool:
+    return (
+        isinstance(result, list) and bool(result) and all(isinstance(part, (ToolMessage, Command)) for part in result)
+    )
+
+
+def _as_arguments(tool: BaseTool, tool_input: str | dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name; a tool of one argument may be given it alone."""
+    return tool_input if isinstance(tool_input, dict) else {next(iter(tool.args), "input"): tool_input}

@@ -1,0 +1,223 @@
+"""No tool acts in a replay: what it would be answered comes from the ledger of the thread that is replayed.
+
+Two things keep tools from running. A `ToolCache` asks `holding` first, and then reads the ledger and nothing else. Any
+other tool is stopped before it begins: LangChain lets a handler that raises do so. The handler goes with the context,
+which reaches tools called with `callbacks=[]`, and with the config, which reaches threads without a context. In a
+thread with neither, a second handler stops every tool as long as anything is replayed in this process: nothing there
+says that the tool is not of the replay. Out of reach is what is no tool to LangChain, such as `pay.func(...)`.
+
+Whose replay a call belongs to is never read from what a config says, which may come from a stranger who would read
+another thread's results by it: only from the context, and from the fork's id, which this process has drawn by lot.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from threading import Lock, current_thread, main_thread
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers.context import register_configure_hook
+
+from langgraph_keel.errors import ToolNotReplayed
+from langgraph_keel.tools.ledger import CallRecord, speaks_for_one
+
+FORKS = 1000
+"""Most forks that are remembered after their replay, for threads that outlive it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherVersion:
+    """A tool that was answered with what another version of it has said."""
+
+    step: int
+    tool: str
+    recorded: str
+    now: str
+
+
+class Refused(BaseException):
+    """Ends the run in which a tool was refused.
+
+    No `except Exception: pay_otherwise()`, no `RetryPolicy` and no `handle_tool_errors` may go on from there.
+    """
+
+
+class _ToolHandler(BaseCallbackHandler):
+    raise_error = run_inline = True
+    # Tools go with `ignore_agent`, which must stay False.
+    ignore_llm = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
+
+
+class Held(_ToolHandler):
+    """What one replay knows of tools, and the handler that stops them.
+
+    Args:
+        source: The thread that is replayed.
+        fork: The thread it is replayed in.
+        allowed: The names of tools that may run.
+        step_of: Returns the step of the source's root graph in which a call was made; `None` if that is not recorded.
+
+    Attributes:
+        step: The step that is under way.
+        run_id: The run whose steps are replayed, if it had an id.
+        refused: The calls that did not run, in order.
+        versions: The tools that were another version then.
+        shelves: Per store, the calls in the ledger of the source.
+    """
+
+    def __init__(
+        self, source: str, fork: str, allowed: Collection[str], step_of: Callable[[CallRecord], int | None]
+    ) -> None:
+        self.source = source
+        self.fork = fork
+        self.allowed = frozenset(allowed)
+        self._step_of = step_of
+        self.step = -1
+        self.run_id: str | None = None
+        self.refused: list[ToolNotReplayed] = []
+        self.versions: dict[OtherVersion, None] = {}
+        self.shelves: dict[int, Mapping[str, CallRecord]] = {}
+        self._lock = Lock()
+        self._given: dict[tuple[str, str, str], str] = {}
+
+    def on_tool_start(
+        self, serialized: dict[str, Any] | None, input_str: str, *, inputs: Any = None, **more: Any
+    ) -> None:
+        """Stop a tool that would run."""
+        name = _name_of(serialized, more)
+        if name not in self.allowed:
+            raise self.refuse(name, "it is not kept in a ToolCache, so nobody knows what it has said")
+
+    def refuse(self, tool: str, reason: str, *, is_new: bool = False, called: Any = None) -> Refused:
+        """Note a call that does not run; return what ends the run."""
+        error = ToolNotReplayed(tool, self.source, reason, is_new=is_new, called=called)
+        with self._lock:
+            self.refused.append(error)
+        return Refused(error)
+
+    def note_version(self, tool: str, recorded: str, now: str) -> None:
+        """Note that a tool was another version when it said what it is answered with."""
+        if recorded != now:
+            self.versions[OtherVersion(self.step, tool, recorded, now)] = None
+
+    def choose(self, call: CallRecord, found: Mapping[str, CallRecord]) -> str | None:
+        """Return the key of the recorded call that answers one; a task that runs again gets the same ones again.
+
+        What has used a person's answer is for one call, of its own step: the ledger keeps the last of those only.
+
+        Args:
+            call: The call.
+            found: The recorded calls of this tool with these arguments, by their keys.
+        """
+        mine = call.task_id, call.tool_call_id, call.place
+        with self._lock:
+            if mine not in self._given:
+                may = {key: record for key, record in found.items() if self._may_answer(key, record)}
+                free = [(_distance(record, call), key) for key, record in may.items()]
+                if not free:
+                    return None
+                self._given[mine] = min(free)[1]
+            return self._given[mine]
+
+    def _may_answer(self, key: str, record: CallRecord) -> bool:
+        if not speaks_for_one(record):
+            return True
+        return key not in self._given.values() and self._step_of(record) in (None, self.step)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Hold tools back meanwhile, in this context and in all that begins in it; as if outside of any other graph."""
+        _watch_threads()
+        _forks.add(self)
+        held, outer = _holding.set(self), var_child_runnable_config.set(None)
+        try:
+            yield
+        finally:
+            var_child_runnable_config.reset(outer)
+            _holding.reset(held)
+
+    def close(self, *, is_kept: bool) -> None:
+        """Forget what the ledger says. The thread of a fork that is kept is one like any other from then on."""
+        self.shelves.clear()
+        _forks.end(self, is_kept=is_kept)
+
+
+def _distance(record: CallRecord, call: CallRecord) -> tuple[bool, str, int]:
+    is_other = (record.tool_call_id, record.place) != (call.tool_call_id, call.place)
+    return is_other, record.checkpoint_id, record.started_at  # ids of checkpoints are ordered in time
+
+
+class _Forks:
+    """The forks of this process, by their threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._held: OrderedDict[str, Held] = OrderedDict()
+        self.active: tuple[Held, ...] = ()
+
+    def add(self, held: Held) -> None:
+        with self._lock:
+            self._held[held.fork] = held
+            if held not in self.active:
+                self.active = (*self.active, held)
+            while len(self._held) > FORKS:
+                self._held.popitem(last=False)
+
+    def end(self, held: Held, *, is_kept: bool) -> None:
+        with self._lock:
+            self.active = tuple(each for each in self.active if each is not held)
+            if is_kept:
+                self._held.pop(held.fork, None)
+
+    def of(self, thread_id: object) -> Held | None:
+        return self._held.get(str(thread_id)) if self._held else None
+
+
+_forks = _Forks()
+_holding: ContextVar[Held | None] = ContextVar("keel_holding", default=None)
+# Costs nothing while nothing is replayed: LangChain asks for the variable's value only.
+register_configure_hook(_holding, inheritable=True)
+
+
+def holding(config: Mapping[str, Any]) -> Held | None:
+    """Return what holds tools back in the replay that a call belongs to; `None` if it belongs to none."""
+    return _holding.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
+
+
+class _Strays(_ToolHandler):
+    """Stops tools in threads of which nothing says where they belong."""
+
+    def on_tool_start(
+        self, serialized: dict[str, Any] | None, input_str: str, *, parent_run_id: Any = None, **more: Any
+    ) -> None:
+        """Stop a tool that may be of a replay."""
+        # What a replay does in the main thread has a context.
+        has_place = parent_run_id or _holding.get() or var_child_runnable_config.get()
+        if has_place or current_thread() is main_thread():
+            return
+        name = _name_of(serialized, more)
+        refused = [held.refuse(name, _STRAY) for held in _forks.active if name not in held.allowed]
+        if refused:
+            raise refused[0]
+
+
+def _name_of(serialized: Mapping[str, Any] | None, more: Mapping[str, Any]) -> str:
+    return str(more.get("name") or (serialized or {}).get("name") or "")
+
+
+_STRAY = "it was called in a thread without a context, so nothing says whether by the replay"
+_STRAYS = _Strays()
+_strays: ContextVar[Any] = ContextVar("keel_strays", default=_STRAYS)  # the default is what such a thread sees
+
+
+@cache
+def _watch_threads() -> None:
+    """Have LangChain ask `_Strays` too, from the first replay of this process on; it knows no way back."""
+    register_configure_hook(_strays, inheritable=True)

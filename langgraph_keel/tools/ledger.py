@@ -1,0 +1,501 @@
+"""The ledger of tool calls: claimed before a tool runs, settled before its result is used.
+
+A call is a cell (see `core.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
+tool is done, the result. Who holds the token of a claim may settle it; whoever takes a claim over gives it a new token,
+so a holder that was thought dead cannot write over what came after it (fencing). A claim is one swap, which a hit
+refuses and answers with the result: one round trip. Settling is the second.
+
+The ledger as people read it: each call, what became of it, how often it was answered since, and what that saved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, Generic, TypeAlias
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import iso_time
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
+
+TOOLS = "tool"
+"""The kind of cells that calls of tools are."""
+
+HITS = "hits"
+"""The kind of cells that count how often a call was answered from the ledger, under the keys of the calls."""
+
+CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
+"""The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call of a tool, as the ledger has it. Times are milliseconds since 1970.
+
+    Attributes:
+        tool: The tool's name.
+        version: What the tool was then; a result of another version is no hit.
+        state: `claimed`, `done`, `failed`, `unknown` or `waiting`.
+        started_at: When the tool began to run.
+        until: Until when the claim holds, unless it is renewed.
+        holder: Who claimed it: host, process, and which of them (see `langgraph_keel.engine.leases`).
+        lineage: The idempotency key: the same for every attempt at one call, until that is settled for good.
+        thread_id: The thread it was made in.
+        checkpoint_ns: The namespace of the graph that made it.
+        checkpoint_id: The checkpoint whose step made it.
+        task_id: The task of that step.
+        run_id: The run, as `delete_for_runs` knows it.
+        tool_call_id: The model's name for the call.
+        ended_at: When the tool ended.
+        is_kept: Whether the result is there to be replayed.
+        place: What else tells it from other calls of its task: the call it is made inside of, its number among equals.
+        answers: The places, in LangGraph's list for the task, of the answers of persons that the tool used.
+        decisions: The places of those about the fate of an earlier attempt.
+        taken: The places of all of them, and of those that calls made inside of this one used.
+        asks: Whether it asked, and was not answered: 1 for the question of the step that was shown, or higher.
+        is_persons: Whether its result uses a person's answer: it is replayed to the very same call only.
+        before: The state of an earlier attempt at the same call, if it was taken over.
+        nbytes: How many bytes the stored result has.
+        cost: What a call costs, as the user says.
+        error: What it failed with.
+        decided: What a person said became of it: `retry`, `done` or `skip`.
+        args: The arguments, if the user lets them be stored.
+    """
+
+    tool: str
+    version: str
+    state: str
+    started_at: int
+    until: int
+    holder: str
+    lineage: str
+    thread_id: str = ""
+    checkpoint_ns: str = ""
+    checkpoint_id: str = ""
+    task_id: str = ""
+    run_id: str = ""
+    tool_call_id: str = ""
+    place: str = ""
+    ended_at: int | None = None
+    is_kept: bool = False
+    answers: Sequence[int] = ()
+    decisions: Sequence[int] = ()
+    taken: Sequence[int] = ()
+    asks: int = 0
+    is_persons: bool = False
+    before: str = ""
+    nbytes: int = 0
+    cost: float | None = None
+    error: str | None = None
+    decided: str = ""
+    args: Any = None
+
+
+_FIELDS = tuple(field.name for field in fields(CallRecord))
+# What is empty or zero is not written.
+_UNSAID: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
+
+
+@dataclass(slots=True)
+class Claim:
+    """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way.
+
+    Attributes:
+        shelf: Where the call belongs.
+        key: The hash of the call.
+        token: The claim's token, known before anything is sent.
+        record: What is claimed, as it was sent last.
+        expected: What the cell must hold for that.
+    """
+
+    shelf: Shelf
+    key: str
+    token: str
+    record: CallRecord
+    expected: str | None = None
+
+    @property
+    def work(self) -> str:
+        """What goes on under it, for the log."""
+        return f"tool {self.record.tool!r} runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A call that was made already, and its result. `token` is what `claim` needs to make it again."""
+
+    record: CallRecord
+    body: bytes
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody else is making this call now."""
+
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A call that was begun, and nobody knows how it ended. `token` is what `claim` needs to make it again."""
+
+    record: CallRecord
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What stands there speaks for another call only, and must stay: this one needs a key of its own."""
+
+
+Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | Taken
+
+
+class Ledger(Generic[Q, R]):
+    """The plans of the ledger, over one store.
+
+    Args:
+        store: The store.
+        codec: How records and results are written.
+        tokens: Where tokens come from: 32 letters and digits, never the same again.
+        is_dead: Whether a holder is known to be no more; `False` if that cannot be said from here.
+    """
+
+    def __init__(
+        self, store: Store[Q, R], codec: Codec, tokens: Callable[[], str], is_dead: Callable[[str], bool]
+    ) -> None:
+        self._store = store
+        self._codec = codec
+        self._tokens = tokens
+        self._is_dead = is_dead
+
+    def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Claim:
+        """Return a claim that is not made yet. `mine.started_at` is now."""
+        return Claim(shelf, key, self._tokens(), mine)
+
+    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Q, R, Verdict]:
+        """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
+
+        Args:
+            draft: What to claim; it is told what is sent, so that it can be withdrawn.
+            doubt: The call that shall be made again, whatever became of it.
+        """
+        mine, suspect = draft.record, ""
+        if doubt:
+            draft.expected, draft.record = doubt.token, _continued(mine, doubt.record)
+        while True:
+            cell = self._cell(draft.token, draft.record)
+            reply = yield from self._store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
+            if reply.done:
+                return draft
+            draft.expected, draft.record = None, mine
+            if reply.cell is not None:
+                record = self.record_of(draft.key, reply.cell)
+                verdict = self._verdict(record, reply.cell, mine)
+                if isinstance(verdict, Doubtful) and record.state == CLAIMED and reply.cell.token != suspect:
+                    suspect = reply.cell.token  # it may have settled the call and ended since this was read: look again
+                elif verdict is not None:
+                    return verdict
+                else:
+                    # What was done for good is followed by a new call, not by another attempt.
+                    draft.expected = reply.cell.token
+                    draft.record = mine if record.state == DONE else _continued(mine, record)
+
+    def _verdict(self, record: CallRecord, cell: Cell, mine: CallRecord) -> Verdict | None:
+        """Return what a claim finds, or `None` if the call may be made."""
+        is_same = is_same_call(record, mine)
+        if not is_same and speaks_for_one(record):
+            if not is_past(record, mine):
+                return Taken()
+            if record.state in (DONE, WAITING):
+                return None
+        if record.state == CLAIMED and not is_lost(record, mine.started_at, self._is_dead):
+            return Busy(record)
+        if record.state in (CLAIMED, UNKNOWN):
+            return Doubtful(record, cell.token)
+        if record.state != DONE:
+            return None
+        if not record.is_kept:
+            return Doubtful(record, cell.token)  # the very same call has ended: it must not run again in silence
+        is_current = record.version == mine.version and (cell.expires_at is None or cell.expires_at > mine.started_at)
+        # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
+        return Finished(record, cell.body, cell.token) if is_same or is_current else None
+
+    def renew(self, claim: Claim, until: int) -> Plan[Q, R, bool]:
+        """Make a claim hold longer; return whether it is still ours. One trip."""
+        cell = self._cell(claim.token, replace(claim.record, until=until))
+        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, cell)
+        return reply.done
+
+    def withdraw(self, draft: Claim, now: int) -> Plan[Q, R, None]:
+        """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
+
+        A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
+        idempotency key, and a doubt stays one.
+        """
+        done = False
+        while not done:
+            cells = yield from self._store.read_cells(draft.shelf, [draft.key])
+            cell = cells.get(draft.key)
+            token = cell.token if cell else None
+            if token not in (draft.token, draft.expected):
+                return
+            reply = yield from self._store.swap_cell(draft.shelf, draft.key, token, self._without(draft, cell, now))
+            done = reply.done
+
+    def _without(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
+        """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
+        if cell is not None and cell.token != draft.token:
+            return replace(cell, token=self._tokens())
+        record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
+        return self._cell(self._tokens(), replace(record, error="it never began") if record.state == FAILED else record)
+
+    def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
+        """Return how a call ended, ready to be written: more than once does no harm."""
+        return self._cell(self._tokens(), record, result, expires_at)
+
+    def settle(self, claim: Claim, settlement: Cell) -> Plan[Q, R, bool]:
+        """Write how a call ended; return whether the claim was still ours. One trip, durable."""
+        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
+        return reply.done
+
+    def settle_doubt(
+        self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes
+    ) -> Plan[Q, R, bool]:
+        """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
+
+        Args:
+            shelf: Where the call belongs.
+            key: The hash of the call.
+            expected: The token of the doubt.
+            record: How it ended.
+            body: What the person has said in the place of the tool.
+        """
+        reply = yield from self._store.swap_cell(shelf, key, expected, self._cell(self._tokens(), record, body))
+        return reply.done
+
+    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Q, R, None]:
+        """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
+        yield from self._store.swap_cell(shelf, key, token, self._cell(token, record))
+
+    def page(self, shelf: Shelf, after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, CallRecord, Cell]]]:
+        """Read a page of a shelf's records, in the order of their keys. One trip."""
+        cells = yield from self._store.list_cells(shelf, "", after, limit)
+        return [(key, self.record_of(key, cell), cell) for key, cell in cells]
+
+    def beginning(self, shelf: Shelf, prefix: str) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+        """Read two calls at most whose keys begin so. One trip."""
+        return (yield from self._store.list_cells(shelf, prefix, None, 2))
+
+    def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
+        fields_of = ((name, getattr(record, name)) for name in _FIELDS)
+        said = {name: value for name, value in fields_of if value not in (None, "", 0, False, (), [])}
+        return Cell(token, self._codec.encode([said]), body, record.thread_id, expires_at)
+
+    def record_of(self, key: str, cell: Cell) -> CallRecord:
+        """Return the record in a cell's header.
+
+        Raises:
+            CorruptStore: The header holds something else.
+        """
+        try:
+            (said,) = self._codec.decode(cell.header)
+            record = CallRecord(**(_UNSAID | {name: said[name] for name in said if name in _FIELDS}))
+        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
+            raise CorruptStore(f"the record of tool call {key} does not decode: {error}") from error
+        return record
+
+
+def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
+    """Return whether a call is the very one that was made: of the same task, and by the same name."""
+    places = [(call.task_id, call.tool_call_id, call.place) for call in (record, mine)]
+    return bool(mine.task_id) and places[0] == places[1]
+
+
+def speaks_for_one(record: CallRecord) -> bool:
+    """Return whether a record is of no use to other calls: it used a person's answer, or asks, or has no result."""
+    return record.is_persons or record.state == WAITING or (record.state == DONE and not record.is_kept)
+
+
+def is_past(record: CallRecord, mine: CallRecord) -> bool:
+    """Return whether nobody will resume a call: it is of no step, or of another one of the same graph and thread."""
+    places = [(call.thread_id, call.checkpoint_ns) for call in (record, mine)]
+    is_of_another_step = places[0] == places[1] and record.checkpoint_id != mine.checkpoint_id
+    return not record.task_id or is_of_another_step
+
+
+def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:
+    """Return whether nobody knows how a call ended, as far as can be seen from here."""
+    if record.state == CLAIMED:
+        return record.until <= now or is_dead(record.holder)
+    return record.state == UNKNOWN
+
+
+def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
+    """Return a claim that goes on from an earlier attempt at the same call, with its idempotency key."""
+    state = UNKNOWN if before.state in (CLAIMED, DONE) else before.state
+    mine = replace(mine, lineage=before.lineage, before=state)
+    if not is_same_call(before, mine):
+        return mine
+    is_persons = before.is_persons or before.state == WAITING
+    decisions = mine.decisions or before.decisions
+    mine = replace(mine, decisions=decisions, answers=before.answers, taken=before.taken)
+    return replace(mine, asks=before.asks, is_persons=is_persons)
+
+
+def forget(
+    ledger: Ledger[Q, R], store: Store[Q, R], shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]
+) -> Plan[Q, R, int]:
+    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
+
+    One trip a page; three more for every page with something to remove.
+    """
+    after, removed, limit = None, 0, 500
+    while True:
+        page = yield from ledger.page(shelf, after, limit)
+        gone = {key: cell.token for key, record, cell in page if is_over(record, cell)}
+        if gone:
+            removed += yield from store.remove_cells(shelf, gone)
+            yield from _forget_hits(store, Shelf(shelf.thread_id, HITS), list(gone))
+        if len(page) < limit:
+            return removed
+        after = page[-1][0]
+
+
+def _forget_hits(store: Store[Q, R], shelf: Shelf, keys: Sequence[str]) -> Plan[Q, R, None]:
+    counts = yield from store.read_cells(shelf, keys)
+    if counts:
+        yield from store.remove_cells(shelf, {key: cell.token for key, cell in counts.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCall:
+    """One tool call as the ledger has it.
+
+    Attributes:
+        thread_id: The thread that made it.
+        key: Its key: a keyed hash of tool and arguments.
+        tool: The tool's name.
+        state: `claimed` (it is running), `done`, `failed`, `waiting` (it has asked a person) or `unknown` (its process
+            died, or it was cancelled while the tool ran).
+        args: The arguments, if the cache was told to store them.
+        started_at: ISO time when it began.
+        ended_at: ISO time when it ended, or when a person decided; `None` if it has not, or nobody knows.
+        hits: How often it was answered from the ledger since.
+        cost: What one call costs, as its policy says.
+        nbytes: Bytes of the stored result.
+        is_kept: Whether there is a stored result.
+        error: What it failed with.
+        version: The tool's version.
+        checkpoint_id: The checkpoint whose step made it.
+        run_id: The run that made it.
+        tool_call_id: The model's name for it.
+        holder: Who made it: host, machine, process, and when that began.
+        expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
+        decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
+    """
+
+    thread_id: str
+    key: str
+    tool: str
+    state: str
+    args: Any
+    started_at: str
+    ended_at: str | None
+    hits: int
+    cost: float | None
+    nbytes: int
+    is_kept: bool
+    error: str | None
+    version: str
+    checkpoint_id: str
+    run_id: str
+    tool_call_id: str
+    holder: str
+    expires_at: str | None = None
+    decided: str = ""
+
+    @property
+    def saved(self) -> float:
+        """What the hits would have cost."""
+        return self.hits * (self.cost or 0.0)
+
+
+def shelf_of(thread_id: str | None) -> Shelf:
+    """Return where the calls of a thread are; with `None`, those that threads share."""
+    return Shelf(None if thread_id is None else thread_id_of(thread_id), TOOLS)
+
+
+def calls_of(
+    store: Store[Q, R],
+    codec: Codec,
+    shelf: Shelf,
+    after: str | None,
+    limit: int,
+    now: int,
+    is_dead: Callable[[str], bool],
+) -> Plan[Q, R, Sequence[KeptCall]]:
+    """Read a page of calls, in the order of their keys. Two trips."""
+    ledger = Ledger(store, codec, partial(str, ""), is_dead)
+    page = yield from ledger.page(shelf, after, limit)
+    if not page:
+        return []
+    counts = yield from store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
+    return [_call(key, record, cell, _hits(counts, key, codec), now, is_dead) for key, record, cell in page]
+
+
+def _hits(counts: Mapping[str, Cell], key: str, codec: Codec) -> int:
+    return int(codec.decode(counts[key].header)[0]) if key in counts else 0
+
+
+def _cost(stored: Any) -> float | None:
+    is_number = isinstance(stored, (int, float)) and math.isfinite(stored)
+    return stored if is_number else None
+
+
+def _call(key: str, record: CallRecord, cell: Cell, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+    return KeptCall(
+        record.thread_id,
+        key,
+        record.tool,
+        UNKNOWN if is_lost(record, now, is_dead) else record.state,
+        record.args,
+        iso_time(record.started_at),
+        None if record.ended_at is None else iso_time(record.ended_at),
+        hits,
+        _cost(record.cost),
+        record.nbytes,
+        record.is_kept,
+        record.error,
+        record.version,
+        record.checkpoint_id,
+        record.run_id,
+        record.tool_call_id,
+        record.holder,
+        None if cell.expires_at is None else iso_time(cell.expires_at),
+        record.decided,
+    )
+
+
+PAGE = 500
+"""Calls that are read in one trip."""
+
+
+def read_ledger(store: Store[Any, Any], codec: Codec, thread_id: str) -> Plan[Any, Any, dict[str, CallRecord]]:
+    """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
+    ledger = Ledger(store, codec, partial(str, ""), lambda holder: False)
+    found: dict[str, CallRecord] = {}
+    after: str | None = None
+    while True:
+        page = yield from ledger.page(shelf_of(thread_id), after, PAGE)
+        found.update((key, record) for key, record, _ in page)
+        if len(page) < PAGE:
+            return found
+        after = page[-1][0]

@@ -1,0 +1,120 @@
+"""The account of a cache: what it saw in this process, and per call how often the ledger answered it.
+
+A hit is one round trip, and a count of it would be another: so counts are gathered, and written every few seconds by
+the keeper's thread. A process that is killed loses the last of them; no result depends on them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.leases import Keeper
+from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.tools.call import Call
+from langgraph_keel.tools.ledger import HITS, TOOLS, Claim
+
+if TYPE_CHECKING:
+    from langgraph_keel.saver import KeelSaver
+
+
+_EVERY = 5.0
+"""Seconds between two writings of what was counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """What one `ToolCache` has seen in this process.
+
+    Attributes:
+        hits: Calls that were answered from the ledger.
+        misses: Calls that ran.
+        saved: What the hits would have cost, as the policies say.
+    """
+
+    hits: int
+    misses: int
+    saved: float
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among all calls, 0 to 1."""
+        return self.hits / (self.hits + self.misses) if self.hits else 0.0
+
+
+class _Counted(NamedTuple):
+    thread_id: str | None
+    key: str
+    origin: str
+
+
+class Account:
+    """Counts hits and misses.
+
+    Args:
+        saver: Where the counts go.
+        keeper: Writes them.
+    """
+
+    def __init__(self, saver: KeelSaver, keeper: Keeper[Claim]) -> None:
+        self._saver = saver
+        self._keeper = keeper
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, in a process that was forked: what was counted so far, the other one writes."""
+        self._lock = Lock()
+        self._hits = self._misses = 0
+        self._saved = 0.0
+        self._counts: Counter[_Counted] = Counter()
+        self._written = monotonic()
+
+    @property
+    def stats(self) -> CacheStats:
+        """What was counted in this process."""
+        return CacheStats(self._hits, self._misses, self._saved)
+
+    def note_miss(self) -> None:
+        """Count a call that runs."""
+        with self._lock:
+            self._misses += 1
+
+    def note_hit(self, call: Call) -> None:
+        """Count a call that was answered from the ledger."""
+        with self._lock:
+            self._hits += 1
+            self._saved += call.policy.cost or 0.0
+            self._counts[_Counted(call.shelf.thread_id, call.key, call.record.thread_id)] += 1
+        if monotonic() - self._written > _EVERY:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have the keeper write what was counted."""
+        with self._lock:
+            counts, self._counts, self._written = self._counts, Counter(), monotonic()
+        if counts:
+            self._keeper.defer(lambda: self._write(counts))
+
+    def _write(self, counts: Mapping[_Counted, int]) -> None:
+        for counted, more in counts.items():
+            run(self._add(counted, more), self._saver._backend.driver)
+
+    def _add(self, counted: _Counted, more: int) -> Plan[Any, Any, None]:
+        store, codec = self._saver._backend.checkpoints.store, self._saver._codec
+        shelf = Shelf(counted.thread_id, HITS)
+        expected, total = None, more
+        # A call that was deleted meanwhile leaves no count behind.
+        done = not (yield from store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key]))
+        while not done:
+            cell = Cell(secrets.token_hex(16), codec.encode([total]), origin=counted.origin)
+            reply = yield from store.swap_cell(shelf, counted.key, expected, cell)
+            done, expected, total = reply.done, None, more
+            if reply.cell is not None:
+                (before,) = codec.decode(reply.cell.header)
+                expected, total = reply.cell.token, before + more
