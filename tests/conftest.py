@@ -27,6 +27,11 @@ from stores import each_store
 
 from langgraph_keel.cli import app
 
+# Child processes import what the tests share, as the tests do (`pythonpath` in pyproject.toml).
+_TESTS = Path(__file__).parent
+_PATHS = (str(_TESTS), str(_TESTS / "support"), os.environ.get("PYTHONPATH", ""))
+os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
+
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> str:

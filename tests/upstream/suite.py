@@ -123,7 +123,8 @@ def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
     """Ours, without what would change how LangGraph or a pytest inside a pytest behaves."""
     foreign = ("LANGGRAPH_", "LANGCHAIN_", "LANGSMITH_", "PYTEST_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    ours = [Path(__file__).parents[1], Path(langgraph_keel.__file__).parents[1], env.get("PYTHONPATH")]
+    tests = Path(__file__).parents[1]
+    ours = [tests, tests / "support", Path(langgraph_keel.__file__).parents[1], env.get("PYTHONPATH")]
     env["PYTHONPATH"] = os.pathsep.join(str(path) for path in ours if path)
     env |= {"KEEL_UPSTREAM_SAVERS": saver, "KEEL_UPSTREAM_REPORT": str(report)}
     return env | ({"LANGGRAPH_STRICT_MSGPACK": "true"} if strict else {})

@@ -4,7 +4,7 @@
 * A list is a piece table (`core.lists`), a large dict with text keys a snapshot with path deltas (`core.dicts`).
 * Anything else is one item, written again when its fingerprint changes.
 
-What comes back equals what was put, whatever form it took: `tests/test_encoding.py` holds this against a store of
+What comes back equals what was put, whatever form it took: `test_encoding.py` holds this against a store of
 whole values over random histories with edits, removals and in-place mutation.
 """
 

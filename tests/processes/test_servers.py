@@ -23,7 +23,7 @@ from servers import choice, cluster, launch
 from servers.server import Server
 
 Opening: TypeAlias = AbstractContextManager[Server]
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 OPENINGS: dict[str, Callable[..., Opening]] = {"postgres": servers.postgres, "redis": servers.redis}
 NAMES = {"postgres": "PostgreSQL", "redis": "Redis"}
 CHOICE = (*servers.SHARED.values(), *servers.ENVIRONMENT.values(), choice.ONLY)

@@ -162,10 +162,8 @@ tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
 
 
 def test_a_program_that_ends_without_closing_writes_what_was_counted(tmp_path: Path) -> None:
-    path = os.pathsep.join(part for part in (str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")) if part)
     subprocess.run(
         [sys.executable, "-c", ENDS, str(tmp_path / "keel.db")],
-        env={**os.environ, "PYTHONPATH": path},
         cwd=tmp_path,
         check=True,
         timeout=25,

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from broken.__main__ import BROKEN
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow

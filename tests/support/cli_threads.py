@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from langgraph_keel import open_saver
 from langgraph_keel.cli import app
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from savers import needing
+
 from upstream.suite import Outcome, fetch, run
 
 pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(900)]
