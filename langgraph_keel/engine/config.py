@@ -163,6 +163,15 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     return "recursion_limit" in config
 
 
+def run_of(config: Mapping[str, Any]) -> object:
+    """Return what tells the run behind a config from all others, subgraphs and tasks included; `None` if nothing does.
+
+    LangGraph makes one `RunControl` for each run (since 1.2), which all its configs share.
+    """
+    values = config.get("configurable") or {}
+    return getattr(values.get("__pregel_runtime"), "control", None)
+
+
 def is_task(text: str) -> bool:
     """Return whether this is the id of a task.
 

@@ -66,8 +66,13 @@ def query_of(
     )
 
 
-def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, models: Collection[str] = ()) -> bool:
-    """Return whether `metadata`, of a checkpoint that `models` led to, passes `filter`; none lets everything pass."""
+def matches(
+    metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, terms: Mapping[str, Collection[Any]]
+) -> bool:
+    """Return whether a checkpoint passes `filter`: by its metadata, or by what features know of it (`terms`).
+
+    No filter lets everything pass.
+    """
     return not filter or all(
-        metadata.get(key) == value or (key == "model" and value in models) for key, value in filter.items()
+        metadata.get(key) == value or (key in terms and value in terms[key]) for key, value in filter.items()
     )

@@ -43,7 +43,9 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_keel.provenance.hook import Captured, Recorder, last_seen, run_of
+from langgraph_keel.engine.config import run_of
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.provenance.hook import Captured, OnDrift, Recorder, last_seen
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
 
@@ -381,7 +383,7 @@ class Capture(BaseCallbackHandler):
             if begun := _begun(run_id, more.get("metadata") or {}):
                 begun.captured.record = record_of({**begun.captured.record, **asked_of(more, prompt_of(messages))})
                 self._calls[run_id] = begun.captured.call = begun
-                begun.recorder.begin(begun.captured)
+                begun.recorder.capture(begun.captured)
         except Exception:
             _log.warning("a call of a model is not recorded", exc_info=True)
 
@@ -432,3 +434,20 @@ def watch() -> None:
 def package_versions() -> Mapping[str, str]:
     """Return the versions of the packages that every graph runs on."""
     return {name: version(name) for name in ("langgraph", "langchain-core")}
+
+
+def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+    """Return a recorder; if it captures, have all model calls of this process reported from now on.
+
+    Raises:
+        InvalidInput: There is no such way to treat drift, or the version is no text.
+    """
+    if on_drift not in ("ignore", "warn", "raise"):
+        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
+    if not isinstance(graph_version, str | None):
+        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    if on_drift == "raise" and captures is not True:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+    if captures:
+        watch()
+    return Recorder(package_versions(), graph_version, on_drift, captures)

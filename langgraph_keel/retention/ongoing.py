@@ -7,8 +7,8 @@ from typing import Any
 
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.records import Stamp
-from langgraph_keel.retention.policy import Moment
 
 
 def latest_only(moments: Sequence[Moment], others: Collection[str | None] = ()) -> set[Stamp]:

@@ -27,7 +27,6 @@ from langgraph.checkpoint.base import (
 from pydantic import BaseModel
 
 from langgraph_keel import StateDiff
-from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.saver import KeelSaver
 
 T = TypeVar("T")
@@ -131,8 +130,8 @@ class SyncFace(Face):
 
     def verb(self, name: str, *args: Any) -> Any:
         """See `Face.verb`."""
-        backend = self.saver._backend
-        return run(getattr(backend.checkpoints.store, name)(*args), backend.driver)
+        engine = self.saver.engine
+        return engine.run(getattr(engine.session.store, name)(*args))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.list`."""
@@ -163,8 +162,8 @@ class AsyncFace(Face):
 
     def verb(self, name: str, *args: Any) -> Any:
         """See `Face.verb`."""
-        backend = self.saver._backend
-        return self.run(arun(getattr(backend.checkpoints.store, name)(*args), backend.async_driver))
+        engine = self.saver.engine
+        return self.run(engine.arun(getattr(engine.session.store, name)(*args)))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.alist`, driven one checkpoint at a time."""

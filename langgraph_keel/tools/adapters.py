@@ -113,7 +113,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return self._inner.run(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
-        result = run(steps, ToolDriver(self._cache.saver._backend.driver))
+        result = run(steps, ToolDriver(self._cache.saver.engine.driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return await self._inner.arun(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
-        result = await arun(steps, AsyncToolDriver(self._cache.saver._backend.async_driver))
+        result = await arun(steps, AsyncToolDriver(self._cache.saver.engine.async_driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
     def _steps(

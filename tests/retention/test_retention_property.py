@@ -105,7 +105,7 @@ class History(Written):
 
 
 def read_all(saver: KeelSaver) -> Survey:
-    return saver._run(survey(saver._core, saver._codec, "t"))
+    return saver._run(survey(saver.engine.session, "t"))
 
 
 def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
@@ -244,6 +244,6 @@ def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
 
 def weight(saver: KeelSaver, thread: str) -> tuple[int, int]:
     """The rows of a thread, and the bytes of all of it."""
-    read = saver._run(survey(saver._core, saver._codec, thread))
+    read = saver._run(survey(saver.engine.session, thread))
     everything = Doomed(gone={node.stamp for node in read.graph.nodes})
-    return saver._run(weigh(saver._core, read, everything))
+    return saver._run(weigh(saver.engine.session, read, everything))

@@ -134,7 +134,7 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         assert counts(saver) == {"forked": 1}
         saver.copy_thread("forked", "again")
         saver.delete_thread("again")
-        assert saver._run(noted.made_at(saver._core.store, saver._codec, "again")) is None
+        assert saver._run(noted.made_at(saver.engine.session, "again")) is None
 
 
 def test_threads_that_are_in_use_are_not_even_listed() -> None:

@@ -39,19 +39,15 @@ from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkpoint_metadata
-
 from langgraph_keel.backends.files.cells import SHARED
 from langgraph_keel.backends.files.disk import MODE, directory_of, give_back, lock
 from langgraph_keel.backends.files.log import Records, committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
-from langgraph_keel.engine.checkpoints import Checkpoints
-from langgraph_keel.engine.config import address_of
-from langgraph_keel.engine.plan import Plan, T
+from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
@@ -395,16 +391,15 @@ class Commits:
     def _is_left(self, run: _Run) -> bool:
         return not run.is_committed or self._busy_with is run
 
-    @contextmanager
-    def storing(self, thread_id: str) -> Iterator[None]:
+    def begin_storing(self, thread_id: str) -> None:
         """Note that something of a thread is being stored: no commit is planned to come between."""
         with self._notes:
             self._storing[thread_id] += 1
-        try:
-            yield
-        finally:
-            with self._notes:
-                self._storing -= Counter([thread_id])
+
+    def end_storing(self, thread_id: str) -> None:
+        """Note that it is stored, or that it failed."""
+        with self._notes:
+            self._storing -= Counter([thread_id])
 
     def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
         """Commit what is new of a thread, or only if its time has come; return whether git had nothing against it."""
@@ -612,62 +607,81 @@ class CommittingStore(FileStore):
         yield Work(lambda _: self._commits.changed(thread_id, what))
 
 
-class Committing(Checkpoints[Work, Any]):
-    """The saver's plans, which tell `Commits` of every checkpoint and of every task's writes.
+class GitHook(Hook):
+    """Tells `Commits` of every checkpoint, of every task's writes, and of what becomes of a thread.
 
     What a run has left is committed before the next one stores anything.
 
     Args:
-        plain: The plans of a saver that was just made.
         commits: Whom to tell.
     """
 
-    def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
-        super().__init__(
-            plain.store, plain.memo, plain.on_conflict, plain.recorder, plain.questions, plain.rule, plain.owner
-        )
+    def __init__(self, commits: Commits) -> None:
         self._commits = commits
 
-    def put(
-        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> Plan[Work, Any, RunnableConfig]:
-        """See `Checkpoints.put`."""
-        address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
-        if self._commits.must_commit_before_put(address, about):
-            yield self._commit(address.thread_id)
-        with self._commits.storing(address.thread_id):
-            stored = yield from super().put(codec, config, checkpoint, metadata)
-            self._commits.put(address, checkpoint, about)
-        return stored
+    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Commit what the last run has left, if this is another one."""
+        if self._commits.must_commit_before_put(put.address, put.header.metadata):
+            yield self._commit(put.address.thread_id)
+        self._commits.begin_storing(put.address.thread_id)
+        put.notes[self] = True
 
-    def put_writes(
-        self,
-        codec: Codec,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-    ) -> Plan[Work, Any, None]:
-        """See `Checkpoints.put_writes`."""
-        address, channels = address_of(config), [channel for channel, _ in writes]
+    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Note a checkpoint."""
+        yield from ()
+        self._commits.put(put.address, put.checkpoint, put.header.metadata)
+        self._commits.end_storing(put.address.thread_id)
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        if self in put.notes:
+            self._commits.end_storing(put.address.thread_id)
+
+    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Commit what a run has left that these answer."""
+        address, channels = writes.address, [channel for channel, _ in writes.writes]
         if self._commits.must_commit_before_writes(address, channels):
             yield self._commit(address.thread_id)
         self._commits.begin_writes(address, channels)
-        with self._commits.storing(address.thread_id):
-            yield from super().put_writes(codec, config, writes, task_id, task_path)
-            self._commits.put_writes(address, channels)
+        self._commits.begin_storing(address.thread_id)
+        writes.notes[self] = channels
 
-    def copied(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
-        """See `Checkpoints.copied`: a commit of its own, with what is noted beside the thread."""
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Note what a task has written."""
+        yield from ()
+        self._commits.put_writes(writes.address, writes.notes[self])
+        self._commits.end_storing(writes.address.thread_id)
 
-    def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
-        """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""
-        yield self._commit(thread_id)
-        with self._commits.storing(thread_id):
-            result = yield from plan
-        yield Work(lambda _: self._commits.changed(thread_id, what))
-        return result
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        if self in writes.notes:
+            self._commits.end_storing(writes.address.thread_id)
+
+    def before_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """Commit what a run has left which has just ended: going back is a commit of its own."""
+        yield self._commit(travel.origin.thread_id)
+        self._commits.begin_storing(travel.origin.thread_id)
+
+    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """Commit that a thread was rewound, or branched."""
+        self._commits.end_storing(travel.origin.thread_id)
+        verb = "rewound to" if travel.verb == "rewound" else "branched from"
+        yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
+
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        self._commits.end_storing(travel.origin.thread_id)
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+        """Commit a copy or a fork, with what is noted beside it."""
+        verb = "copied" if copy.graph is None else "forked"
+        yield self._change(copy.target, f"{verb} from {copy.source}")
 
     def _commit(self, thread_id: str) -> Work:
         return Work(lambda _: self._commits.commit(thread_id))
+
+    def _change(self, thread_id: str, what: str) -> Work:
+        return Work(lambda _: self._commits.changed(thread_id, what))

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
-from langgraph_keel.backends.files.git import Commits, Committing, CommittingStore
+from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -116,9 +115,8 @@ class FileSaver(KeelSaver):
         self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
         self._commits = Commits(path) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
-        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
-        if self._commits:
-            self._backend = replace(self._backend, checkpoints=Committing(self._backend.checkpoints, self._commits))
+        hooks = [GitHook(self._commits)] if self._commits else []
+        super().__init__(store, self._files, AsyncFileDriver(self._files), extra_hooks=hooks, **options)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:

@@ -112,12 +112,12 @@ class RedisSaver(KeelSaver):
         Raises:
             NotFound: There is no such thread.
         """
-        found = self._run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        found = self.engine.run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
     async def aset_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
         """As `set_ttl`, asynchronously."""
-        found = await self._arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        found = await self.engine.arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
     def _notify(self) -> None:

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import came_from
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import NotFound
 from langgraph_keel.provenance.reading import entries_of
@@ -222,14 +223,16 @@ class History:
         return [answer for answer in last if answer not in taken]
 
 
-def read_history(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, History]:
+def read_history(session: Session, thread_id: str) -> Plan[Any, Any, History]:
     """Read a thread's headers and writes, no values. Two trips a page."""
-    found = yield from entries_of(core, Query(thread_id))
+    found = yield from entries_of(session, Query(thread_id))
     paths: dict[str, str] = {}
     for _, batches in found:
         # A task that an update stands in for has its own path elsewhere.
         paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
-    return History(thread_id, [_moment(entry, batches, codec) for entry, batches in found], defaultdict(str, paths))
+    return History(
+        thread_id, [_moment(entry, batches, session.codec) for entry, batches in found], defaultdict(str, paths)
+    )
 
 
 def _moment(entry: Entry, batches: Sequence[Batch], codec: Codec) -> Moment:
@@ -262,12 +265,10 @@ class Recall:
         self._done: set[str] = set()
 
     @classmethod
-    def of(
-        cls, core: Checkpoints[Any, Any], codec: Codec, history: History, allowed: Collection[str]
-    ) -> Plan[Any, Any, Recall]:
+    def of(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
         """Read what the ledger says of answers; tools that are allowed to run ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
-        for record in (yield from read_ledger(core.store, codec, history.thread_id)).values():
+        for record in (yield from read_ledger(session, history.thread_id)).values():
             if record.tool not in allowed:
                 taken[record.task_id].update(record.taken)
         return cls(history, taken)
