@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from approval_rivals import ask, asking_graph, held, lines, rival, rival_process, work, written
 from places import Place
-from test_processes_race import context, received
+from races import context, received
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from approval_children import Order, graph_of
+from approval_questions import Asking, Question, T, paying
 from langgraph.types import Command, interrupt
 from places import Place
-from test_approvals_asking import Asking, Question, T, paying
-from test_timeline import saver
+from timeline_talks import saver
 from tool_graphs import ASKED, FACES, thread
 
 from langgraph_keel import AlreadyDecided, InvalidInput, KeelSaver, NotAllowed, NotFound

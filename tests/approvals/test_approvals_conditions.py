@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from approval_children import ARGS, GRAPHS, Outside, State, graph_of
+from approval_questions import BOTH, Asking, Question, T, by_request, decide, go_on, one, paying, saver, statuses
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from test_approvals_asking import BOTH, Asking, Question, T, by_request, decide, go_on, one, paying, saver, statuses
 from tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
 
 from langgraph_keel import AlreadyDecided, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotAllowed, NotFound

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from places import Place
 from process_children import exit_code, forked
-from test_processes_race import context
+from races import context
 
 from langgraph_keel import AlreadyDecided, KeelSaver
 

@@ -16,9 +16,9 @@ import pytest
 from langgraph.types import interrupt
 from places import Place
 from process_children import exit_code, forked
+from races import context, received
 from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, claim_of, graph_of
 from savers import SAVERS, needing
-from test_processes_race import context, received
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims

@@ -8,14 +8,13 @@ from typing import Any
 
 import orjson
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
-from langgraph.graph import START, MessagesState, StateGraph
+from files_branches import branch, everything, held, opened, said, turn
+from files_branches import repository as repository
+from files_branches import store as store
 from repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
 
-from langgraph_keel import open_saver
 from langgraph_keel.backends.files.git import Side, decisions
 from langgraph_keel.errors import KeelError
-from langgraph_keel.saver import KeelSaver
 
 State = dict[str, Any]
 
@@ -23,11 +22,6 @@ State = dict[str, Any]
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(monkeypatch)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository.made(tmp_path / "project")
 
 
 @pytest.fixture
@@ -89,55 +83,6 @@ def test_no_byte_is_changed_on_the_way(repository: Repository, root: Path, tmp_p
 
 
 # ---- branches and checkouts
-
-
-@pytest.fixture
-def store(repository: Repository) -> Path:
-    """A store with two threads of two turns each, committed."""
-    store = repository.path / "store"
-    with opened(store) as saver:
-        for thread in ("a", "b"):
-            turn(saver, thread, "one")
-            turn(saver, thread, "two")
-    repository.commit()
-    return store
-
-
-def opened(store: Path) -> KeelSaver:
-    return open_saver(f"files:{store}")
-
-
-def turn(saver: KeelSaver, thread: str, text: str) -> None:
-    builder = StateGraph(MessagesState)
-    builder.add_node("agent", lambda state: {"messages": [AIMessage(f"{text}, yes. " + "so " * 200)]})
-    builder.add_edge(START, "agent")
-    config: Any = {"configurable": {"thread_id": thread}}
-    builder.compile(checkpointer=saver).invoke({"messages": [HumanMessage(text)]}, config)
-
-
-def said(saver: KeelSaver, thread: str) -> list[str]:
-    """What people said, as the latest checkpoint has it."""
-    found = saver.get_tuple({"configurable": {"thread_id": thread}})
-    messages = found.checkpoint["channel_values"]["messages"] if found else []
-    return [message.content for message in messages if message.type == "human"]
-
-
-def everything(saver: KeelSaver) -> dict[str, list[Any]]:
-    """All checkpoints and their writes, read to the end."""
-    threads = [info.thread_id for info in saver.threads()]
-    return {thread: list(saver.list({"configurable": {"thread_id": thread}})) for thread in threads}
-
-
-def branch(repository: Repository, store: Path, name: str, thread: str, *texts: str) -> dict[str, list[Any]]:
-    """Take turns on a branch of its own, commit it, and go back; return what it held then."""
-    repository("checkout", "--quiet", "-b", name)
-    with opened(store) as saver:
-        for text in texts:
-            turn(saver, thread, text)
-        held = everything(saver)
-    repository.commit()
-    repository("checkout", "--quiet", "main")
-    return held
 
 
 def test_a_checkout_gives_the_state_of_then(repository: Repository, store: Path) -> None:
@@ -243,12 +188,6 @@ def test_a_prune_merges_with_a_turn_on_another_thread(repository: Repository, st
     repository("merge", "--quiet", "--no-edit", "theirs")
     with opened(store) as saver:
         assert everything(saver) == ours | {"b": theirs["b"]}
-
-
-def held(states: dict[str, Any], thread: str, shared: int) -> list[Side]:
-    """What ours and theirs have put since they parted."""
-    found = [states[side][thread] for side in ("ours", "theirs")]
-    return [Side(len(each) - shared, each[0].checkpoint["ts"]) for each in found]
 
 
 @pytest.mark.parametrize("thread", ["a", "c"], ids=["known", "new"])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
+from files_cells import CODEC, LONG, OF_THREAD, SHARED, Verbs, cell, packed
+from files_cells import root as root
+from files_cells import saver as saver
+from files_cells import shelf as shelf
+from files_puts import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from stores_files import FilesUnderTest
-from test_files_damage import put
 
 from langgraph_keel import CorruptStore, FileSaver, ReadOnlyStore, StoreBusy
 from langgraph_keel.backends.files import disk
@@ -24,49 +27,7 @@ from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import Folder
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.encoding.frames import frame, raw_frame
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.testing.rig import SyncFace, at, id_of
-
-CODEC = Codec(KeelSerializer())
-OF_THREAD, SHARED = Shelf("t", "tool"), Shelf(None, "tool")
-LONG = "x" * 300
-
-
-def packed(value: Any) -> bytes:
-    return CODEC.encode([value])
-
-
-def cell(token: str, value: Any = "result", **more: Any) -> Cell:
-    return replace(Cell(token, packed({"state": "done"}), packed(value)), **more)
-
-
-class Verbs:
-    """The verbs of a store on a directory."""
-
-    def __init__(self, saver: FileSaver) -> None:
-        self.face = SyncFace(lambda: saver)
-
-    def swap(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Swapped:
-        swapped: Swapped = self.face.verb("swap_cell", shelf, key, expected, new)
-        return swapped
-
-    def read(self, shelf: Shelf, *keys: str) -> dict[str, Cell]:
-        return dict(self.face.verb("read_cells", shelf, keys))
-
-    def keys(self, shelf: Shelf) -> list[str]:
-        return [key for key, _ in self.face.verb("list_cells", shelf, "", None, 100)]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "agents"
-
-
-@pytest.fixture
-def saver(root: Path) -> Iterator[FileSaver]:
-    with FileSaver(root) as saver:
-        yield saver
 
 
 @pytest.fixture
@@ -231,12 +192,6 @@ def test_who_waits_too_long_for_a_cell_is_told_and_others_do_not_wait(root: Path
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[OF_THREAD, SHARED, Shelf(LONG, "tool")], ids=["of a thread", "shared", "of a long id"])
-def shelf(request: pytest.FixtureRequest) -> Shelf:
-    shelf: Shelf = request.param
-    return shelf
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {

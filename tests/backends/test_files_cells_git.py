@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from files_branches import opened, turn
+from files_cells import OF_THREAD, SHARED, Verbs, cell
 from repositories import Repository, isolate
-from test_files_branches import opened, turn
-from test_files_cells import OF_THREAD, SHARED, Verbs, cell
 
 from langgraph_keel import FileSaver
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped

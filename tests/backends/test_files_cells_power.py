@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from files_cells import OF_THREAD, SHARED, Verbs, cell
+from files_puts import put
 from places import files_place
 from power import BUILDS, Recording, State, crashes, recorded, require_strace
-from test_files_cells import OF_THREAD, SHARED, Verbs, cell
-from test_files_damage import put
 
 from langgraph_keel import FileSaver, StoreError
 from langgraph_keel.engine.cells import Cell, Shelf

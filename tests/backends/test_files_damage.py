@@ -10,12 +10,13 @@ from typing import Any
 
 import orjson
 import pytest
+from files_puts import put
 
 from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError
 from langgraph_keel.backends.files import disk
 from langgraph_keel.backends.files import thread as threads
 from langgraph_keel.backends.files.log import line_of
-from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
+from langgraph_keel.testing.rig import at, id_of, values_of
 
 PUTS = 6
 
@@ -23,11 +24,6 @@ PUTS = 6
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "agents"
-
-
-def put(saver: FileSaver, number: int, thread: str = "t", **values: Any) -> Any:
-    checkpoint = checkpoint_of(f"{number:04}", {"list": [*range(number)], **values})
-    return saver.put(at(thread), checkpoint, {}, {})  # type: ignore[arg-type]
 
 
 def log_of(root: Path, thread: str = "t") -> Path:

@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from repositories import LINE, Repository, append, isolate, log_of, made_root, settings_of
+from files_commits import put
+from files_commits import repository as repository
+from files_commits import root as root
+from repositories import LINE, Repository, append, isolate, log_of, settings_of
 
 from langgraph_keel.backends.files.git import Commits
 from langgraph_keel.engine.records import Address
@@ -23,34 +25,6 @@ PENDING = {"branch:to:agent": None}
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     isolate(monkeypatch)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    return Repository.made(tmp_path / "project")
-
-
-@pytest.fixture
-def root(repository: Repository) -> Path:
-    """The root of a store, in the middle of a repository, with a character that globs mean something by."""
-    return made_root(repository.path / "data [1]" / "store")
-
-
-def put(
-    commits: Commits,
-    root: Path,
-    thread: str,
-    step: int,
-    values: dict[str, Any] | None = None,
-    ns: str = "",
-    **more: Any,
-) -> None:
-    """Store a line as a saver would, and say so. Without values, the run is over."""
-    address, metadata = Address(thread, ns), {"source": "loop", "step": step, **more}
-    if commits.must_commit_before_put(address, metadata):
-        commits.commit(thread)
-    append(root, thread, step)
-    commits.put(address, {"id": f"c{step}", "channel_values": values or {}}, metadata)
 
 
 def write(commits: Commits, root: Path, thread: str, checkpoint: str, *channels: str, ns: str = "") -> None:
@@ -373,7 +347,8 @@ WRITER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from test_files_git import Commits, put
+from files_commits import put
+from langgraph_keel.backends.files.git import Commits
 root = Path(sys.argv[2])
 commits = Commits(root)
 for step in range(10):

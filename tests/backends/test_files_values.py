@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from ormsgpack import Ext
-from test_serde_messages import CLASSES, messages, messages_of
-from test_serde_properties import values
-from test_serde_samples import VALUES, Colour, Plain
+from serde_messages import CLASSES, messages, messages_of
+from serde_samples import VALUES, Colour, Plain
+from serde_values import values
 
 from langgraph_keel.backends.files.values import FORMS, element_end, packed_item, packed_items, shown_items, splits
 from langgraph_keel.engine.encoding.frames import unframe
@@ -73,9 +73,9 @@ GOLDEN: list[tuple[Any, str]] = [
     (
         [datetime(2026, 1, 1, tzinfo=UTC), UUID(int=1), Colour.RED],
         '[{"$datetime":"2026-01-01T00:00:00+00:00"},{"$uuid":"00000000-0000-0000-0000-000000000001"},'
-        '{"$enum":["test_serde_samples","Colour","RED"]}]',
+        '{"$enum":["serde_samples","Colour","RED"]}]',
     ),
-    (Plain(1, [2]), '{"$dataclass":["test_serde_samples","Plain",{"a":1,"b":[2]},{},["made"]]}'),
+    (Plain(1, [2]), '{"$dataclass":["serde_samples","Plain",{"a":1,"b":[2]},{},["made"]]}'),
     (HumanMessage("hi", id="h"), '{"$role":"human","content":"hi","id":"h"}'),
     (
         AIMessage("", additional_kwargs={}, tool_calls=[{"name": "f", "args": {"x": (1,)}, "id": "c"}]),

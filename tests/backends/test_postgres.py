@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import psycopg
 import psycopg_pool
 import pytest
 import servers
+from checkpoints import checkpoint_of, config_for
+from postgres_puts import METADATA, put, rows, run, value_of, with_options
 from psycopg.rows import dict_row
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import (
     CheckpointConflict,
@@ -31,17 +32,7 @@ from langgraph_keel import (
     open_saver,
 )
 
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 TABLES = {f"keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "format", "cells")}
-
-
-def put(saver: Any, thread: str, value: Any = 1, checkpoint_id: str = "00000001") -> Any:
-    return saver.put(config_for(thread), checkpoint_of(checkpoint_id, {"v": value}), METADATA, {})
-
-
-def value_of(saver: Any, thread: str) -> Any:
-    found = saver.get_tuple(config_for(thread))
-    return found and found.checkpoint["channel_values"]["v"]
 
 
 async def arounded(saver: PostgresSaver, thread: str) -> Any:
@@ -49,16 +40,6 @@ async def arounded(saver: PostgresSaver, thread: str) -> Any:
     found = await saver.aget_tuple(config_for(thread))
     assert found
     return found.checkpoint["channel_values"]["v"]
-
-
-def rows(url: str, statement: str) -> list[Any]:
-    with psycopg.connect(url, autocommit=True) as connection:
-        return connection.execute(statement.encode()).fetchall()
-
-
-def run(url: str, statement: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(statement.encode())
 
 
 @pytest.fixture
@@ -288,11 +269,6 @@ def append(saver: PostgresSaver, mark: int) -> None:
             saver.put(head.config, checkpoint_of(f"{mark}-{attempt}", {"v": marks}), METADATA, {})
             return
     raise AssertionError("never won")
-
-
-def with_options(url: str, *options: str) -> str:
-    """A URL from `postgres_url`, whose options are its end, with more of them."""
-    return url + "".join(quote(f" {option}", safe="") for option in options)
 
 
 def test_reading_only(postgres_url: str) -> None:

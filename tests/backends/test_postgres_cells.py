@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from test_postgres import put, rows, run, value_of, with_options
+from postgres_puts import put, rows, run, value_of, with_options
 
 from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver
 from langgraph_keel.backends.postgres import store as cells

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_encoding import checkpoint_of, config_for
-from test_postgres import put, rows, value_of
+from checkpoints import checkpoint_of, config_for
+from postgres_puts import put, rows, value_of
 
 from langgraph_keel import InvalidConfig, PostgresSaver
 

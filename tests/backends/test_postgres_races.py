@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from test_encoding import checkpoint_of, config_for
-from test_postgres import put, rows, value_of
+from checkpoints import checkpoint_of, config_for
+from postgres_puts import put, rows, value_of
 
 from langgraph_keel import PostgresSaver, StoreBusy, ThreadExists
 from langgraph_keel.backends.postgres import statements

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 import servers
-from test_encoding import checkpoint_of, config_for
+from checkpoints import checkpoint_of, config_for
 
 from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
 from langgraph_keel.testing.machine import chat

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from cli_threads import RAW, keel, keel_json
+from files_branches import branch, everything, opened, said, turn
 from repositories import Repository, isolate
-from test_files_branches import branch, everything, opened, said, turn
 
 EVIL = "pay \x1b[31m[red]\u202e1"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cli_threads import EVIL, RAW, keel, keel_json
-from test_erasure_found import ids, say
+from erasure_backends import ids, say
 
 from langgraph_keel import open_saver
 

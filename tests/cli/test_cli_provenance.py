@@ -18,7 +18,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
-from test_trajectories import Other, World, config, damage
+from trajectory_worlds import Other, World, config, damage
 
 from langgraph_keel import open_saver
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import shutil
@@ -14,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import HumanMessage
+from bad_stores import METADATA, FileLock, SqliteLock, put, value_of
+from bad_stores import path as path
+from bad_stores import store as store
+from checkpoints import checkpoint_of, config_for
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import (
     CorruptStore,
@@ -29,32 +30,6 @@ from langgraph_keel import (
     StoreBusy,
     StoreError,
 )
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-
-
-def put(saver: Any, number: int, thread: str = "t") -> Any:
-    values = {"v": number, "m": [HumanMessage(f"message {n} {n * 7919}" * 3, id=str(n)) for n in range(number)]}
-    return saver.put(config_for(thread), checkpoint_of(f"{number:08}", values), METADATA, {})
-
-
-def value_of(saver: Any, thread: str = "t") -> Any:
-    found = saver.get_tuple(config_for(thread))
-    return found and found.checkpoint["channel_values"]["v"]
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keel.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Path:
-    """A closed store with a thread of five checkpoints."""
-    with SqliteSaver(path) as saver:
-        for number in range(1, 6):
-            put(saver, number)
-    return path
 
 
 def both_ways(path: Path, error: type[KeelError], says: str) -> None:
@@ -158,34 +133,6 @@ def refused_while(path: Path, blocked: Callable[[], Any]) -> None:
         assert saver.get_tuple(config_for("t")).pending_writes == []  # type: ignore[union-attr]
         put(saver, 6)
         assert value_of(saver) == 6
-
-
-class SqliteLock:
-    """Another connection in the middle of a transaction."""
-
-    def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(path, isolation_level=None)
-
-    def __enter__(self) -> None:
-        self.connection.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, *_: object) -> None:
-        self.connection.execute("ROLLBACK")
-        self.connection.close()
-
-
-class FileLock:
-    """Another process of Keel that holds its turn for too long."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = open(f"{path}.lock")  # noqa: SIM115
-
-    def __enter__(self) -> None:
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        fcntl.flock(self.file, fcntl.LOCK_UN)
-        self.file.close()
 
 
 @pytest.mark.parametrize("lock", [SqliteLock, FileLock])

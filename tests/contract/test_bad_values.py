@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_input import METADATA, put, saver, threads, value_of
+from checkpoints import checkpoint_of, config_for
 from encoding_states import Note
-from test_bad_input import METADATA, put, saver, threads, value_of
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import (
     InvalidConfig,

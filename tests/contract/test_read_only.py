@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bad_stores import METADATA, path, put, store, value_of
+from checkpoints import checkpoint_of, config_for
 from process_children import exit_code, forked
-from test_bad_stores import METADATA, path, put, store, value_of
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import ReadOnlyStore, SqliteSaver
 

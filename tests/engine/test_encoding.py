@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from copy import deepcopy
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from checkpoints import checkpoint_of, config_for, twin
 from encoding_states import CHANNELS, EDITS, LONE_EDITS, RETYPES, Edit, State, apply, form
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.engine.checkpoints import Checkpoints
-from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.saver import KeelSaver
 
 HANDS = st.integers(0, 1)
-
-
-def checkpoint_of(checkpoint_id: str, values: State) -> Checkpoint:
-    return {
-        "v": 4,
-        "id": checkpoint_id,
-        "ts": "2026-01-01T00:00:00+00:00",
-        "channel_values": values,
-        "channel_versions": {},
-        "versions_seen": {},
-        "updated_channels": None,
-    }
-
-
-def config_for(thread: str, checkpoint_id: str | None = None) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
-
-
-def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
-    """The saver as another process would have it: the same store, a memo of its own."""
-    clone, backend = copy(saver), saver._backend
-    checkpoints = Checkpoints(backend.checkpoints.store, Memo(entries, nbytes))
-    clone._backend = replace(backend, checkpoints=checkpoints)
-    return clone
 
 
 @dataclass

@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.base import SearchItem
 from langgraph.types import Command, Send
-from test_serde_samples import (
+from serde_samples import (
     KEEL,
     NOW,
     VALUES,

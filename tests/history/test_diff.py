@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import jsonpatch
 import pytest
+from checkpoints import checkpoint_of, config_for
+from diff_states import stored
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -17,7 +19,6 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from savers import SAVERS, needing
-from test_encoding import checkpoint_of, config_for
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound
@@ -30,18 +31,6 @@ from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.history.diff import StateDiff, diffed
 from langgraph_keel.history.edits import edits
-
-
-def stored(saver: KeelSaver, versions: Sequence[dict[str, Any]], thread: str = "t") -> list[Any]:
-    """Put versions of a state one after the other; return their configs."""
-    configs = []
-    config: Any = config_for(thread)
-    for number, values in enumerate(versions):
-        checkpoint = checkpoint_of(f"{number:04}", values)
-        config = saver.put(config, checkpoint, {"source": "loop", "step": number, "parents": {}}, {})
-        configs.append(config)
-    return configs
-
 
 NUMBERS = count()
 

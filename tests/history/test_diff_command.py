@@ -8,8 +8,8 @@ from typing import Any
 import jsonpatch
 import pytest
 from cli_threads import EVIL, RAW, keel, keel_json
+from diff_states import stored
 from places import Place
-from test_diff import stored
 
 from langgraph_keel.display.jsonable import as_json
 

@@ -10,12 +10,12 @@ from typing import Any
 import jsonpatch
 import numpy as np
 import pytest
+from diff_states import stored
+from edit_orders import PLAIN
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel
-from test_diff import stored
-from test_edits import PLAIN
 
 from langgraph_keel import MemorySaver
 from langgraph_keel.display.jsonable import DEEPEST, as_json

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from edit_orders import PLAIN, Order, Place
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from pydantic import BaseModel
 
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.history.edits import NOTHING, Edit, edits, parts_of
-
-PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False, width=16) | st.text("ab", max_size=2),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz", max_size=1), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-class Order(BaseModel):
-    item: str
-    count: int = 1
-
-
-@dataclass
-class Place:
-    city: str
-    zip: str = ""
 
 
 def told(before: Any, after: Any) -> list[tuple[str, tuple[Any, ...], Any, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_timeline import CONFIG, saver, talk
+from timeline_talks import CONFIG, saver, talk
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
 

@@ -3,71 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.graph import START, StateGraph
-from langgraph.graph.message import add_messages
-from langgraph.types import Command, Send, interrupt
-from places import Place
+from langgraph.types import Command, Send
+from timeline_talks import CONFIG, State, talk
+from timeline_talks import saver as saver
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound
 from langgraph_keel.engine.records import Query
 from langgraph_keel.history.moment import Moment
 
 LARGE = {f"key {n}": {"deep": 1, "text": "x" * n} for n in range(20)}
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
-
-
-class State(TypedDict, total=False):
-    messages: Annotated[list[Any], add_messages]
-    turns: int
-    plan: dict[str, Any]
-
-
-def model(state: State) -> dict[str, Any]:
-    turns = state.get("turns", 0)
-    call = {"name": "search", "args": {"q": turns}, "id": f"call-{turns}"}
-    return {"messages": [AIMessage("I look", id=f"ai-{turns}", tool_calls=[call])], "turns": turns + 1}
-
-
-def tools(state: State) -> dict[str, Any]:
-    about: dict[str, Any] = {"keel_replay": {}} if state["turns"] > 1 else {}
-    found = ToolMessage("found", tool_call_id="call", name="search", response_metadata=about)
-    return {"messages": [found], "plan": {"turn": state["turns"], "notes": "n" * 3000}}
-
-
-def ask(state: State) -> dict[str, Any]:
-    return {"messages": [HumanMessage(interrupt("may I?"))]}
-
-
-def builder() -> StateGraph[State]:
-    graph = StateGraph(State)
-    for node in (model, tools, ask):
-        graph.add_node(node)
-    graph.add_edge(START, "model")
-    graph.add_edge("model", "tools")
-    graph.add_edge("tools", "ask")
-    return graph
-
-
-def talk(saver: KeelSaver, turns: int = 2) -> Any:
-    """Fill the thread: the question of the last turn is not answered. Five moments a turn, but four in the last."""
-    graph = builder().compile(checkpointer=saver)
-    for turn in range(turns):
-        graph.invoke({"messages": [HumanMessage("hi", id=f"hi-{turn}")]}, CONFIG, durability="sync")
-        if turn < turns - 1:
-            graph.invoke(Command(resume="yes"), CONFIG, durability="sync")
-    return graph
-
-
-@pytest.fixture
-def saver(place: Place) -> Iterator[KeelSaver]:
-    with place.open() as saver:
-        yield saver
 
 
 def test_what_moments_say(saver: KeelSaver) -> None:

@@ -16,7 +16,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, StateSnapshot, interrupt
 from savers import SAVERS, needing
-from test_trajectories import World
+from trajectory_worlds import World
 
 from langgraph_keel import DriftWarning, KeelSaver
 from langgraph_keel.testing.contract_removal import told

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from checkpoints import checkpoint_of
 from places import Place
-from test_encoding import checkpoint_of
 
 from langgraph_keel import KeelSaver
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import checkpoint_of, config_for
 from places import Place
 from power import IGNORED, PLACES, STEPS, Recording, Traced, check, expected, recorded, require_strace, run, values_at
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import KeelError, StoreError, StoreFull
 

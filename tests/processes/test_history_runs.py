@@ -12,8 +12,8 @@ import pytest
 from histories import Operation, anomalies
 from history_clients import begin, meanwhile, work_together
 from places import ON_SERVERS, Place
+from races import by_id, check_lineage, context, head_marks
 from servers.server import Server
-from test_processes_race import by_id, check_lineage, context, head_marks
 
 SEED = random.SystemRandom().randrange(1 << 32)
 CLIENTS = [[0, 1, 2, 3], [4, 5, 6, 7]]

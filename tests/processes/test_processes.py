@@ -11,9 +11,9 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from checkpoints import checkpoint_of
 from langchain_core.runnables import RunnableConfig
-from test_encoding import checkpoint_of
-from test_server_processes import METADATA, aput, value_of
+from server_puts import METADATA, aput, value_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
 from langgraph_keel.backends.sqlite import driver as sqlite_driver

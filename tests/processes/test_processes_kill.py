@@ -19,7 +19,7 @@ from process_children import (
     run_config,
     writes_digest,
 )
-from test_processes_race import context
+from races import context
 
 from langgraph_keel import KeelSaver
 

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Iterator
-from multiprocessing.context import ForkServerContext
-from queue import Empty
-from typing import Any
-
 import pytest
-from langgraph.checkpoint.base import CheckpointTuple
 from places import Place
 from process_children import by_invoke, race
+from races import by_id, check_lineage, context, head_marks, marks_of, received
 
 PROCESSES = 8
 ROUNDS = 200
-
-
-def context() -> ForkServerContext:
-    """A clean process that has imported what children need, and is forked for each."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["pytest", "process_children", "langgraph_keel.backends.sqlite"])
-    return made
 
 
 def run_race(place: Place, on_conflict: str, processes: int, rounds: int) -> list[tuple[str, str, str]]:
@@ -39,42 +26,6 @@ def run_race(place: Place, on_conflict: str, processes: int, rounds: int) -> lis
     assert [rival.exitcode for rival in rivals] == [0] * processes
     told.close()
     return answers
-
-
-def received(told: Any, count: int) -> Iterator[tuple[str, str, str]]:
-    for _ in range(count):
-        try:
-            yield told.get(timeout=120)
-        except Empty:
-            pytest.fail("a rival stopped answering")
-
-
-def by_id(place: Place) -> dict[str, CheckpointTuple]:
-    """Every checkpoint of the thread, decoded."""
-    with place.open() as saver:
-        return {found.checkpoint["id"]: found for found in saver.list({"configurable": {"thread_id": "shared"}})}
-
-
-def marks_of(found: CheckpointTuple) -> list[str]:
-    marks: list[str] = found.checkpoint["channel_values"].get("marks", [])
-    return marks
-
-
-def check_lineage(checkpoints: dict[str, CheckpointTuple]) -> None:
-    """Every checkpoint extends its parent: nothing that was there is gone, and nothing stands there twice."""
-    for found in checkpoints.values():
-        marks = marks_of(found)
-        assert len(set(marks)) == len(marks)
-        if found.parent_config:
-            before = marks_of(checkpoints[found.parent_config["configurable"]["checkpoint_id"]])
-            assert marks[: len(before)] == before
-
-
-def head_marks(place: Place) -> list[str]:
-    with place.open() as saver:
-        head = saver.get_tuple({"configurable": {"thread_id": "shared"}})
-        assert head
-        return marks_of(head)
 
 
 @pytest.mark.slow

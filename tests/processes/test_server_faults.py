@@ -10,10 +10,10 @@ from itertools import count
 from typing import Any
 
 import pytest
+from checkpoints import checkpoint_of, config_for
 from langgraph.checkpoint.base import CheckpointTuple
 from places import ON_SERVERS, Place
 from servers import Proxy
-from test_encoding import checkpoint_of, config_for
 
 from langgraph_keel import KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
 from langgraph_keel.testing.rig import FACES, Face

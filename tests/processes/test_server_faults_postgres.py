@@ -19,10 +19,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import servers
+from checkpoints import config_for
 from places import Place
+from server_puts import aput, put, value_of
 from servers.launch import unprivileged
-from test_encoding import config_for
-from test_server_processes import aput, put, value_of
 
 from langgraph_keel import (
     AccessDenied,

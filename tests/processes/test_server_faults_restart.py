@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from checkpoints import checkpoint_of, config_for
 from history_clients import meanwhile
 from places import ON_SERVERS, Place
+from server_puts import METADATA, aput, put, value_of
 from servers import Proxy
 from servers.server import Server
-from test_encoding import checkpoint_of, config_for
-from test_server_processes import METADATA, aput, put, value_of
 
 from langgraph_keel import KeelSaver, StoreBusy, StoreError, StoreUnavailable
 from langgraph_keel.testing.rig import FACES

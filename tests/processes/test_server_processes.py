@@ -8,39 +8,19 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from langchain_core.runnables import RunnableConfig
+from checkpoints import checkpoint_of, config_for
 from places import Place
 from process_children import exit_code, forked
-from test_encoding import checkpoint_of, config_for
-from test_processes_race import context
+from races import context
+from server_puts import METADATA, aput, put, value_of
+from server_puts import saver as saver
 
 from langgraph_keel import CheckpointConflict, KeelSaver
-
-METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
-
-
-def put(saver: KeelSaver, thread: str, checkpoint_id: str = "00000001", value: Any = 1) -> RunnableConfig:
-    return saver.put(config_for(thread), checkpoint_of(checkpoint_id, {"v": value}), METADATA, {})
-
-
-async def aput(saver: KeelSaver, thread: str, value: Any = 1) -> RunnableConfig:
-    return await saver.aput(config_for(thread), checkpoint_of("00000001", {"v": value}), METADATA, {})
-
-
-def value_of(saver: KeelSaver, thread: str) -> Any:
-    found = saver.get_tuple(config_for(thread))
-    return found and found.checkpoint["channel_values"]["v"]
-
-
-@pytest.fixture
-def saver(place: Place) -> Iterator[KeelSaver]:
-    with place.open() as saver:
-        yield saver
 
 
 def set_up(place: Place, gate: Any) -> None:

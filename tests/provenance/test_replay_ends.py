@@ -10,7 +10,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from replay_graphs import Items, Model, graph_of, noting, replayed
-from test_replay import Scene, faces, is_same, opened
+from replay_scenes import Scene, faces, is_same, opened
 from tool_graphs import BACKENDS, resume, run, thread
 
 from langgraph_keel import DriftDetected, MemorySaver, Replay

@@ -11,11 +11,11 @@ import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import HumanMessage
-from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
 from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
-from test_replay import Scene, faces, is_same, opened, two_turns
+from replay_questions import asking
+from replay_scenes import Scene, faces, is_same, opened, two_turns
 from tool_graphs import ASKED, BACKENDS, calls, resume, run, thread
 
 from langgraph_keel.tools import ToolCache, ToolPolicy
@@ -52,16 +52,6 @@ async def test_an_agent_whose_calls_a_person_decides(scene: Scene, face: str) ->
     assert scene.acted == ["pay 100", "search 5"]
     replay = await is_same(scene, face, graph)
     assert len(replay.calls) == 4
-
-
-def asking(runs: list[str]) -> BaseTool:
-    @tool
-    def ask(x: int) -> str:
-        """Ask a person."""
-        runs.append(interrupt({"may I": x}))
-        return f"a person said {runs[-1]}"
-
-    return ask
 
 
 @faces

@@ -16,8 +16,8 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import CachePolicy, interrupt
 from replay_graphs import PAYS, Items, Model, graph_of, hello, noting, replayed
-from test_replay import Scene, faces, is_same, opened, two_turns
-from test_replay_graphs import asking
+from replay_questions import asking
+from replay_scenes import Scene, faces, is_same, opened, two_turns
 from tool_graphs import BACKENDS, resume, run, strictly, thread
 
 from langgraph_keel import MemorySaver, SqliteSaver

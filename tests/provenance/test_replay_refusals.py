@@ -15,7 +15,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from replay_graphs import Items, agent, graph_of, hello, noting, replayed
-from test_replay import Scene, faces, opened
+from replay_scenes import Scene, faces, opened
 from tool_graphs import BACKENDS, run, thread
 
 from langgraph_keel import ToolNotReplayed

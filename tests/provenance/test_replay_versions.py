@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from replay_graphs import Items, replayed
-from test_replay import Scene, faces, opened
+from replay_scenes import Scene, faces, opened
 from tool_graphs import BACKENDS, run, thread
 
 from langgraph_keel.engine.plan import run as plan

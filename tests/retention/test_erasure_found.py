@@ -11,10 +11,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from erasure_backends import config, cut_off, each_backend, graph, ids, say
+from erasure_backends import store as store
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import interrupt
 from places import Place, file_place
 from process_children import exit_code, forked
 from repositories import Repository, isolate
@@ -33,35 +33,6 @@ from langgraph_keel.engine.headers import Header, UnreadHeader, pack_header
 from langgraph_keel.engine.records import Address, Node
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.retention.owners import owners_lost
-
-BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
-
-
-def graph(saver: KeelSaver, *, asks: bool = False) -> Any:
-    def answer(state: MessagesState) -> Any:
-        return {"messages": [AIMessage(str(interrupt("well?") if asks else "yes"))]}
-
-    return StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer").compile(checkpointer=saver)
-
-
-def config(thread_id: str, owner: object = None) -> Any:
-    return {"configurable": {"thread_id": thread_id} | ({} if owner is None else {"user_id": owner})}
-
-
-def say(saver: KeelSaver, thread_id: str, owner: object = None, **options: Any) -> None:
-    graph(saver, **options).invoke({"messages": [HumanMessage(f"{owner} says")]}, config(thread_id, owner))
-
-
-@pytest.fixture
-def store(stores: Any, backend: str) -> Any:
-    stores[backend].wipe()
-    return stores[backend]
-
-
-def ids(saver: KeelSaver) -> list[str]:
-    return sorted(info.thread_id for info in saver.threads())
-
 
 # -- whose a thread is -------------------------------------------------------------------------------------------------
 
@@ -257,11 +228,6 @@ def test_a_run_that_goes_on_meanwhile_is_found(store: Any, times: int) -> None:
         assert ids(saver) == ([] if times == 1 else ["t"])
         assert saver.erase("ann").complete
         assert ids(saver) == []
-
-
-def cut_off(saver: KeelSaver) -> None:
-    place: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "checkpoint_id": "1"}}
-    saver.put_writes(place, [("messages", "ann writes")], "task")
 
 
 @each_backend

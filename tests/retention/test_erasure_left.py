@@ -10,10 +10,10 @@ from secrets import token_hex
 from typing import Any
 
 import pytest
+from erasure_backends import config, cut_off, each_backend, graph, ids, say
+from erasure_backends import store as store
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
-from test_erasure_found import config, cut_off, each_backend, graph, ids, say
-from test_erasure_found import store as store
 
 from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf

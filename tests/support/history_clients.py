@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from checkpoints import checkpoint_of
 from histories import Operation, Outcome, Version
 from langchain_core.runnables import RunnableConfig
 from places import Place
 from process_children import next_checkpoint
-from test_encoding import checkpoint_of
 
 from langgraph_keel import CheckpointConflict, KeelSaver, StoreBusy, StoreUnavailable
 from langgraph_keel.engine.plan import Plan, arun, run

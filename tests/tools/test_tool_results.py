@@ -4,81 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langchain_core.tools import BaseTool
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, Send
+from tool_keeping import Clock, Counting, call, config, keeping
+from tool_keeping import clock as clock
+from tool_keeping import saver as saver
 
-from langgraph_keel import KeelSaver, MemorySaver, NotFound, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
 from langgraph_keel.tools import ToolCache, ToolPolicy
-
-CallId = Annotated[str, InjectedToolCallId]
-
-
-class Clock:
-    """Milliseconds since 1970, as the cache is told."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("langgraph_keel.tools.cache._now", clock)
-    return clock
-
-
-@pytest.fixture
-def saver() -> Iterator[KeelSaver]:
-    with SqliteSaver(":memory:") as saver:
-        yield saver
-
-
-def config(thread: str = "t", **more: Any) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, **more}}
-
-
-def call(
-    cache: ToolCache, it: BaseTool, call_id: str = "call-1", where: RunnableConfig | None = None, **args: Any
-) -> Any:
-    asked = {"type": "tool_call", "name": it.name, "args": args, "id": call_id}
-    return cache.tool(it).invoke(asked, where or config())
-
-
-class Counting:
-    """A tool `make` that counts its runs, and answers what a function of the call's id gives."""
-
-    def __init__(self, answer: Callable[[str], Any] = str, **options: Any) -> None:
-        self.runs = 0
-
-        def make(call_id: CallId, x: int = 0) -> Any:
-            """Make."""
-            self.runs += 1
-            return answer(call_id)
-
-        self.tool = StructuredTool.from_function(make, name="make", **options)
-
-    def again(self, cache: ToolCache, *calls: str, **args: Any) -> list[Any]:
-        return [call(cache, self.tool, call_id, **args) for call_id in calls]
-
-
-def keeping(saver: KeelSaver, **policy: Any) -> ToolCache:
-    return ToolCache(saver, default=ToolPolicy(**policy))
-
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolArg, StructuredTool, tool
-from test_tool_results import Clock, Counting, call, clock, config, keeping, saver
+from tool_keeping import Clock, Counting, call, clock, config, keeping, saver
 
 from langgraph_keel import InvalidConfig, KeelSaver, ToolOutcomeUnknown
 from langgraph_keel.testing.faults import Fault, Injected, with_tap

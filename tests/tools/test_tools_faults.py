@@ -15,7 +15,6 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
 from process_children import exit_code, forked
-from test_tools_runs import late_at_first
 from tool_graphs import (
     ASKED,
     FACES,
@@ -30,6 +29,7 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
+from tool_runs import late_at_first
 
 from langgraph_keel import MemorySaver, ToolOutcomeUnknown
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from places import Place
-from test_processes_race import context
+from races import context
 from tool_children import SLOW, THREE, End, Life, Lives, Moment, Outside, open_nursery
 
 from langgraph_keel.tools import ToolCache

@@ -4,51 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Thread
 from typing import Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
+from tool_faces import at_once, both_faces
 from tool_graphs import FACES, answers, calls, hello, loop_of, question, run, thread, tool_graph
 
 from langgraph_keel import KeelSaver, MemorySaver, ToolOutcomeUnknown
 from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
-AT_ONCE = 5.0
-"""Seconds that nothing takes that waits for nobody: far below the lease, after which every wait ends."""
 RETRIED = ToolPolicy(unknown="retry")
 NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
 
 
 class Killed(BaseException):
     pass
-
-
-async def at_once(graph: Any, face: str, value: Any, name: str = "t") -> Any:
-    """Invoke a graph, and fail if it waits: in a thread that need not end for this process to end."""
-    if face == "async":
-        return await asyncio.wait_for(graph.ainvoke(value, thread(name)), AT_ONCE)
-    ended: Future[Any] = Future()
-
-    def work() -> None:
-        try:
-            ended.set_result(graph.invoke(value, thread(name)))
-        except BaseException as error:
-            ended.set_exception(error)
-
-    Thread(target=work, daemon=True).start()
-    return await asyncio.wait_for(asyncio.wrap_future(ended), AT_ONCE)
-
-
-def both_faces(name: str, sync: Any, asynchronous: Any) -> BaseTool:
-    return StructuredTool.from_function(sync, asynchronous, name=name, description=name)
 
 
 class Deadly:

@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +17,8 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.types import Command, RetryPolicy
 from places import Place
+from races import context
 from savers import SAVERS, needing
-from test_processes_race import context
 from tool_children import (
     GRAPHS,
     SLOW,
@@ -36,11 +35,10 @@ from tool_children import (
     three_tools,
 )
 from tool_graphs import BACKENDS
+from tool_runs import late_at_first
 
 from langgraph_keel import KeelSaver, ToolOutcomeUnknown
 from langgraph_keel.tools import ToolCache, ToolPolicy
-from langgraph_keel.tools.flow import Pause
-from langgraph_keel.tools.ledger import Ledger
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ALL_SAID = ("fast did it", "quick did it", "slow did it")
@@ -247,17 +245,6 @@ def after(late: dict[str, float], name: str) -> Callable[[Any], str]:
         return "all"
 
     return scope
-
-
-def late_at_first(monkeypatch: pytest.MonkeyPatch, trip: str) -> None:
-    """Let the store be slow to answer the first trip of a kind: what is sent first may be answered last."""
-    sent, turn = getattr(Ledger, trip), count()
-
-    def late(*given: Any) -> Any:
-        yield Pause(0 if next(turn) else 0.2)
-        return (yield from sent(*given))
-
-    monkeypatch.setattr(Ledger, trip, late)
 
 
 @pytest.mark.parametrize("is_asked_late", [True, False], ids=["late", "as-it-comes"])

@@ -19,6 +19,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from process_children import exit_code, forked
 from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
+from tool_turns import TWO_TURNS, look
 
 from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
 from langgraph_keel.engine.cells import Shelf
@@ -57,15 +58,6 @@ def test_a_renewal_that_fails_is_not_repeated_without_a_pause() -> None:
 
 
 # -- deletion ----------------------------------------------------------------------------------------------------------
-
-
-@tool
-def look(q: str) -> str:
-    """Look."""
-    return f"seen {q}"
-
-
-TWO_TURNS = [calls(("look", {"q": "x"}, "call-1")), calls(("look", {"q": "x"}, "call-2"))]
 
 
 def hits_in(saver: KeelSaver, name: str) -> list[Any]:
@@ -152,7 +144,7 @@ def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> N
 
 ENDS = """
 import sys
-from test_tools_small import TWO_TURNS, look
+from tool_turns import TWO_TURNS, look
 from tool_graphs import hello, thread, tool_graph
 from langgraph_keel import SqliteSaver
 from langgraph_keel.tools import ToolCache

@@ -1,0 +1,38 @@
+"""Checkpoints and configs made by hand, and a saver as another process would have it."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import replace
+
+from encoding_states import State
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint
+
+from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.saver import KeelSaver
+
+
+def checkpoint_of(checkpoint_id: str, values: State) -> Checkpoint:
+    return {
+        "v": 4,
+        "id": checkpoint_id,
+        "ts": "2026-01-01T00:00:00+00:00",
+        "channel_values": values,
+        "channel_versions": {},
+        "versions_seen": {},
+        "updated_channels": None,
+    }
+
+
+def config_for(thread: str, checkpoint_id: str | None = None) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": "", "checkpoint_id": checkpoint_id}}
+
+
+def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
+    """The saver as another process would have it: the same store, a memo of its own."""
+    clone, backend = copy(saver), saver._backend
+    checkpoints = Checkpoints(backend.checkpoints.store, Memo(entries, nbytes))
+    clone._backend = replace(backend, checkpoints=checkpoints)
+    return clone
