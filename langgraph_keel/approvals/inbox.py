@@ -119,7 +119,7 @@ class Inbox:
 
     def __init__(self, engine: Engine, bell: Bell) -> None:
         self._engine = engine
-        self._bell = bell
+        self.bell = bell
 
     @property
     def plans(self) -> Approvals:
@@ -268,12 +268,12 @@ class Inbox:
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
         request = self._engine.run(deciding.decided(self._engine.session, request_id, decision))
-        self._bell.ring()
+        self.bell.ring()
         return request
 
     async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
         request = await self._engine.arun(deciding.decided(self._engine.session, request_id, decision))
-        await self._bell.aring()
+        await self.bell.aring()
         return request
 
     def claim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
@@ -324,11 +324,11 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        return worker.wait(self._engine, self._bell, Patience(poll, timeout))
+        return worker.wait(self._engine, self.bell, Patience(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        return await worker.await_decided(self._engine, self._bell, Patience(poll, timeout))
+        return await worker.await_decided(self._engine, self.bell, Patience(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -365,7 +365,7 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
-        return Worker(self._engine, self._bell, graph, config or {}, Patience(poll, timeout), Tried(poll))
+        return Worker(self._engine, self.bell, graph, config or {}, Patience(poll, timeout), Tried(poll))
 
     def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """Look after all threads that wait: what has expired says so, what they went on without is closed.

@@ -28,7 +28,7 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import EngineSaver, Session, engine_of
+from langgraph_keel.engine.session import Session, engine_of
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers as turns
@@ -40,6 +40,7 @@ from langgraph_keel.tools.guard import holding
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
+from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import answer_in_replay
 from langgraph_keel.tools.policy import ToolPolicy, checked_number
 from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
@@ -206,7 +207,7 @@ class ToolCache:
 
     def __init__(
         self,
-        saver: EngineSaver,
+        saver: ToolMethods,
         policies: Mapping[str, ToolPolicy | None] | None = None,
         *,
         default: ToolPolicy | None = None,

@@ -53,7 +53,7 @@ def test_a_value_that_cannot_be_stored(saver: Any, value: Any, path: str, kind: 
     filler = list(range(400)) if size == "large" else []
     config = saver.put(config_for("t"), checkpoint_of("00000001", {"v": [1], "f": filler}), METADATA, {})
     if memo == "cold":
-        saver._backend.checkpoints.memo.forget_thread("t")
+        saver.engine.session.memo.forget_thread("t")
     with pytest.raises(UnstorableValue, match=f"thread 't', checkpoint 00000002, channel 'v'.*{path}") as caught:
         saver.put(config, checkpoint_of("00000002", {"f": filler, "v": value}), METADATA, {})
     assert caught.value.type_name.startswith(kind)

@@ -42,7 +42,7 @@ def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
     versions, pairs = Versions(scene.saver.engine.session), []
     for found in reversed(list(scene.saver.list(thread("t")))):
         address = Address("t", "", found.checkpoint["id"])
-        read = plan(versions.next(address, address), scene.saver._backend.driver)
+        read = plan(versions.next(address, address), scene.saver.engine.driver)
         pairs.append((read, found.checkpoint["channel_values"].get("messages", [])))
     return pairs
 

@@ -29,8 +29,8 @@ class PostgresUnderTest:
         self._tables = [self._savers[0]._postgres.tables.named(f"{{{name}}}") for name in TABLES]
 
     def open(self, **options: Any) -> KeelSaver:
-        backend = next(self._turns)._backend
-        return KeelSaver(backend.checkpoints.store, backend.driver, backend.async_driver, **options)
+        engine = next(self._turns).engine
+        return KeelSaver(engine.session.store, engine.driver, engine.async_driver, **options)
 
     def wipe(self) -> None:
         self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables).encode())

@@ -235,8 +235,7 @@ class StuckDriver:
 
 def with_stuck(stuck: Stuck) -> Any:
     saver = MemorySaver()
-    saver._backend = replace(saver._backend, async_driver=StuckDriver(saver._backend.async_driver, stuck))
-    return saver
+    return saver.with_engine(replace(saver.engine, async_driver=StuckDriver(saver.engine.async_driver, stuck)))
 
 
 async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:
