@@ -46,13 +46,13 @@ from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_
 from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
-from langgraph_keel.engine.hooks import Hook, Hooks
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.codec import Codec, allowing
 from langgraph_keel.engine.serde.serializer import KeelSerializer
-from langgraph_keel.engine.session import Engine, OnConflict, Session
+from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
@@ -142,7 +142,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
-        hooks: list[Hook] = [*extra_hooks, Runs(driver, plain_resume), OwnerHook(), Questions()]
+        hooks: list[Hook] = [*extra_hooks, Runs(plain_resume), OwnerHook(), Questions()]
         hooks.append(recording(graph_version, on_drift, provenance))
         hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
         hooks += [each for each in (archive_rule(archive_removed),) if each]
@@ -155,10 +155,11 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             clock=lambda: datetime.now(UTC),
             new_token=lambda: token_hex(16),
             new_id=lambda step: str(uuid6(clock_seq=step)),
+            driver=driver,
             on_conflict=on_conflict,
             owner=owner,
         )
-        self._engine = Engine(session, driver, async_driver)
+        self._engine = Engine(session, async_driver)
 
     @property
     def engine(self) -> Engine:

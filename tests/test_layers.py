@@ -16,38 +16,16 @@ FLOORS = (
     {"display", "engine"},
     {"tools", "provenance", "approvals", "summaries", "retention"},
     {"history"},
-    {"running", "inspection", "saver"},
+    {"saver"},
     {"backends"},
     {""},  # the package itself: public names
     {"cli", "testing"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says.
-NEIGHBOURS = {("provenance", "tools"), ("inspection", "running"), ("saver", "inspection"), ("saver", "running")}
+NEIGHBOURS = {("provenance", "tools")}
 # What still points upwards, from file to file; it shrinks, and then it goes.
-EXCEPTIONS = {
-    ("approvals.run_claims", "provenance.hook"),
-    ("engine.checkpoints", "approvals.requests"),
-    ("engine.checkpoints", "provenance.hook"),
-    ("engine.checkpoints", "summaries.archive.hook"),
-    ("engine.writes", "provenance.records"),
-    ("history.methods", "inspection"),
-    ("provenance.carryover", "retention.owners"),
-    ("provenance.carryover", "summaries.archive.storage"),
-    ("provenance.replay.run", "retention.policy"),
-    ("retention.erase", "approvals.requests"),
-    ("retention.methods", "history.methods"),
-    ("retention.prune", "approvals.requests"),
-    ("retention.prune", "history.labels"),
-    ("retention.prune", "provenance.carryover"),
-    ("retention.prune", "tools.ledger"),
-    ("summaries.archive.archive", "history.render.rows"),
-    ("summaries.methods", "retention.methods"),
-    ("tools.cache", "saver"),
-    ("tools.node_cache", "retention.erase"),
-    ("tools.node_cache", "saver"),
-    ("tools.stats", "saver"),
-}
+EXCEPTIONS = {("summaries.archive.archive", "history.render.rows")}
 CIRCLES = 3
 """As many groups of modules import each other, counting imports inside functions; none at the end."""
 

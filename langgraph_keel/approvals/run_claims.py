@@ -41,7 +41,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
-from langgraph_keel.engine.plan import Driver, Plan, Q, R, run
+from langgraph_keel.engine.plan import Plan, Q, R, run
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
@@ -210,12 +210,12 @@ class Held:
     def renew(self) -> bool:
         """Make the claim hold longer; return whether it is still ours."""
         until = self.runs.clock() + self.runs.lease
-        return run(renew(self.session.store, self.session.codec, self.claim, until), self.runs.driver)
+        return run(renew(self.session.store, self.session.codec, self.claim, until), self.session.driver)
 
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
-        run(release(self.session.store, self.session.codec, self.claim, _token()), self.runs.driver)
+        run(release(self.session.store, self.session.codec, self.claim, _token()), self.session.driver)
 
 
 class _Begun(BaseCallbackHandler):
@@ -275,17 +275,15 @@ class Runs(Hook):
     """The claims of one saver.
 
     Args:
-        driver: Renews claims, and gives them back.
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
         lease: Milliseconds.
     """
 
     hears_replays = True
 
-    def __init__(self, driver: Driver[Any, Any], plain_resume: PlainResume = "allow", lease: int = LEASE) -> None:
+    def __init__(self, plain_resume: PlainResume = "allow", lease: int = LEASE) -> None:
         if plain_resume not in ("allow", "refuse"):
             raise InvalidInput(f"plain_resume must be 'allow' or 'refuse', not {plain_resume!r}")
-        self.driver = driver
         self._plain_resume = plain_resume
         self.lease = lease
         self.clock = _now

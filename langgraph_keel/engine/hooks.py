@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
@@ -21,9 +21,7 @@ from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
-
-if TYPE_CHECKING:
-    from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -282,53 +280,8 @@ class Hook:
         """Return what a list of threads says of one, given the header of its latest root checkpoint."""
         return info
 
+    # -- for `Hooks` ---------------------------------------------------------------------------------------------------
 
-EVENTS = tuple(name for name in vars(Hook) if not name.startswith("_"))
-_TOLD_BACKWARDS = tuple(name for name in EVENTS if name.startswith("after_") or name.endswith("_failed"))
-H = TypeVar("H", bound=Hook)
-
-
-class Hooks:
-    """The hooks of one saver: for each event, a tuple with the methods that want to hear it.
-
-    Args:
-        hooks: In the order in which they hear what is about to happen.
-    """
-
-    begin: Sequence[Any]
-    read: Sequence[Any]
-    draft_put: Sequence[Any]
-    before_put: Sequence[Any]
-    after_put: Sequence[Any]
-    put_failed: Sequence[Any]
-    draft_writes: Sequence[Any]
-    before_writes: Sequence[Any]
-    after_writes: Sequence[Any]
-    writes_failed: Sequence[Any]
-    before_travel: Sequence[Any]
-    after_travel: Sequence[Any]
-    travel_failed: Sequence[Any]
-    after_copy: Sequence[Any]
-    keep: Sequence[Any]
-    before_remove: Sequence[Any]
-    after_remove: Sequence[Any]
-    after_runs_removed: Sequence[Any]
-    before_delete: Sequence[Any]
-    before_sweep: Sequence[Any]
-    find_owners: Sequence[Any]
-    find_terms: Sequence[Any]
-    describe_thread: Sequence[Any]
-
-    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
-        self.all = tuple(hooks)
-        for event in EVENTS:
-            told = [getattr(hook, event) for hook in hooks if getattr(type(hook), event) is not getattr(Hook, event)]
-            setattr(self, event, tuple(reversed(told) if event in _TOLD_BACKWARDS else told))
-
-    def find(self, kind: type[H]) -> H | None:
-        """Return the hook of a class; `None` if there is none."""
-        return next((hook for hook in self.all if isinstance(hook, kind)), None)
-
-    def without(self, *kinds: type[Hook]) -> Hooks:
-        """Return the other hooks."""
-        return Hooks([hook for hook in self.all if not isinstance(hook, kinds)])
+    def listens_to(self, event: str) -> bool:
+        """Return whether it overrides the method of that name."""
+        return getattr(type(self), event) is not getattr(Hook, event)

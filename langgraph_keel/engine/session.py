@@ -8,7 +8,7 @@ they share everything in it but the codec.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
@@ -19,7 +19,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.memo import Memo
-from langgraph_keel.engine.hooks import Hooks
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.store import Store
@@ -31,6 +30,53 @@ OnConflict: TypeAlias = Literal["raise", "fork"]
 def iso_time(milliseconds: int) -> str:
     """Return a time, given in milliseconds since 1970, as ISO text."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+class Hooks:
+    """The hooks of one saver (`engine.hooks.Hook`): for each event, a tuple with the methods that want to hear it.
+
+    Args:
+        hooks: In the order in which they hear what is about to happen.
+    """
+
+    begin: Sequence[Any]
+    read: Sequence[Any]
+    draft_put: Sequence[Any]
+    before_put: Sequence[Any]
+    after_put: Sequence[Any]
+    put_failed: Sequence[Any]
+    draft_writes: Sequence[Any]
+    before_writes: Sequence[Any]
+    after_writes: Sequence[Any]
+    writes_failed: Sequence[Any]
+    before_travel: Sequence[Any]
+    after_travel: Sequence[Any]
+    travel_failed: Sequence[Any]
+    after_copy: Sequence[Any]
+    keep: Sequence[Any]
+    before_remove: Sequence[Any]
+    after_remove: Sequence[Any]
+    after_runs_removed: Sequence[Any]
+    before_delete: Sequence[Any]
+    before_sweep: Sequence[Any]
+    find_owners: Sequence[Any]
+    find_terms: Sequence[Any]
+    describe_thread: Sequence[Any]
+
+    def __init__(self, hooks: Sequence[Any] = ()) -> None:
+        self.all = tuple(hooks)
+        for event in EVENTS:
+            heard = [getattr(hook, event) for hook in hooks if hook.listens_to(event)]
+            is_past = event.startswith("after_") or event.endswith("_failed")
+            setattr(self, event, tuple(reversed(heard) if is_past else heard))
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return the hook of a class; `None` if there is none."""
+        return next((hook for hook in self.all if isinstance(hook, kind)), None)
+
+
+EVENTS = tuple(Hooks.__annotations__)
+"""What a hook may listen to: the methods of `Hook`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +91,7 @@ class Session:
         clock: Returns the time, in UTC.
         new_token: Returns 32 letters and digits, never the same again.
         new_id: Returns the id of a checkpoint of a step; it sorts after all ids before it.
+        driver: Carries out plans, blocking: for what a feature does in a thread of its own. No plan uses it.
         on_conflict: What becomes of the second of two puts that continue one checkpoint.
         owner: The program's own function, which says whose a run is where its config does not.
     """
@@ -56,6 +103,7 @@ class Session:
     clock: Callable[[], datetime]
     new_token: Callable[[], str]
     new_id: Callable[[int], str]
+    driver: Driver[Any, Any]
     on_conflict: OnConflict = "raise"
     owner: Owner | None = None
 
@@ -82,16 +130,19 @@ class Engine:
     """What a saver runs on. All copies of a saver share the drivers, the closers, and all of the session but its codec.
 
     Attributes:
-        session: What plans are given.
-        driver: Carries them out, blocking.
+        session: What plans are given, and what carries them out, blocking.
         async_driver: Carries them out without blocking a loop.
         closers: What is to be closed before the store is.
     """
 
     session: Session
-    driver: Driver[Any, Any]
     async_driver: AsyncDriver[Any, Any]
     closers: WeakSet[Any] = field(default_factory=WeakSet)
+
+    @property
+    def driver(self) -> Driver[Any, Any]:
+        """Carries plans out, blocking."""
+        return self.session.driver
 
     def run(self, plan: Plan[Any, Any, T]) -> T:
         """Carry out a plan, blocking."""
@@ -104,6 +155,13 @@ class Engine:
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""
         return replace(self, session=replace(self.session, codec=Codec(serde)))
+
+    def with_drivers(
+        self, driver: Driver[Any, Any] | None = None, async_driver: AsyncDriver[Any, Any] | None = None
+    ) -> Engine:
+        """Return an engine on the same store whose plans are carried out by others."""
+        session = replace(self.session, driver=driver or self.driver)
+        return replace(self, session=session, async_driver=async_driver or self.async_driver)
 
     def is_same_store(self, other: Engine) -> bool:
         """Return whether another engine has the same store open, by the same connections."""

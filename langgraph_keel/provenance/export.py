@@ -22,12 +22,11 @@ from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.hooks import Hooks
 from langgraph_keel.engine.lineage import came_from
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
 from langgraph_keel.provenance.carryover import behind, is_first, root_of
 from langgraph_keel.provenance.hook import known_models

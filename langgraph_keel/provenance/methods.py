@@ -8,11 +8,10 @@ from typing import Any
 
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
-from langgraph_keel.engine.hooks import Hooks
 from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Engine, EngineSaver
+from langgraph_keel.engine.session import Engine, EngineSaver, Hooks
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.capture import recording
 from langgraph_keel.provenance.export import Export, Label, OnSkip, Wanted

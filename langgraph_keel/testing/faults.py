@@ -7,7 +7,6 @@ was carried out, when only the reply got lost. A saver must be right in both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.engine.plan import AsyncDriver, Driver
@@ -131,4 +130,4 @@ def with_tap(saver: KeelSaver, tap: Tap) -> KeelSaver:
     """Return a copy of `saver` that sends through `tap` on both faces; it shares store and memo with `saver`."""
     engine = saver.engine
     driver, async_driver = TappedDriver(engine.driver, tap), AsyncTappedDriver(engine.async_driver, tap)
-    return saver.with_engine(replace(engine, driver=driver, async_driver=async_driver))
+    return saver.with_engine(engine.with_drivers(driver, async_driver))

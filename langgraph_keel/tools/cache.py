@@ -287,7 +287,7 @@ class ToolCache:
             InvalidInput: The package `langchain` is not installed.
         """
         try:
-            from langgraph_keel.tools.adapters import ToolCacheMiddleware
+            from langgraph_keel.tools.middleware import ToolCacheMiddleware
         except ModuleNotFoundError as error:
             raise InvalidInput(f"cache.middleware() is for create_agent: pip install langchain ({error})") from error
         return ToolCacheMiddleware(self)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
@@ -287,7 +286,7 @@ def test_a_look_is_one_listing_however_many_wait() -> None:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, [f"t{number}" for number in range(300)])
         counting = Counting(saver.engine.driver)
-        saver = saver.with_engine(replace(saver.engine, driver=counting))
+        saver = saver.with_engine(saver.engine.with_drivers(driver=counting))
         assert saver.approvals.wait(0) == ()
         assert counting.sent == 1
         assert list(saver.approvals.run_when_decided(graph, timeout=0)) == []

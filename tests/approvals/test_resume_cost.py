@@ -30,6 +30,8 @@ each_face = pytest.mark.parametrize("face", FACES)
 
 @pytest.fixture(params=BACKENDS)
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    if "claimed" in request.fixturenames:
+        request.getfixturevalue("claimed")  # before a saver takes its hooks
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as saver:
         assert isinstance(saver, KeelSaver)

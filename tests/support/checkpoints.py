@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
 from langgraph_keel.engine.encoding.memo import Memo
-from langgraph_keel.engine.hooks import Hooks
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.saver import KeelSaver
 
 

@@ -13,7 +13,7 @@ from langgraph.types import Command, interrupt
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.engine.hooks import Hooks
+from langgraph_keel.engine.session import Hooks
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("invoke", "stream", "ainvoke", "astream")
@@ -99,7 +99,7 @@ def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     """A copy of a saver with other claims."""
     engine = saver.engine
     others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.Runs)]
-    hooks = Hooks([claims.Runs(engine.driver, **options), *others])
+    hooks = Hooks([claims.Runs(**options), *others])
     return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
 
 

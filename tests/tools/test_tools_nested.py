@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypedDict
 
 import pytest
@@ -78,7 +77,7 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
     saver = MemorySaver()
     driver = Late(saver.engine.async_driver)
-    saver = saver.with_engine(replace(saver.engine, async_driver=driver))
+    saver = saver.with_engine(saver.engine.with_drivers(async_driver=driver))
     with ToolCache(saver, {"first": ToolPolicy(scope=late)}, secret=bytes(32)) as cache:
         node = ToolNode(
             [first.tool, second.tool],

@@ -17,12 +17,11 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import config_of
-from langgraph_keel.engine.hooks import Hooks
 from langgraph_keel.engine.lineage import Moment as Node
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Address, Query, Stamp
 from langgraph_keel.engine.removal import remove
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import NotFound, StoreError
 from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import recorded
