@@ -15,8 +15,8 @@ from weakref import WeakSet
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import INTERRUPT
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.approvals.hook import Questions
 from langgraph_keel.approvals.inbox import Inbox, new_token, now

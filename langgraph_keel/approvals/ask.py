@@ -21,6 +21,12 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+)
 from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
 from langgraph_keel.approvals.hook import RESTRICTIONS, hash_of
 from langgraph_keel.approvals.inbox import Inbox, now
@@ -177,7 +183,7 @@ def _question(
     check_question(action, description, on_expiry, revalidate)
     config = _config()
     values = config.get("configurable") or {}
-    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
+    info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     if info is None or info.thread_id is None:
         raise InvalidConfig(_OUTSIDE)
     plain = plain_data("args", args)
@@ -186,7 +192,7 @@ def _question(
         "",
         thread_id_of(info.thread_id),
         # The root's: by that the thread is seen to have gone on.
-        str((values.get("checkpoint_map") or {}).get("") or info.checkpoint_id),
+        str((values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("") or info.checkpoint_id),
         parts[1],
         action=action,
         args=plain,
@@ -199,7 +205,7 @@ def _question(
         on_expiry=on_expiry,
     )
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
-    nth = _number(values.get("__pregel_scratchpad"), (str(info.node_attempt), *parts[1:]))
+    nth = _number(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
 
 
@@ -227,7 +233,7 @@ def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
 
 def _asking(question: _Question) -> tuple[Any, Plan[Any, Any, Decision]]:
     config = _config()
-    saver = (config.get("configurable") or {}).get("__pregel_checkpointer")
+    saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
     inbox = getattr(saver, "approvals", None)
     if saver is None or not isinstance(inbox, Inbox):
         raise InvalidConfig(

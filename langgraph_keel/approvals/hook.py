@@ -17,9 +17,9 @@ from hashlib import sha256
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Interrupt
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.interrupts import Ask, asks_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command, Interrupt
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.hook import Questions, close, interrupts_in
 from langgraph_keel.approvals.interrupts import answer_of, asks_of
 from langgraph_keel.approvals.requests import (

@@ -28,9 +28,9 @@ from typing import Any, Protocol, Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph import errors
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
 from langgraph_keel.approvals.hook import interrupts_in
 from langgraph_keel.approvals.plans import Desk, answers
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, as_of
@@ -193,7 +193,7 @@ T = TypeVar("T")
 _LONGEST = 30.0
 """Most seconds until a thread that could not go on is looked at again."""
 # Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
-_STRICT = {"__pregel_strict_resume": True}
+_STRICT = {CONFIG_KEY_STRICT_RESUME: True}
 _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header, unpack_header
@@ -142,7 +143,7 @@ def _is_lower(header: Header, step: object) -> bool:
 
 
 def _has_memory(namespace: str) -> bool:
-    return not any(is_task(part.partition(":")[2]) for part in namespace.split("|"))
+    return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
 
 
 def _chosen(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:

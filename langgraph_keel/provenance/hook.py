@@ -27,8 +27,7 @@ from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
-from langgraph.checkpoint.serde.types import ERROR
-
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, ERROR
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import DriftDetected, DriftWarning
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
@@ -249,7 +248,7 @@ def run_of(config: Mapping[str, Any]) -> object:
     LangGraph makes one `RunControl` for each run (since 1.2), which all its configs share.
     """
     values = config.get("configurable") or {}
-    return getattr(values.get("__pregel_runtime"), "control", None)
+    return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
 
 
 Learn: TypeAlias = Callable[[Address, Mapping[str, Any], Iterable[Any]], None]

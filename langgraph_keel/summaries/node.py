@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.parts import Archived
@@ -166,7 +167,7 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def _hands(self, config: RunnableConfig) -> _Hands:
         # At the first step already, not when the trigger is reached, hours later.
-        runs_on = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         saver = self._saver
         if saver is None and self._summarizer.archives:
             saver = _archiving(runs_on)

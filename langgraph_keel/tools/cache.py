@@ -24,6 +24,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
@@ -414,7 +415,7 @@ class ToolCache:
 
     def _codec_of(self, config: RunnableConfig) -> Codec:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
-        runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         is_ours = is_keel(runs_on) and runs_on._backend.driver is self.saver._backend.driver
         return runs_on._codec if is_ours else self.saver._codec
 
