@@ -21,6 +21,12 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+)
 from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
 from langgraph_keel.approvals.questions import RESTRICTIONS, hash_of
 from langgraph_keel.approvals.requests import (
@@ -175,7 +181,7 @@ def _question(
     check_question(action, description, on_expiry, revalidate)
     config = _config()
     values = config.get("configurable") or {}
-    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
+    info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     if info is None or info.thread_id is None:
         raise InvalidConfig(_OUTSIDE)
     plain = plain_data("args", args)
@@ -184,7 +190,7 @@ def _question(
         "",
         thread_id_of(info.thread_id),
         # The root's: by that the thread is seen to have gone on.
-        str((values.get("checkpoint_map") or {}).get("") or info.checkpoint_id),
+        str((values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("") or info.checkpoint_id),
         parts[1],
         action=action,
         args=plain,
@@ -197,7 +203,7 @@ def _question(
         on_expiry=on_expiry,
     )
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
-    nth = _number(values.get("__pregel_scratchpad"), (str(info.node_attempt), *parts[1:]))
+    nth = _number(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
 
 
@@ -225,7 +231,7 @@ def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
 
 def _asking(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
     config = _config()
-    saver = (config.get("configurable") or {}).get("__pregel_checkpointer")
+    saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
     engine = engine_of(saver)
     if engine is None:
         raise InvalidConfig(

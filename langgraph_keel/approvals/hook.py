@@ -14,8 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph.checkpoint.serde.types import INTERRUPT
-
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.plans import sweep_requests
 from langgraph_keel.approvals.questions import close, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import (

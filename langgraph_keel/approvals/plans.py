@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command, Interrupt
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of
 from langgraph_keel.approvals.questions import close, interrupts_in, record_interrupt

@@ -33,10 +33,9 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.tracers.context import register_configure_hook
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID, INTERRUPT, register_configure_hook
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
@@ -406,7 +405,7 @@ def _enter(held: Held, run_id: UUID) -> None:
 def _is_run(config: Mapping[str, Any]) -> bool:
     """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
     values = config.get("configurable") or {}
-    return "__pregel_runtime" in values and "__pregel_task_id" not in values and not values.get("checkpoint_ns")
+    return CONFIG_KEY_RUNTIME in values and CONFIG_KEY_TASK_ID not in values and not values.get("checkpoint_ns")
 
 
 def _is_by_id(resume: Any) -> bool:

@@ -24,9 +24,9 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph import errors
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import answers
 from langgraph_keel.approvals.questions import interrupts_in
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 _LONGEST = 30.0
 """Most seconds until a thread that could not go on is looked at again."""
 # Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
-_STRICT = {"__pregel_strict_resume": True}
+_STRICT = {CONFIG_KEY_STRICT_RESUME: True}
 _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 
 

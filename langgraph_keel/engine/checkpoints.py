@@ -21,8 +21,8 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
+from langgraph_keel._langgraph import TASKS
 from langgraph_keel.engine.config import (
     Origin,
     address_of,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header, unpack_header
@@ -211,7 +212,7 @@ def _is_lower(header: Header, step: object) -> bool:
 
 
 def _has_memory(namespace: str) -> bool:
-    return not any(is_task(part.partition(":")[2]) for part in namespace.split("|"))
+    return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
 
 
 def _chosen(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Batch
 from langgraph_keel.engine.serde.codec import Codec
@@ -25,7 +25,7 @@ from langgraph_keel.errors import CorruptStore, ValueRefused
 
 _BESIDE, _BESIDE_AT = "__keel_calls__", -100
 """The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
-_NO_RESULT = {INTERRUPT, RESUME, ERROR, "__error_source_node__"}
+_NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
 
 
 def pack_batch(
@@ -97,10 +97,6 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
 
 
-NULL_TASK = "00000000-0000-0000-0000-000000000000"
-"""Whose writes LangGraph takes for input."""
-
-
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> Plan[Q, R, Sequence[tuple[str, Any]] | None]:
@@ -109,7 +105,7 @@ def without_stray(
     Kept, it would answer the next question that is asked there: in the functional API, that of another request, which
     was carried out so, unasked (study of the extension points, C9).
     """
-    if task_id != NULL_TASK or all(channel != RESUME for channel, _ in writes):
+    if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes
     found = yield from store.read_entry(address)
     if found is not None and waiting_tasks(pending_writes(found.batches, codec, str(address))):
@@ -129,7 +125,7 @@ def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
             have been stored, and the process have died before a task took it: it counts unless a task has any.
     """
     writes = found.pending_writes or []
-    is_spent = is_by_id or any(task != NULL_TASK and channel == RESUME for task, channel, _ in writes)
+    is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
     if not is_spent:
         return found
-    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK, RESUME)])
+    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])

@@ -16,8 +16,8 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from langgraph_keel._langgraph import DeltaSnapshot
 from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
@@ -219,7 +219,7 @@ class Export:
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
             at = address_of(head.config)
             return _replayed((yield from delta_history(self._session, at, [channel]))[channel])
-        return value.value if isinstance(value, _DeltaSnapshot) else value
+        return value.value if isinstance(value, DeltaSnapshot) else value
 
 
 def _replayed(history: DeltaChannelHistory) -> Any:

@@ -26,8 +26,7 @@ from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
-from langgraph.checkpoint.serde.types import ERROR
-
+from langgraph_keel._langgraph import ERROR
 from langgraph_keel.engine.config import address_of, run_of
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes

@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput
@@ -167,7 +168,7 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def _hands(self, config: RunnableConfig) -> _Hands:
         # At the first step already, not when the trigger is reached, hours later.
-        runs_on = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         saver = self._saver
         if saver is None and self._summarizer.archives:
             saver = _engine_with_archive(runs_on)

@@ -16,10 +16,10 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
+from langgraph_keel._langgraph import INTERRUPT, DeltaSnapshot
 from langgraph_keel.engine.records import BaseGone, Copied, Occupied, Query
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound, ThreadExists
 from langgraph_keel.saver import KeelSaver
@@ -45,7 +45,7 @@ def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata
     """Put a checkpoint whose delta channels are not in its values, and write to them as its tasks would."""
     values: dict[str, Any] = {"plain": n}
     if snapshot:
-        values["items"] = _DeltaSnapshot([f"all before {n}", "x" * 100])
+        values["items"] = DeltaSnapshot([f"all before {n}", "x" * 100])
     counters = {"items": [0, 0] if snapshot else [n, n], "other": [n, n]}
     config = author.put(values, metadata={"counters_since_delta_snapshot": counters, **metadata})
     rig.face.put_writes(config, [("items", [f"{n} b"]), ("plain", n), ("other", n)], "task 2", "~2")
@@ -83,7 +83,7 @@ class DeltaContract(RigFixtures):
             ["3 a"],
             ["3 b"],
         ]
-        assert found["items"]["seed"] == _DeltaSnapshot(["all before 2", "x" * 100])
+        assert found["items"]["seed"] == DeltaSnapshot(["all before 2", "x" * 100])
         assert [value for _, _, value in found["other"]["writes"]] == [0, 1, 2, 3]
         assert found["never"] == {"writes": []}
         assert "seed" not in found["other"]
@@ -257,7 +257,7 @@ def eight_steps(rig: Rig, thread: str = "t") -> list[RunnableConfig]:
     """Put eight checkpoints, with writes."""
     configs = rig.author(thread).follow([state(n) for n in range(1, 9)])
     for n, config in enumerate(configs):
-        rig.face.put_writes(config, [("list", n), ("__interrupt__", f"question {n}")], f"task {n}")
+        rig.face.put_writes(config, [("list", n), (INTERRUPT, f"question {n}")], f"task {n}")
     return configs
 
 
@@ -359,9 +359,9 @@ class TravelContract(RigFixtures):
         rig.face.rewind(configs[4])
         assert rig.face.read(at()).pending_writes == []
         asked = rig.face.read(configs[4]).pending_writes
-        assert asked == [("task 4", "__interrupt__", "question 4"), ("task 4", "list", 4)]
-        rig.face.put_writes(rig.face.read(at()).config, [("__interrupt__", "anew")], "new task")
-        assert rig.face.read(at()).pending_writes == [("new task", "__interrupt__", "anew")]
+        assert asked == [("task 4", INTERRUPT, "question 4"), ("task 4", "list", 4)]
+        rig.face.put_writes(rig.face.read(at()).config, [(INTERRUPT, "anew")], "new task")
+        assert rig.face.read(at()).pending_writes == [("new task", INTERRUPT, "anew")]
         assert rig.face.read(configs[4]).pending_writes == asked
 
     @pytest.mark.parametrize("place", [0, 3, 6, 9])
@@ -556,7 +556,7 @@ def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
         memory.put({"seen": chat(n)}, metadata={"parents": {"": id_of(config)}})
         rig.author("t", f"{CALL[:-1]}{n}").put({"n": n}, metadata={"parents": {"": id_of(config)}})
         rig.face.put_writes(config, [("list", n)], "task 2", "~2")
-        rig.face.put_writes(config, [("list", -n), ("__interrupt__", n)], "task 1", "~1")
+        rig.face.put_writes(config, [("list", -n), (INTERRUPT, n)], "task 1", "~1")
         rig.face.put_writes(at("t", "", f"orphan {n}"), [("list", "orphan")], "task")
         if n == 3:
             rig.author("t").put({"list": chat(3), "n": "a branch"})
@@ -849,7 +849,7 @@ class DiffContract(RigFixtures):
     def test_pending_writes_and_questions_are_no_change(self, rig: Rig) -> None:
         first, second = rig.author().follow([state(2), state(3)])
         expected = told_changes(rig, first, second)
-        rig.face.put_writes(first, [("list", "early"), ("__interrupt__", "may I?")], "task", "~1")
+        rig.face.put_writes(first, [("list", "early"), (INTERRUPT, "may I?")], "task", "~1")
         assert told_changes(rig, first, second) == expected
 
     def test_between_branches_and_to_a_twin(self, rig: Rig) -> None:

@@ -23,6 +23,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
@@ -411,7 +412,7 @@ class ToolCache:
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
-        runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         ours, engine = self.saver.engine, engine_of(runs_on)
         return engine.session if engine is not None and engine.is_same_store(ours) else ours.session
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
+from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
 from langgraph_keel.engine.cells import NODE_CACHE, Cell
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
@@ -20,7 +21,7 @@ from langgraph_keel.errors import InvalidInput, ValueRefused
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-_ASKED = {"__resume__", "__interrupt__", "__error__"}
+_ASKED = {RESUME, INTERRUPT, ERROR}
 """Channels whose writes say that a person or an error had a part in a result: it is not the node's alone."""
 
 

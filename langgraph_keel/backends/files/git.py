@@ -39,6 +39,9 @@ from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
+from langgraph.constants import START
+
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, RESUME, TASKS
 from langgraph_keel.backends.files.cells import SHARED
 from langgraph_keel.backends.files.disk import MODE, directory_of, give_back, lock
 from langgraph_keel.backends.files.log import Records, committed
@@ -255,7 +258,7 @@ _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
 _PATIENCE = 30.0
 """Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
-_STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
+_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
 
 _log = logging.getLogger(__name__)
 
@@ -274,11 +277,11 @@ def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool
 
 
 def _starts_a_node(channel: str, value: Any) -> bool:
-    if channel.startswith("join:"):  # "join:a+b:c": the names it has seen of a and b
+    if channel.startswith(JOIN):  # "join:a+b:c": the names it has seen of a and b
         return isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
-    if channel == "__pregel_tasks":  # Sends; an empty list once they have run
+    if channel == TASKS:  # Sends; an empty list once they have run
         return bool(value)
-    return channel == "__start__" or channel.startswith("branch:to:")
+    return channel == START or channel.startswith(BRANCH_TO)
 
 
 @dataclass(slots=True)
@@ -313,7 +316,7 @@ class _Run:
 
     def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
         """Return whether writes resume this run. The last ones of a resumed task say so too, but of its checkpoint."""
-        return "__resume__" in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
+        return RESUME in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
 
     def message(self, thread_id: str) -> str:
         how = self.stopped_by if self.stopped_at == self.checkpoint_id else self.source

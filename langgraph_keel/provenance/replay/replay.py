@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables.config import merge_configs
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINT_MAP, METADATA_PREFIXES, NS_SEP
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import address_of, texts_of
 from langgraph_keel.engine.plan import Plan
@@ -44,7 +45,7 @@ from langgraph_keel.provenance.replay.verdict import Replay, Versions
 from langgraph_keel.tools.guard import Held
 from langgraph_keel.tools.ledger import CallRecord
 
-_ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+_ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT_MAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def ordered(
 
 Steps: TypeAlias = Plan[Any, Any, Any]
 _OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
-_OWN_PREFIXES = ("__", "langgraph_", "ls_", "lc_", "keel_", "checkpoint_")
+_OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
 """Keys of a checkpoint's metadata that are not from the caller's config."""
 
 
@@ -212,7 +213,7 @@ class Replayer:
         if call.checkpoint_ns:
             return moment.root in trunk
         # Of a task that has asked or failed, the record stands where the task began.
-        is_left_there = "|" not in call.path and call.step is not None and moment.step < call.step
+        is_left_there = NS_SEP not in call.path and call.step is not None and moment.step < call.step
         return moment.id in (trunk if is_left_there else left)
 
     # -- following the trunk -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, cast
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import config_of
@@ -217,7 +218,7 @@ class Fork:
     def pending(self) -> Plan[Any, Any, Mapping[str, tuple[Place, int]]]:
         """Return the questions it waits for: by their ids, who asks, and how many answers that one has got."""
         found = yield from checkpoints.get_tuple(self._session, config_of(Address(self.thread_id, "", None), "head"))
-        if found is None or not any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or ()):
+        if found is None or not any(channel == INTERRUPT for _, channel, _ in found.pending_writes or ()):
             return {}
         history = yield from read_history(self._session, self.thread_id)
         head = found.checkpoint["id"]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, TypeAlias
 
+from langgraph_keel._langgraph import NULL_TASK_ID
 from langgraph_keel.engine.checkpoints import delta_history, revive, where_is
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.plan import Plan
@@ -23,7 +24,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import DriftDetected, NotFound
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import Comparison, Difference
-from langgraph_keel.provenance.replay.history import ANSWERED, ASKED, FAILED, NO_RESULTS, NO_TASK, History
+from langgraph_keel.provenance.replay.history import ANSWERED, ASKED, FAILED, NO_RESULTS, History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -216,7 +217,7 @@ def outcomes(history: History, root: str) -> _Left:
 def _left(history: History, root: str) -> Mapping[str, dict[str, Any]]:
     moment, found = history.root(root), defaultdict[str, dict[str, Any]](dict)
     for task, channel, value in moment.writes if moment else ():
-        if task != NO_TASK:
+        if task != NULL_TASK_ID:
             found[history.path(task)][channel] = value
     return found
 

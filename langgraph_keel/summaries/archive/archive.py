@@ -11,6 +11,7 @@ from typing import Any, overload
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel._langgraph import NS_END
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
 from langgraph_keel.display.messages import cut
 from langgraph_keel.display.text import one_line, plain
@@ -40,7 +41,7 @@ _COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "r
 def taken(entry: Archived) -> str:
     """Return who took a part out, and where."""
     step = "" if entry.step is None else f"step {entry.step}"
-    node = " › ".join(filter(None, (entry.checkpoint_ns.partition(":")[0], entry.node)))
+    node = " › ".join(filter(None, (entry.checkpoint_ns.partition(NS_END)[0], entry.node)))
     return ", ".join(filter(None, (entry.model, node, step)))
 
 

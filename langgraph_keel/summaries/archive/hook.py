@@ -26,8 +26,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
 from langgraph_keel.engine.encoding.lists import KnownList
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Unpacker
@@ -56,9 +57,6 @@ from langgraph_keel.summaries.archive.storage import (
     drop_orphans,
     fork_archive,
 )
-
-_ALL = "__remove_all__"
-_OVERWRITE = "__overwrite__"
 
 
 def cut_deltas(
@@ -103,10 +101,10 @@ def _removes(value: Any) -> bool:
 
 def _overwritten(value: Any) -> list[Any] | None:
     """Return the list that an `Overwrite`, in one of its forms, begins anew with."""
-    if isinstance(value, Mapping) and _OVERWRITE in value:
-        return list(value[_OVERWRITE] or ())
+    if isinstance(value, Mapping) and OVERWRITE in value:
+        return list(value[OVERWRITE] or ())
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    if kind != _OVERWRITE:
+    if kind != OVERWRITE:
         return None
     held = value.get("value") if isinstance(value, Mapping) else value.value
     return list(held or ())
@@ -151,7 +149,7 @@ def _followed(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[lis
 def _follow(left: dict[str, BaseMessage], message: BaseMessage) -> None:
     if not isinstance(message, RemoveMessage):
         left[_key(message)] = message
-    elif message.id == _ALL:
+    elif message.id == REMOVE_ALL_MESSAGES:
         left.clear()
     else:
         left.pop(str(message.id), None)
@@ -183,7 +181,7 @@ class Step:
 
     def delta_channels(self) -> dict[str, list[BaseMessage] | None]:
         """Return all delta channels; of those with a snapshot, the messages in it."""
-        values = {name: value.value for name, value in self.values.items() if isinstance(value, _DeltaSnapshot)}
+        values = {name: value.value for name, value in self.values.items() if isinstance(value, DeltaSnapshot)}
         return dict.fromkeys(self.deltas) | {name: _messages(value) for name, value in values.items()}
 
     def messages(self, channel: str) -> list[BaseMessage]:
