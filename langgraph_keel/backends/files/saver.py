@@ -17,6 +17,7 @@ from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, Committing, CommittingStore
 from langgraph_keel.backends.files.store import FileStore
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
@@ -165,3 +166,14 @@ class FileSaver(KeelSaver):
         self._files.close()
         if self._commits:
             self._commits.close()
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> FileSaver:
+    """Open the directory that a URL names: `files:relative` or `files:/absolute`.
+
+    As `registry.OpenUrl`; options are those of `FileSaver`.
+    """
+    path = path_in(url, "files:")
+    if not path.strip("/"):
+        raise refuse_url(url)
+    return FileSaver(path, read_only=read_only, **options)

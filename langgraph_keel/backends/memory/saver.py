@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.registry import path_in
 from langgraph_keel.saver import KeelSaver
 
 
@@ -47,3 +48,12 @@ class MemorySaver(KeelSaver):
     def __init__(self, **options: Any) -> None:
         driver = MemoryDriver()
         super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemorySaver:
+    """Return a new store in memory, for `memory:`; there is nothing that could only be read.
+
+    As `registry.OpenUrl`; options are those of `MemorySaver`.
+    """
+    path_in(url, "memory:")
+    return MemorySaver(**options)

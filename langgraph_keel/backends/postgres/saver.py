@@ -262,3 +262,11 @@ def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
         raise InvalidInput("the schema is named twice: in the URL and by schema=, or twice in the URL")
     rest = "&".join(pair for pair in pairs if pair not in found)
     return f"{place}?{rest}" if rest else place, unquote(found[0].removeprefix("schema="))
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> PostgresSaver:
+    """Open the database that a URL of libpq names, also one with `?schema=name`.
+
+    As `registry.OpenUrl`; options are those of `PostgresSaver`.
+    """
+    return PostgresSaver(url, read_only=read_only, **options)

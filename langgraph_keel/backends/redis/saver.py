@@ -184,3 +184,11 @@ def _drivers(
     where = where_of(client or async_client)
     driver = RedisDriver(look(where), where, (lambda: client) if client else None, is_ours=False)
     return driver, AsyncRedisDriver(driver, (lambda: async_client) if async_client else None, is_ours=False)
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> RedisSaver:
+    """Open the server or cluster that a URL names.
+
+    As `registry.OpenUrl`; options are those of `RedisSaver`.
+    """
+    return RedisSaver(url, read_only=read_only, **options)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Self
 
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.backends.sqlite.rows import Work
@@ -142,3 +143,14 @@ class SqliteSaver(KeelSaver):
     def _close(self) -> None:
         """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> SqliteSaver:
+    """Open the SQLite database that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`.
+
+    As `registry.OpenUrl`; options are those of `SqliteSaver`.
+    """
+    path = path_in(url, "sqlite:///")
+    if not path:
+        raise refuse_url(url)
+    return SqliteSaver(path, read_only=read_only, **options)
