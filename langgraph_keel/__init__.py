@@ -11,7 +11,7 @@ Backends are imported when they are first named, so that none needs another's cl
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from langgraph_keel.approvals.ask import arequest_approval, request_approval
 from langgraph_keel.approvals.requests import ApprovalRequest, Decision
@@ -58,6 +58,7 @@ from langgraph_keel.history.edits import Edit
 from langgraph_keel.history.labels import Label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.timeline import Timeline
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.provenance.drift import Change, DriftReport
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -113,7 +114,28 @@ def __dir__() -> list[str]:
     return sorted({*__all__, *_LAZY, *_SAVERS})
 
 
-def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
+class OpenOptions(SaverOptions, total=False):
+    """What `open_saver` takes: the options of every saver, and those of the savers of Keel's own backends."""
+
+    timeout: float
+    auto_setup: bool
+    # FileSaver
+    memory: int
+    git: bool
+    # PostgresSaver
+    schema: str | None
+    partitions: int
+    pool_size: int
+    prepare_threshold: int | None
+    # RedisSaver
+    prefix: str
+    refresh_ttl_on_read: bool
+    durability: Literal["disk", "any"]
+    allow_eviction: bool
+    max_connections: int
+
+
+def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptions]) -> KeelSaver:
     """Open a saver by URL; the command line uses the same.
 
         open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
@@ -126,7 +148,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
             `files:relative` or `files:/absolute` (a directory), or `memory:`; or a URL of a backend that another
             package adds (`langgraph_keel.backends.registry`).
         read_only: Never write, and do not create what is missing.
-        **options: As for the saver that the URL names.
+        **options: As for the saver that the URL names (one of another package may take more than are typed here).
 
     Returns:
         A saver, to be closed by `with`, `async with` or `close()`.
@@ -177,6 +199,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotSetUp",
+    "OpenOptions",
     "PostgresSaver",
     "PruneReport",
     "ReadOnlyStore",
@@ -188,6 +211,7 @@ __all__ = [
     "Restored",
     "Resumed",
     "Retention",
+    "SaverOptions",
     "SlidingWindow",
     "SqliteSaver",
     "StateDiff",

@@ -16,6 +16,7 @@ FLOORS = (
     {"display", "engine"},
     {"tools", "provenance", "approvals", "summaries", "retention"},
     {"history"},
+    {"options"},
     {"running", "inspection", "saver"},
     {"backends"},
     {""},  # the package itself: public names

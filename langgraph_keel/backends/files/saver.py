@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
@@ -19,6 +19,7 @@ from langgraph_keel.backends.files.git import Commits, Committing, CommittingSto
 from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
@@ -77,6 +78,16 @@ def _size_of(path: Path) -> int:
 MEMORY = 64 * 1024 * 1024
 
 
+class FileOptions(SaverOptions, total=False):
+    """What `FileSaver` takes besides the directory."""
+
+    timeout: float
+    read_only: bool
+    auto_setup: bool
+    memory: int
+    git: bool
+
+
 class FileSaver(KeelSaver):
     """A checkpointer on a directory, for one machine and any number of processes and threads.
 
@@ -92,8 +103,7 @@ class FileSaver(KeelSaver):
         memory: About how many bytes of the threads used last to keep, so that they need not be read again.
         git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
             logged, and never fails a put.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
@@ -108,7 +118,7 @@ class FileSaver(KeelSaver):
         auto_setup: bool = True,
         memory: int = MEMORY,
         git: bool = False,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if os.fspath(root).startswith("files:"):
             raise InvalidInput(f"{root!r} is a URL: use open_saver(url), or pass the path alone")
@@ -122,7 +132,7 @@ class FileSaver(KeelSaver):
             self._backend = replace(self._backend, checkpoints=Committing(self._backend.checkpoints, self._commits))
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 

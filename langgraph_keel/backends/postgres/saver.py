@@ -12,7 +12,7 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import unquote
 
 from langgraph_keel.backends.postgres import notices
@@ -21,6 +21,7 @@ from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, Postgre
 from langgraph_keel.backends.postgres.rows import TABLES, Tables
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
@@ -147,6 +148,18 @@ def _reclaimed(before: Any, after: Any, warnings: Sequence[str], *, full: bool) 
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
 
 
+class PostgresOptions(SaverOptions, total=False):
+    """What `PostgresSaver` takes besides the URL."""
+
+    schema: str | None
+    partitions: int
+    pool_size: int
+    timeout: float
+    prepare_threshold: int | None
+    read_only: bool
+    auto_setup: bool
+
+
 class PostgresSaver(KeelSaver):
     """A checkpointer on PostgreSQL, for any number of processes and machines.
 
@@ -166,8 +179,7 @@ class PostgresSaver(KeelSaver):
         prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: The schema cannot be one, or is named twice.
@@ -184,7 +196,7 @@ class PostgresSaver(KeelSaver):
         prepare_threshold: int | None = 5,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if isinstance(connection, str):
             connection, schema = _without_schema(connection, schema)
@@ -201,7 +213,7 @@ class PostgresSaver(KeelSaver):
         super().__init__(store, self._postgres, AsyncPostgresDriver(self._postgres), **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[PostgresOptions]) -> Self:
         """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 

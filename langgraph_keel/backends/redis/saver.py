@@ -6,7 +6,7 @@ from asyncio import to_thread
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
 from langgraph_keel.backends.redis.connection import Durability, Look, Settings, checked, where_of
@@ -14,7 +14,24 @@ from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.options import OptionsBesidesTtl
 from langgraph_keel.saver import KeelSaver
+
+
+class RedisOptions(OptionsBesidesTtl, total=False):
+    """What `RedisSaver` takes besides the URL, or in place of it."""
+
+    client: Any
+    async_client: Any
+    prefix: str
+    ttl: float | timedelta | None
+    refresh_ttl_on_read: bool
+    durability: Literal["disk", "any"]
+    allow_eviction: bool
+    timeout: float
+    max_connections: int
+    read_only: bool
+    auto_setup: bool
 
 
 class RedisSaver(KeelSaver):
@@ -39,8 +56,7 @@ class RedisSaver(KeelSaver):
             Cluster: to each node).
         read_only: Never write; works on a replica.
         auto_setup: Make the store on the first write; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`, but for its `ttl`.
 
     Raises:
         InvalidInput: Arguments contradict each other, or a client decodes replies.
@@ -61,7 +77,7 @@ class RedisSaver(KeelSaver):
         max_connections: int = 50,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[OptionsBesidesTtl],
     ) -> None:
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
@@ -78,7 +94,7 @@ class RedisSaver(KeelSaver):
         super().__init__(store, self._redis, self._async_redis, **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[RedisOptions]) -> Self:
         """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
@@ -22,6 +22,7 @@ from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDrive
 from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.errors import InvalidInput, StoreBusy
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
@@ -88,6 +89,14 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
+class SqliteOptions(SaverOptions, total=False):
+    """What `SqliteSaver` takes besides the path."""
+
+    timeout: float
+    read_only: bool
+    auto_setup: bool
+
+
 class SqliteSaver(KeelSaver):
     """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
 
@@ -99,8 +108,7 @@ class SqliteSaver(KeelSaver):
         timeout: Seconds a call may wait for other processes before it raises `StoreBusy`.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: `path` is a URL.
@@ -113,7 +121,7 @@ class SqliteSaver(KeelSaver):
         timeout: float = 30.0,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if os.fspath(path).startswith("sqlite:"):
             raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
@@ -121,7 +129,7 @@ class SqliteSaver(KeelSaver):
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteOptions]) -> Self:
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
