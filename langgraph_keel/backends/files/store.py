@@ -123,21 +123,24 @@ T = TypeVar("T")
 Look = Callable[[Thread, Bodies], T]
 
 
+def _send(run: Callable[[Root], T], writes: bool = False) -> Plan[Work, Any, T]:
+    """Plan one request, and return its reply. The arguments are those of `Work`."""
+    reply: T = yield Work(run, writes)
+    return reply
+
+
 class FileStore(Store[Work, Any]):
     """A directory of threads, each an append-only log. Stateless."""
 
     def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
-        reply: T = yield Work(lambda root: _looked(root.thread(thread_id), look, otherwise))
-        return reply
+        return _send(lambda root: _looked(root.thread(thread_id), look, otherwise))
 
     def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
-        reply: T = yield Work(lambda root: root.thread(thread_id).change(decide), writes=True)
-        return reply
+        return _send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
         """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
-        outcome: Outcome = yield from self._change(new.address.thread_id, partial(_put, new))
-        return outcome
+        return self._change(new.address.thread_id, partial(_put, new))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
         """See `Store.write_batch`."""
@@ -145,7 +148,7 @@ class FileStore(Store[Work, Any]):
         def decide(replica: Replica, draft: Draft) -> None:
             draft.writes(address.checkpoint_ns, str(address.checkpoint_id), batch)
 
-        yield from self._change(address.thread_id, decide)
+        return self._change(address.thread_id, decide)
 
     def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
@@ -154,7 +157,7 @@ class FileStore(Store[Work, Any]):
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
             return whole(found(thread, record), bodies) if record else None
 
-        return (yield from self._look(address.thread_id, look, None))
+        return self._look(address.thread_id, look, None)
 
     def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every log is read."""
@@ -163,8 +166,7 @@ class FileStore(Store[Work, Any]):
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
             return page((entry for files in threads for entry in _scanned(files, query)), query)
 
-        entries: Sequence[Entry] = yield Work(scanned)
-        return entries
+        return _send(scanned)
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -181,8 +183,7 @@ class FileStore(Store[Work, Any]):
             keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
             return [there[key] for key in keys if key in there]
 
-        reply: Sequence[Found] = yield Work(read)
-        return reply
+        return _send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
@@ -190,7 +191,7 @@ class FileStore(Store[Work, Any]):
         def look(thread: Thread, bodies: Bodies) -> list[Found]:
             return [whole(each, bodies) for each in ancestors(thread, address, channels)]
 
-        return (yield from self._look(address.thread_id, look, list[Found]()))
+        return self._look(address.thread_id, look, list[Found]())
 
     def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
         """See `Store.read_graph`."""
@@ -199,7 +200,7 @@ class FileStore(Store[Work, Any]):
             graph = graph_of(thread)
             return replace(graph, nodes=[replace(node, header=bodies.of(node.header)) for node in graph.nodes])
 
-        return (yield from self._look(thread_id, look, Graph([], {}, None)))
+        return self._look(thread_id, look, Graph([], {}, None))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -213,14 +214,13 @@ class FileStore(Store[Work, Any]):
             if seqs or left:
                 draft.add("gone", seq=seqs, ghosts=left)
 
-        yield from self._change(thread_id, decide)
+        return self._change(thread_id, decide)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
-        removed: int = yield Work(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
-        return removed
+        return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
         """See `Store.delete_thread`. Every shared cell is read, to see whose it is."""
@@ -229,16 +229,13 @@ class FileStore(Store[Work, Any]):
             root.thread(thread_id).delete()
             root.cells(None).remove_of(thread_id)
 
-        yield Work(delete, writes=True)
+        return _send(delete, writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
-        outcome: CopyOutcome = yield Work(
-            lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True
-        )
-        return outcome
+        return _send(lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""
@@ -249,8 +246,7 @@ class FileStore(Store[Work, Any]):
         def find(root: Root) -> list[str]:
             return [files.thread_id for files in root.threads() if _looked(files, has_run, False)]
 
-        names: Sequence[str] = yield Work(find)
-        return names
+        return _send(find)
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -261,39 +257,29 @@ class FileStore(Store[Work, Any]):
             infos = (_looked(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
-        infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
-        return infos
+        return _send(read)
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
         """See `Store.swap_cell`."""
-        swapped: Swapped = yield Work(
-            lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True
-        )
-        return swapped
+        return _send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        cells: Mapping[str, Cell] = yield Work(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
-        return cells
+        return _send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
-        page: Sequence[tuple[str, Cell]] = yield Work(
-            lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit)
-        )
-        return page
+        return _send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
         """See `Store.remove_cells`. A power cut may come between two of them."""
-        removed: int = yield Work(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
-        return removed
+        return _send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
-        names: Sequence[str] = yield Work(lambda root: [*islice(root.strays(after), limit)])
-        return names
+        return _send(lambda root: [*islice(root.strays(after), limit)])
 
 
 def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:

@@ -1,9 +1,22 @@
 """Connections: how they are made and kept, when they are given up, and what their errors mean.
 
 A connection is checked before it is used without a round trip: a server that closed it while it was idle (restart,
-failover, SSL, a timeout between) has left something to read on a socket where nothing is due. The pools of psycopg_pool
-check by asking the server, connect in background threads that cannot say why they fail, and belong to one loop; a pool
-of the user's own is accepted all the same.
+failover, SSL, a timeout between) has left something to read on a socket where nothing is due.
+
+Why not the pools of psycopg_pool, though one of the user's own is accepted? Measured with 3.3.3, `min_size=0` and
+`check=is_lost`, which does find such connections:
+
+* They connect in background threads, and try again until the caller's time is up. A wrong password, a database that is
+  not there, a port where nobody listens: `PoolTimeout("couldn't get a connection after 5.00 sec")` after all of the 5 s,
+  without the reason, which is only logged. The pools here connect in the thread that needs a connection, and raise what
+  the server said after 1 to 32 ms. The fault tests hold them to that: of those of a wrong password, of a missing
+  database and of "too many clients", psycopg_pool passes none.
+* `AsyncConnectionPool` belongs to one loop and its tasks must be closed in it: `close()` afterwards ("Event loop is
+  closed") or from elsewhere ("belongs to a different loop") fails, but a saver is closed by whoever is done with it. So
+  the pool for each loop, the clean-up after dead loops and the new start after a fork would all stay here.
+* Each pool has four threads of its own.
+
+To lend and to take back takes 11 microseconds there and 16 here, beside some 500 of a put.
 
 What is tried again, and for how long.
 """

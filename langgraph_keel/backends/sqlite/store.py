@@ -7,12 +7,11 @@ highest key: there is no pointer to it that a put would have to move.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph_keel.backends.sqlite import cells, reading, removal
-from langgraph_keel.backends.sqlite import removal as copying
 from langgraph_keel.backends.sqlite.rows import (
     LAST,
     Execute,
@@ -51,79 +50,79 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.store import Store
 
+T = TypeVar("T")
+
+
+def _send(
+    run: Callable[[Execute], T], writes: bool = False, unless: Callable[[Execute], T | None] | None = None
+) -> Plan[Work, Any, T]:
+    """Plan one request, and return its reply. The arguments are those of `Work`."""
+    reply: T = yield Work(run, writes, unless)
+    return reply
+
 
 class SqliteStore(Store[Work, Any]):
     """One database file. Stateless: names are looked up in the transaction that uses them."""
 
     def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
         """See `Store.write_entry`."""
-        outcome: Outcome = yield Work(partial(_write_entry, new), writes=True)
-        return outcome
+        return _send(partial(_write_entry, new), writes=True)
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
         """See `Store.write_batch`."""
-        yield Work(partial(_write_batch, address, batch), writes=True)
+        return _send(partial(_write_batch, address, batch), writes=True)
 
     def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
-        found: Found | None = yield Work(partial(reading.read_entry, address))
-        return found
+        return _send(partial(reading.read_entry, address))
 
     def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
-        entries: Sequence[Entry] = yield Work(partial(reading.scan, query))
-        return entries
+        return _send(partial(reading.scan, query))
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
-        found: Sequence[Found] = yield Work(partial(reading.read_values, entries))
-        return found
+        return _send(partial(reading.read_values, entries))
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
-        found: Sequence[Found] = yield Work(partial(reading.read_history, address, set(channels)))
-        return found
+        return _send(partial(reading.read_history, address, set(channels)))
 
     def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
         """See `Store.read_graph`."""
-        graph: Graph = yield Work(partial(removal.read_graph, thread_id))
-        return graph
+        return _send(partial(removal.read_graph, thread_id))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[Work, Any, None]:
         """See `Store.remove_entries`."""
-        yield Work(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
+        return _send(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        removed: int = yield Work(partial(removal.remove_rows, thread_id, live, graph), writes=True)
-        return removed
+        return _send(partial(removal.remove_rows, thread_id, live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
         """See `Store.delete_thread`."""
-        yield Work(partial(removal.delete_thread, thread_id), writes=True)
+        return _send(partial(removal.delete_thread, thread_id), writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
-        outcome: CopyOutcome = yield Work(partial(copying.copy_thread, source, target, upto, header), writes=True)
-        return outcome
+        return _send(partial(removal.copy_thread, source, target, upto, header), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
-        names: Sequence[str] = yield Work(partial(reading.find_runs, list(run_ids)))
-        return names
+        return _send(partial(reading.find_runs, list(run_ids)))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(reading.read_threads, after, limit))
-        return page
+        return _send(partial(reading.read_threads, after, limit))
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
         """See `Store.swap_cell`.
@@ -133,30 +132,25 @@ class SqliteStore(Store[Work, Any]):
         """
         swap = partial(cells.swap_cell, shelf, key, expected, new)
         settled = partial(cells.settled, shelf, key, expected, new) if expected is None else None
-        swapped: Swapped = yield Work(swap, writes=True, unless=settled)
-        return swapped
+        return _send(swap, writes=True, unless=settled)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        found: Mapping[str, Cell] = yield Work(partial(cells.read_cells, shelf, keys))
-        return found
+        return _send(partial(cells.read_cells, shelf, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        page: Sequence[tuple[str, Cell]] = yield Work(partial(cells.list_cells, shelf, prefix, after, limit))
-        return page
+        return _send(partial(cells.list_cells, shelf, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
         """See `Store.remove_cells`."""
-        removed: int = yield Work(partial(cells.remove_cells, shelf, tokens), writes=True)
-        return removed
+        return _send(partial(cells.remove_cells, shelf, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks for an entry of each thread."""
-        names: Sequence[str] = yield Work(partial(cells.list_strays, after, limit))
-        return names
+        return _send(partial(cells.list_strays, after, limit))
 
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
