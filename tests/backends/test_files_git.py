@@ -198,8 +198,8 @@ def test_other_changes_are_committed_at_once(repository: Repository, root: Path)
     assert len(repository.titles(expected=1)) == 1
     log_of(root, "a").unlink()
     log_of(root, "a").parent.rmdir()
-    commits.changed("a", "deleted")
-    commits.changed("never there", "deleted")
+    commits.commit_change("a", "deleted")
+    commits.commit_change("never there", "deleted")
     assert repository.titles()[1:] == ["thread a: deleted"]
     assert repository("status", "--short") == ""
 

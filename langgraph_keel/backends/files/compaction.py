@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from langgraph_keel.backends.files.disk import read
-from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, committed, parsed
+from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, parse_line, read_committed
 from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles, first_line
 from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.thread import Thread, sequence_of
@@ -27,7 +27,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
         if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
             return 0
         old = read(handle, 0)[: replica.end]
-        records, _ = committed(old, 0, str(files.log))
+        records, _ = read_committed(old, 0, str(files.log))
         begin = first_line(files.thread_id, str(replica.thread.epoch), replica.seq)
         compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
         draft = compaction.of(records, begin)
@@ -35,7 +35,7 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
             _remove_blobs(files, draft.lines)
             return 0
         files.save(draft.blobs, files.directory)
-        with files.replaced(handle, b"".join(draft.lines)):
+        with files.replace_log(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
         return compaction.removed
 
@@ -107,7 +107,7 @@ def _offset(body: bytes) -> int:
 
 def blobs_of(lines: Sequence[bytes]) -> set[str]:
     """Return the names of the files of large values that lines refer to."""
-    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parsed(line[:-1]))}
+    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parse_line(line[:-1]))}
 
 
 def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:

@@ -65,7 +65,7 @@ def named_errors(where: Path) -> Iterator[None]:
         raise StoreError(f"{where}: the disk failed: {error}") from error
 
 
-def opened(path: Path, mode: str, folder: int | None = None) -> FileIO:
+def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
     """Open a file that nobody has put a link or a pipe in the place of.
 
     Args:
@@ -114,7 +114,7 @@ def read(handle: int, at: int) -> bytes:
     return b"".join(parts)
 
 
-def read_begun(handle: int) -> bytes:
+def read_lines(handle: int) -> bytes:
     """Return all of a file of lines. Git makes an empty one first: wait for its first line."""
     deadline = time.monotonic() + BEGUN
     while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
@@ -168,7 +168,7 @@ def lock(handle: int, deadline: float, where: Path) -> None:
         time.sleep(POLL)
 
 
-def locked(
+def open_locked(
     opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
 ) -> FileIO | None:
     """Open a file and wait for its lock, again while another one takes its place; `None` if there is none.
@@ -187,12 +187,12 @@ def locked(
             if is_current(file.fileno()):
                 return file
         except BaseException:
-            give_back(file)
+            unlock(file)
             raise
-        give_back(file)
+        unlock(file)
 
 
-def give_back(file: FileIO) -> None:
+def unlock(file: FileIO) -> None:
     """Give back the lock of a file, and close it.
 
     Closing alone would not do: a process that was forked meanwhile has the same open file, and would keep the lock.
@@ -288,10 +288,10 @@ class Folder:
         """Return the names in it."""
         return os.listdir(self._handle)
 
-    def opened(self, name: str, mode: str) -> FileIO:
+    def open_file(self, name: str, mode: str) -> FileIO:
         """Open a file in it: see `disk.opened`."""
         try:
-            return opened(self.path / name, mode, self._handle)
+            return open_file(self.path / name, mode, self._handle)
         except IsADirectoryError as error:
             raise CorruptStore(f"{self.path / name}: a directory, and no file") from error
 
@@ -369,7 +369,7 @@ _ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
 _LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
 
 
-class Directory(str):
+class DirectoryName(str):
     """The name of a directory, in the place of the long id of a thread, where nothing is left that says it."""
 
     __slots__ = ()
@@ -381,10 +381,10 @@ def directory_of(thread_id: str) -> str:
     Raises:
         InvalidInput: The id has no UTF-8 (it holds half of a surrogate pair).
     """
-    if isinstance(thread_id, Directory):
+    if isinstance(thread_id, DirectoryName):
         return str(thread_id)
     try:
-        name = _MISREAD.sub(_first_escaped, _OTHER.sub(_escaped, thread_id)) or _EMPTY
+        name = _MISREAD.sub(_escape_first, _OTHER.sub(_escape, thread_id)) or _EMPTY
     except UnicodeEncodeError as error:
         raise InvalidInput(f"thread_id {thread_id!r:.80} cannot be written as UTF-8") from error
     if len(name) <= LONGEST:
@@ -392,14 +392,14 @@ def directory_of(thread_id: str) -> str:
     return _HALF_ESCAPE.sub("", name[:KEPT]) + _CUT + sha256(thread_id.encode()).hexdigest()[:DIGITS]
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     character = found[0]
     if "A" <= character <= "Z":
         return "+" + character.lower()
     return "".join(f"%{byte:02x}" for byte in character.encode())
 
 
-def _first_escaped(found: re.Match[str]) -> str:
+def _escape_first(found: re.Match[str]) -> str:
     return f"%{ord(found[0][0]):02x}{found[0][1:]}"
 
 
@@ -412,7 +412,7 @@ def thread_of(directory: str) -> str | None:
     if _is_long(directory):
         return None
     try:
-        thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescaped, directory)
+        thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescape, directory)
         # There is one way only to write an id: anything else would be a second directory of the same thread.
         if directory_of(thread_id) == directory:
             return thread_id
@@ -426,5 +426,5 @@ def _is_long(directory: str) -> bool:
     return found is not None and KEPT - 2 <= len(found[1]) <= KEPT
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     return found[1].upper() if found[1] else bytes.fromhex(found[2].replace("%", "")).decode()

@@ -145,7 +145,7 @@ class FileDriver:
                 f"directory, such as {self.root / 'threads'}"
             )
 
-    def checked(self, writes: bool) -> Check:
+    def open_check(self, writes: bool) -> Check:
         """Return a check of the store.
 
         Raises:
@@ -225,9 +225,9 @@ class FileDriver:
 
     def threads(self) -> Iterator[ThreadFiles]:
         """Return the files of every thread that is there."""
-        return self._found(names_in(self.root / THREADS))
+        return self._threads_in(names_in(self.root / THREADS))
 
-    def _found(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
+    def _threads_in(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
         for name in names:
             thread_id = id_of(self.root / THREADS / name)
             if thread_id is not None:
@@ -243,10 +243,10 @@ class FileDriver:
         names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
         for name in sorted(name for name in names if after is None or name > directory_of(after)):
             with suppress(CorruptStore):
-                if not self._shows(names[name]):
+                if not self._has_checkpoint(names[name]):
                     yield names[name]
 
-    def _shows(self, thread_id: str) -> bool:
+    def _has_checkpoint(self, thread_id: str) -> bool:
         files = self.thread(thread_id)
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 

@@ -43,8 +43,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkpoint_metadata
 
 from langgraph_keel.backends.files.cells import SHARED
-from langgraph_keel.backends.files.disk import MODE, directory_of, give_back, lock
-from langgraph_keel.backends.files.log import Records, committed
+from langgraph_keel.backends.files.disk import MODE, directory_of, lock, unlock
+from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
 from langgraph_keel.engine.checkpoints import Checkpoints
@@ -69,7 +69,7 @@ _LONGEST = 20.0
 _TURN = "keel.lock"
 
 
-class Done(NamedTuple):
+class GitResult(NamedTuple):
     """What a git that has ended leaves."""
 
     status: int
@@ -96,7 +96,7 @@ class Repository:
         if git is None:
             raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
         self._root, self._git = root, git
-        self._patience = _LOCK_SECONDS
+        self._lock_seconds = _LOCK_SECONDS
         self._new_settings: tuple[str, ...] | None = None
         self._check()
 
@@ -119,15 +119,15 @@ class Repository:
             What git has against it; empty when it is done, or there was nothing to commit.
         """
         try:
-            with self._our_turn():
-                refusal = self._refusal(path, message)
+            with self._hold_lock():
+                refusal = self._try_commit(path, message)
         except (OSError, StoreBusy) as error:
             refusal = str(error)
-        self._patience = 0.0 if refusal else _LOCK_SECONDS
+        self._lock_seconds = 0.0 if refusal else _LOCK_SECONDS
         return refusal
 
     @contextmanager
-    def _our_turn(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         if not self._turn.parent.exists():  # git will say what has become of its repository
             yield
             return
@@ -136,27 +136,27 @@ class Repository:
             lock(file.fileno(), monotonic() + _LONGEST, self._turn)
             yield
         finally:
-            give_back(file)
+            unlock(file)
 
-    def _refusal(self, path: str, message: str) -> str:
-        paths = (path, *self._shared(), *self._settings())
-        added = self._patiently("add", "--all", "--", *paths)
+    def _try_commit(self, path: str, message: str) -> str:
+        paths = (path, *self._shared_paths(), *self._new_setting_paths())
+        added = self._run_git("add", "--all", "--", *paths)
         if added.status:
             return _reason(added)
         options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
-        done = self._patiently("commit", *options, "--", *paths, stdin=message)
+        done = self._run_git("commit", *options, "--", *paths, stdin=message)
         if done.status == 0:
             self._new_settings = ()
         return _reason(done)
 
-    def _shared(self) -> Iterable[str]:
+    def _shared_paths(self) -> Iterable[str]:
         """Return where shared cells are, if there are any. They may be left out of git: then they are only a cache."""
         is_there = (self._root / SHARED / ".gitattributes").exists()
         if is_there and _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root).status != 0:
             return (SHARED,)
         return ()
 
-    def _settings(self) -> Iterable[str]:
+    def _new_setting_paths(self) -> Iterable[str]:
         """Return those files of the root that git does not know yet; changes to known ones are the user's to commit."""
         if self._new_settings is None:
             known = _run([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
@@ -164,9 +164,9 @@ class Repository:
             self._new_settings = tuple(name for name in there if name not in known)
         return self._new_settings
 
-    def _patiently(self, *arguments: str, stdin: str = "") -> Done:
+    def _run_git(self, *arguments: str, stdin: str = "") -> GitResult:
         """Run git, again and again while another one holds a lock."""
-        give_up = monotonic() + self._patience
+        give_up = monotonic() + self._lock_seconds
         while True:
             done = _run([self._git, *_NO_HOOKS, *arguments], self._root, stdin)
             if done.status == 0 or "lock" not in done.errors or monotonic() >= give_up:
@@ -200,15 +200,15 @@ def conflicts(root: Path) -> list[Conflict]:
         fields, _, path = line.partition("\t")
         _, name, stage = fields.split(" ")
         sides.setdefault(path, {})[stage] = name
-    blobs = {path: [_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
+    blobs = {path: [_read_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
     return [Conflict(path, *both) for path, both in blobs.items()]
 
 
-def _blob(git: str, root: Path, name: str | None) -> bytes | None:
+def _read_blob(git: str, root: Path, name: str | None) -> bytes | None:
     return None if name is None else _run([git, "cat-file", "blob", name], root).output
 
 
-def _run(command: list[str], directory: Path, stdin: str = "") -> Done:
+def _run(command: list[str], directory: Path, stdin: str = "") -> GitResult:
     # A session of its own: the Ctrl-C that ends a program must not kill its last commit half way.
     with subprocess.Popen(
         command,
@@ -224,7 +224,7 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> Done:
         except subprocess.TimeoutExpired:
             process.terminate()  # not kill(): git removes its lock files when it is told to end
             output, errors = b"", f"it took longer than {_LONGEST:.0f} seconds".encode()
-    return Done(process.returncode, output, errors.decode(errors="backslashreplace").strip())
+    return GitResult(process.returncode, output, errors.decode(errors="backslashreplace").strip())
 
 
 def _environment() -> dict[str, str]:
@@ -232,7 +232,7 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED} | _OURS
 
 
-def _reason(done: Done) -> str:
+def _reason(done: GitResult) -> str:
     """Return why git refused; nothing if all is committed already, or gone and was never known to git."""
     is_unknown = "did not match any file" in done.errors
     return "" if done.status == 0 or is_unknown else done.errors
@@ -257,7 +257,7 @@ SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 
 _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
-_PATIENCE = 30.0
+_MOST_DELAY = 30.0
 """Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
 _STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
 
@@ -286,7 +286,7 @@ def _starts_a_node(channel: str, value: Any) -> bool:
 
 
 @dataclass(slots=True)
-class _Run:
+class _RunState:
     """What this process has stored of a thread since a run of it was over.
 
     Attributes:
@@ -355,12 +355,12 @@ class Commits:
 
     def __init__(self, root: Path) -> None:
         self._repository = Repository(root)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _RunState] = {}
         self._worker: Thread | None = None
-        self._busy_with: _Run | None = None
+        self._busy_with: _RunState | None = None
         self._storing: Counter[str] = Counter()  # what is being stored of each thread
         self._notes = Lock()  # of these four; never held while git runs
-        self._complained = False
+        self._has_warned = False
         self._is_closing = False
         self._turn = Lock()  # of git; taken before the other
 
@@ -372,7 +372,7 @@ class Commits:
                 return False
             # What came after the commit of a run (a last task's writes) is left for the next one's.
             begins = run.has_stopped or metadata.get("source") == "input"
-            return begins and self._is_left(run)
+            return begins and self._is_uncommitted(run)
 
     def must_commit_before_writes(self, address: Address, channels: Sequence[str]) -> bool:
         """Return whether `commit` must come before a task's writes are put: they answer a question, which is left."""
@@ -380,7 +380,7 @@ class Commits:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
                 return False
-            return run.is_answered(address.checkpoint_id, channels) and self._is_left(run)
+            return run.is_answered(address.checkpoint_id, channels) and self._is_uncommitted(run)
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
         """Note that a task's writes are being put: if they answer a question, its run goes on from now on.
@@ -392,11 +392,11 @@ class Commits:
             if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
                 run.stopped_at = None
 
-    def _is_left(self, run: _Run) -> bool:
+    def _is_uncommitted(self, run: _RunState) -> bool:
         return not run.is_committed or self._busy_with is run
 
     @contextmanager
-    def storing(self, thread_id: str) -> Iterator[None]:
+    def delay_commits(self, thread_id: str) -> Iterator[None]:
         """Note that something of a thread is being stored: no commit is planned to come between."""
         with self._notes:
             self._storing[thread_id] += 1
@@ -425,13 +425,13 @@ class Commits:
                     del self._runs[thread_id]
                 elif run.is_over and done:
                     # Writes of its last task came meanwhile: no run, and no commit, of their own.
-                    self._runs[thread_id] = _Run(is_committed=False)
+                    self._runs[thread_id] = _RunState(is_committed=False)
             return done
 
     def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         """Note a checkpoint that was put, and plan a commit if its run has stopped."""
         with self._notes:
-            run = self._run_of(address.thread_id)
+            run = self._note_run(address.thread_id)
             if not address.checkpoint_ns:
                 run.put(checkpoint, metadata)
             self._plan(run)
@@ -440,12 +440,12 @@ class Commits:
         """Note what a task has written, and plan a commit if it asks or has failed."""
         stops = [] if address.checkpoint_ns else [_STOPS[channel] for channel in channels if channel in _STOPS]
         with self._notes:
-            run = self._run_of(address.thread_id)
+            run = self._note_run(address.thread_id)
             if stops:
                 run.stopped_at, run.stopped_by = address.checkpoint_id, stops[0]
             self._plan(run)
 
-    def changed(self, thread_id: str, what: str) -> None:
+    def commit_change(self, thread_id: str, what: str) -> None:
         """Commit a thread that another verb has changed; `what` is the verb's past, such as "deleted"."""
         with self._turn:
             self._commit(thread_id, _message(thread_id, what, {}))
@@ -455,12 +455,12 @@ class Commits:
         self._is_closing = True
         all(self.commit(thread_id) for thread_id in list(self._runs))
 
-    def _run_of(self, thread_id: str) -> _Run:
-        run = self._runs.setdefault(thread_id, _Run())
+    def _note_run(self, thread_id: str) -> _RunState:
+        run = self._runs.setdefault(thread_id, _RunState())
         run.is_committed = False
         return run
 
-    def _plan(self, run: _Run) -> None:
+    def _plan(self, run: _RunState) -> None:
         run.due = monotonic() + _QUIET if run.has_stopped else None
         # After a fork, the parent's worker is there by name, but not alive.
         if run.due and not (self._worker and self._worker.is_alive()):
@@ -470,17 +470,17 @@ class Commits:
 
     def _work(self) -> None:
         """Commit runs as they are due, until none is left."""
-        while (planned := self._first()) is not None:
+        while (planned := self._next_due()) is not None:
             thread_id, due = planned
             wait = due - monotonic()
-            if thread_id in self._storing and wait > -_PATIENCE:
+            if thread_id in self._storing and wait > -_MOST_DELAY:
                 wait = max(wait, _QUIET)
             if wait > 0:
                 sleep(wait)  # and look again: the next run may have begun
             else:
                 self.commit(thread_id, if_due=True)
 
-    def _first(self) -> tuple[str, float] | None:
+    def _next_due(self) -> tuple[str, float] | None:
         with self._notes:
             planned = [(run.due, thread_id) for thread_id, run in self._runs.items() if run.due]
             if planned:
@@ -490,9 +490,9 @@ class Commits:
 
     def _commit(self, thread_id: str, message: str) -> bool:
         refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
-        if refusal and not self._complained:
+        if refusal and not self._has_warned:
             _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
-        self._complained = bool(refusal)
+        self._has_warned = bool(refusal)
         return not refusal
 
 
@@ -573,7 +573,7 @@ def _decision(conflict: Conflict) -> Decision:
 def _records(content: bytes | None, where: str) -> Records | None:
     """Return the records of a log; `None` where there is none, or it cannot be read."""
     try:
-        return None if content is None else committed(content, 0, where)[0]
+        return None if content is None else read_committed(content, 0, where)[0]
     except CorruptStore:
         return None
 
@@ -609,7 +609,7 @@ class CommittingStore(FileStore):
         yield from self._commit(thread_id, "deleted")
 
     def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))
 
 
 class Committing(Checkpoints[Work, Any]):
@@ -635,7 +635,7 @@ class Committing(Checkpoints[Work, Any]):
         address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
         if self._commits.must_commit_before_put(address, about):
             yield self._commit(address.thread_id)
-        with self._commits.storing(address.thread_id):
+        with self._commits.delay_commits(address.thread_id):
             stored = yield from super().put(codec, config, checkpoint, metadata)
             self._commits.put(address, checkpoint, about)
         return stored
@@ -653,20 +653,20 @@ class Committing(Checkpoints[Work, Any]):
         if self._commits.must_commit_before_writes(address, channels):
             yield self._commit(address.thread_id)
         self._commits.begin_writes(address, channels)
-        with self._commits.storing(address.thread_id):
+        with self._commits.delay_commits(address.thread_id):
             yield from super().put_writes(codec, config, writes, task_id, task_path)
             self._commits.put_writes(address, channels)
 
     def copied(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
         """See `Checkpoints.copied`: a commit of its own, with what is noted beside the thread."""
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))
 
     def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
         """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""
         yield self._commit(thread_id)
-        with self._commits.storing(thread_id):
+        with self._commits.delay_commits(thread_id):
             result = yield from plan
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))
         return result
 
     def _commit(self, thread_id: str) -> Work:

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 import orjson
 
-from langgraph_keel.backends.files.disk import Directory, directory_of, opened, thread_of
+from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open_file, thread_of
 from langgraph_keel.backends.files.log import tail_records
 from langgraph_keel.backends.files.thread import LOG
 from langgraph_keel.errors import CorruptStore
@@ -21,7 +21,7 @@ END = 16384
 """Bytes at the end of a log in which its last checkpoint mostly stands."""
 
 
-class Seen(NamedTuple):
+class LogEnd(NamedTuple):
     """What a log was like when its end was read.
 
     Attributes:
@@ -55,7 +55,7 @@ def id_of(directory: Path) -> str | None:
 def any_id_of(directory: Path) -> str | None:
     """As `id_of`; of a thread with a long id that nothing says any more, its directory in the place of that."""
     try:
-        return id_of(directory) or (Directory(directory.name) if thread_of(directory.name) is None else None)
+        return id_of(directory) or (DirectoryName(directory.name) if thread_of(directory.name) is None else None)
     except CorruptStore:
         return None
 
@@ -69,7 +69,7 @@ def last_put(log: Path) -> str | None:
 
 def _long_id(directory: Path) -> str | None:
     try:
-        with opened(directory / LOG, "r") as log:
+        with open_file(directory / LOG, "r") as log:
             thread_id = str(orjson.loads(log.readline())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -85,7 +85,7 @@ class Listing:
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
-        self._seen: dict[str, Seen] = {}
+        self._ends: dict[str, LogEnd] = {}
         self._places: list[Place] = []
 
     def places(self, after: Place | None, activity: Callable[[str], str]) -> Iterator[Place]:
@@ -106,27 +106,27 @@ class Listing:
         return (places[number] for number in range(at - 1, -1, -1))
 
     def _newest(self, activity: Callable[[str], str]) -> Iterator[Place]:
-        seen: dict[str, Seen] = {}
+        seen: dict[str, LogEnd] = {}
         for name in names_in(Path(self._directory)):
             with suppress(FileNotFoundError, NotADirectoryError):
-                seen[name] = self._look(name)
-        self._seen = seen
+                seen[name] = self._read_end(name)
+        self._ends = seen
         for _, thread_id, updated_at in seen.values():
             if thread_id is not None:
                 yield updated_at if updated_at is not None else activity(thread_id), thread_id
 
-    def _look(self, name: str) -> Seen:
+    def _read_end(self, name: str) -> LogEnd:
         path = f"{self._directory}/{name}/{LOG}"
         status = os.stat(path)
         file = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-        before = self._seen.get(name)
+        before = self._ends.get(name)
         if before and before.file == file:
             return before
-        return Seen(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
+        return LogEnd(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
 
 
 def _updated_at(path: str, size: int) -> str | None:
-    with opened(Path(path), "r") as log:
+    with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
         records = tail_records(log.readall() or b"")
     for fields in reversed(records):

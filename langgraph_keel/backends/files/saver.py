@@ -147,7 +147,7 @@ class FileSaver(KeelSaver):
             NotFound: There is no store.
             NewerFormat: A newer Keel wrote one of the logs.
         """
-        return self._files.checked(writes=False).findings()
+        return self._files.open_check(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:
         """Make every damaged log anew of what can be read, and forget damaged cells; what was damaged stays beside.
@@ -159,7 +159,7 @@ class FileSaver(KeelSaver):
             NotFound: There is no store.
             ReadOnlyStore: This saver only reads.
         """
-        return self._files.checked(writes=True).repair()
+        return self._files.open_check(writes=True).repair()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         with named_errors(self._files.root):

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact
 from langgraph_keel.backends.files.disk import read
-from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, committed
+from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.plan import Plan
@@ -97,7 +97,7 @@ def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: b
         if handle is None:
             return Copied() if upto is None else BaseGone()
         replica = source.read_on(handle)
-        records, _ = committed(read(handle, 0)[: replica.end], 0, str(source.log))
+        records, _ = read_committed(read(handle, 0)[: replica.end], 0, str(source.log))
         begin = first_line(target.thread_id, new_epoch(), replica.seq)
         if upto is None:
             draft = Draft()
@@ -133,14 +133,14 @@ class FileStore(Store[Work, Any]):
     """A directory of threads, each an append-only log. Stateless."""
 
     def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
-        return _send(lambda root: _looked(root.thread(thread_id), look, otherwise))
+        return _send(lambda root: _look_at(root.thread(thread_id), look, otherwise))
 
     def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
         return _send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
         """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
-        return self._change(new.address.thread_id, partial(_put, new))
+        return self._change(new.address.thread_id, partial(_draft_entry, new))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
         """See `Store.write_batch`."""
@@ -155,7 +155,7 @@ class FileStore(Store[Work, Any]):
 
         def look(thread: Thread, bodies: Bodies) -> Found | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return whole(found(thread, record), bodies) if record else None
+            return with_bodies(found(thread, record), bodies) if record else None
 
         return self._look(address.thread_id, look, None)
 
@@ -164,7 +164,7 @@ class FileStore(Store[Work, Any]):
 
         def scanned(root: Root) -> list[Entry]:
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
-            return page((entry for files in threads for entry in _scanned(files, query)), query)
+            return page((entry for files in threads for entry in _scan_thread(files, query)), query)
 
         return _send(scanned)
 
@@ -178,7 +178,7 @@ class FileStore(Store[Work, Any]):
             # By thread too: a directory that a person has copied has the stamps of the other.
             there: dict[tuple[str, Stamp], Found] = {}
             for thread_id, asked in threads.items():
-                values = _looked(root.thread(thread_id), partial(_values, asked), dict[Stamp, Found]())
+                values = _look_at(root.thread(thread_id), partial(_read_values, asked), dict[Stamp, Found]())
                 there |= {(thread_id, stamp): found for stamp, found in values.items()}
             keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
             return [there[key] for key in keys if key in there]
@@ -189,7 +189,7 @@ class FileStore(Store[Work, Any]):
         """See `Store.read_history`."""
 
         def look(thread: Thread, bodies: Bodies) -> list[Found]:
-            return [whole(each, bodies) for each in ancestors(thread, address, channels)]
+            return [with_bodies(each, bodies) for each in ancestors(thread, address, channels)]
 
         return self._look(address.thread_id, look, list[Found]())
 
@@ -227,7 +227,7 @@ class FileStore(Store[Work, Any]):
 
         def delete(root: Root) -> None:
             root.thread(thread_id).delete()
-            root.cells(None).remove_of(thread_id)
+            root.cells(None).remove_shared_by(thread_id)
 
         return _send(delete, writes=True)
 
@@ -244,7 +244,7 @@ class FileStore(Store[Work, Any]):
             return any(record.entry.run_id in run_ids for record in thread.records.values())
 
         def find(root: Root) -> list[str]:
-            return [files.thread_id for files in root.threads() if _looked(files, has_run, False)]
+            return [files.thread_id for files in root.threads() if _look_at(files, has_run, False)]
 
         return _send(find)
 
@@ -254,7 +254,7 @@ class FileStore(Store[Work, Any]):
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
         def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
-            infos = (_looked(files, partial(_info, place), None) for place, files in root.newest(after))
+            infos = (_look_at(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
         return _send(read)
@@ -282,12 +282,12 @@ class FileStore(Store[Work, Any]):
         return _send(lambda root: [*islice(root.strays(after), limit)])
 
 
-def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
+def _look_at(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
     bodies = Bodies(files.load, str(files.log))
     return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
 
 
-def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
+def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     thread = replica.thread
     assert thread is not None
     trunk = verdict(thread, new)
@@ -302,18 +302,20 @@ def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 
-def _values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
+def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
     rows: dict[int, Row] = {}
     records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
-    return {record.entry.stamp: whole(found(thread, record, channels), bodies, rows) for record, channels in records}
+    return {
+        record.entry.stamp: with_bodies(found(thread, record, channels), bodies, rows) for record, channels in records
+    }
 
 
-def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:
+def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
     def look(thread: Thread, bodies: Bodies) -> list[Entry]:
         entries = page(selected(thread, query), query)
         return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
-    yield from _looked(files, look, list[Entry]())
+    yield from _look_at(files, look, list[Entry]())
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
@@ -323,7 +325,7 @@ def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[Threa
     return replace(info, updated_at=updated_at), bodies.of(header)
 
 
-def whole(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
+def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
     """Return what was found, with bodies in the place of lines; one row for one row.
 
     Args:

@@ -21,15 +21,15 @@ from typing import TypeVar
 
 from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.disk import (
-    give_back,
     is_at,
     lock,
-    locked,
-    opened,
+    open_file,
+    open_locked,
     read,
-    read_begun,
+    read_lines,
     remove_all_but,
     sync_directory,
+    unlock,
     write_all,
     write_durably,
 )
@@ -75,7 +75,7 @@ class ThreadFiles:
         self._file: tuple[int, int] | None = None
         self._state = (0, 0)  # its size and the time of its last change
         # The log whose name this process has made durable: whoever made it may have died before that.
-        self._named: tuple[int, int] | None = None
+        self._synced_name: tuple[int, int] | None = None
         self._has_failed = False
         # The log, and up to where this process has seen it synced.
         self._synced: tuple[tuple[int, int] | None, int] | None = None
@@ -96,7 +96,7 @@ class ThreadFiles:
         if not (len(blob) == 64 and blob.isalnum()):
             raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
         try:
-            with opened(path, "r") as file:
+            with open_file(path, "r") as file:
                 data = file.readall() or b""
         except FileNotFoundError as error:
             raise CorruptStore(f"{path}: a value of this thread is missing") from error
@@ -110,29 +110,29 @@ class ThreadFiles:
         """Return what `look` makes of the thread as it is now; of `None` if there is none."""
         try:
             with self._turn:
-                return self._looked(look)
+                return self._look(look)
         except CorruptStore:
             # Perhaps it was read while somebody put a line in the place of what an interrupted write had left, or took
             # a blob away with the last line that refers to it. With the lock, nobody does.
             with self.writing("r"):
-                return self._looked(look)
+                return self._look(look)
 
-    def _looked(self, look: Callable[[Thread | None], T]) -> T:
-        replica = self._refreshed()
+    def _look(self, look: Callable[[Thread | None], T]) -> T:
+        replica = self._refresh()
         return look(replica.thread if replica else None)
 
-    def _refreshed(self) -> Replica | None:
+    def _refresh(self) -> Replica | None:
         try:
-            with self._opened("r") as log:
+            with self._open_log("r") as log:
                 return self.read_on(log.fileno())
         except FileNotFoundError:
             self._replica = None
             return None
 
-    def _opened(self, mode: str) -> FileIO:
+    def _open_log(self, mode: str) -> FileIO:
         if self.directory.is_symlink():
             raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
-        return opened(self.log, mode)
+        return open_file(self.log, mode)
 
     def read_on(self, handle: int) -> Replica:
         """Take in what is new in the log: all of it, if it is not the file that was read before."""
@@ -154,7 +154,7 @@ class ThreadFiles:
                 # Somebody else has ended the last line, and gone on.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
-            replica, data = Replica(self.thread_id), read_begun(handle)
+            replica, data = Replica(self.thread_id), read_lines(handle)
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -171,12 +171,12 @@ class ThreadFiles:
             with self.writing() as handle:
                 if handle is not None:
                     return self._append(handle, decide)
-            replica, draft = self._unborn(), Draft()
+            replica, draft = self._new_replica(), Draft()
             result = decide(replica, draft)
             if not draft.lines or self.create([replica.last + b"\n", *draft.lines], draft.blobs):
                 return result
 
-    def _unborn(self) -> Replica:
+    def _new_replica(self) -> Replica:
         replica = Replica(self.thread_id)
         replica.read(first_line(self.thread_id, new_epoch()), str(self.log))
         return replica
@@ -190,7 +190,7 @@ class ThreadFiles:
         Raises:
             StoreBusy: Others held the log for longer than the timeout.
         """
-        log = locked(lambda: self._opened(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
+        log = open_locked(lambda: self._open_log(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
             yield None
             return
@@ -198,21 +198,21 @@ class ThreadFiles:
             with self._turn:
                 yield log.fileno()
         finally:
-            give_back(log)
+            unlock(log)
 
     def _append(self, handle: int, decide: Decide[T]) -> T:
         replica = self.read_on(handle)
         draft = Draft()
         result = decide(replica, draft)
         if draft.lines and self._has_failed:
-            with self.replaced(handle, read(handle, 0)[: replica.end]) as handle:
+            with self.replace_log(handle, read(handle, 0)[: replica.end]) as handle:
                 self._write(handle, replica, draft)
         elif draft.lines:
             self._write(handle, replica, draft)
         return result
 
     def _write(self, handle: int, replica: Replica, draft: Draft) -> None:
-        self._name()
+        self._sync_names()
         self._settle(handle, replica.end)
         self.save(draft.blobs, self.directory)
         data = b"".join(draft.lines) if replica.is_closed else b"".join([b"\n", *draft.lines])
@@ -258,14 +258,14 @@ class ThreadFiles:
         """
         self._has_failed = True
         try:
-            with self.replaced(handle, read(handle, 0)[:end]):
+            with self.replace_log(handle, read(handle, 0)[:end]):
                 self._has_failed = False
         except (OSError, StoreError):
             with suppress(OSError):
                 os.ftruncate(handle, end)
 
     @contextmanager
-    def replaced(self, old: int, data: bytes) -> Iterator[int]:
+    def replace_log(self, old: int, data: bytes) -> Iterator[int]:
         """Put a new log in the place of the old one, whose lock is held; hold the lock of the new one.
 
         Whoever has the old one open reads on in it unharmed.
@@ -287,14 +287,14 @@ class ThreadFiles:
             self._has_failed = False
             yield log.fileno()
         finally:
-            give_back(log)
+            unlock(log)
             temporary.unlink(missing_ok=True)
 
-    def _name(self) -> None:
-        if self._named != self._file:
+    def _sync_names(self) -> None:
+        if self._synced_name != self._file:
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
-            self._named = self._file
+            self._synced_name = self._file
             # What others were making when they died: with the lock, nobody is making anything.
             for left in (*self.directory.glob(f"{LOG}.*.tmp"), *self.directory.glob(f"{BLOBS}/*.tmp")):
                 left.unlink(missing_ok=True)
@@ -324,12 +324,12 @@ class ThreadFiles:
             self.save(blobs, making)
             write_durably(making / LOG, b"".join(lines))
             sync_directory(making)
-            return self._place(making)
+            return self._move_in_place(making)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise
 
-    def _place(self, making: Path) -> bool:
+    def _move_in_place(self, making: Path) -> bool:
         try:
             os.rename(making, self.directory)
         except OSError as error:

@@ -61,13 +61,13 @@ class MessageForm:
         self.defaults: dict[str, Any] = common | {"name": None, "id": None} | more
         self.names = list(self.defaults)
 
-    def written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def select_written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         """Return the fields that are written: those that differ from the defaults, and those that the program set."""
         defaults = self.defaults
         return {name: part for name, part in state.items() if name in names or part != defaults[name]}
 
     @staticmethod
-    def implied(fields: dict[str, Any], more: list[Any]) -> list[str]:
+    def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
         """Return the names of what is taken for set where nothing is said: all that is written, extra fields included.
 
         Args:
@@ -78,7 +78,7 @@ class MessageForm:
             return sorted({*fields, *more[0]})
         return sorted(fields)
 
-    def completed(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+    def complete(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return all fields of the message of which these are written; `None` if one of them is not in the table."""
         state = self.defaults | fields
         return state if len(state) == len(self.names) else None
@@ -157,7 +157,7 @@ def element_end(data: bytes, at: int) -> int:
     return at
 
 
-def splits(content: bytes) -> list[bytes]:
+def split_array(content: bytes) -> list[bytes]:
     """Return the bytes of each element of a msgpack array.
 
     Raises:
@@ -175,8 +175,6 @@ def splits(content: bytes) -> list[bytes]:
         raise CorruptStore("stored bytes go on after the items they should hold")
     return parts
 
-
-__all__ = ["packed_item", "packed_items", "shown_items", "splits"]
 
 LEVELS = 100
 """Levels of JSON to an item; what is deeper is shown as `$mp`. orjson writes 254, of which a line takes some."""
@@ -199,7 +197,7 @@ class _Ext(NamedTuple):
     data: bytes
 
 
-def shown_items(content: bytes) -> list[Any]:
+def items_to_json(content: bytes) -> list[Any]:
     """Return one object for `orjson` for each item.
 
     Args:
@@ -208,25 +206,25 @@ def shown_items(content: bytes) -> list[Any]:
     Raises:
         CorruptStore: The content is not one msgpack array.
     """
-    parts = splits(content)
+    parts = split_array(content)
     try:
-        items = ormsgpack.unpackb(content, ext_hook=_hook)
+        items = ormsgpack.unpackb(content, ext_hook=_unpack_ext)
     except ValueError:  # what ormsgpack does not read it did not write
         return [_opaque(part) for part in parts]
-    return [_shown_item(item, part) for item, part in zip(items, parts, strict=True)]
+    return [_item_to_json(item, part) for item, part in zip(items, parts, strict=True)]
 
 
-def _hook(code: int, data: bytes) -> Any:
+def _unpack_ext(code: int, data: bytes) -> Any:
     return _RECORDS.get(code, _Ext(code, data)) if not data else _Ext(code, data)
 
 
 _RECORDS = {int(record): record for record in Record}
 
 
-def _shown_item(item: Any, packed: bytes) -> Any:
+def _item_to_json(item: Any, packed: bytes) -> Any:
     try:
         shown = _ITEM_KINDS[item[0]](item)
-        if packed_item(shown) == packed:
+        if pack_item(shown) == packed:
             return shown
     except (*_SHAPE_ERRORS, CorruptStore):
         pass  # an item of another version, or too deep
@@ -241,25 +239,25 @@ def _base64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def _shown_value(item: list[Any]) -> Any:
+def _value_item_to_json(item: list[Any]) -> Any:
     _, value = item
-    return _shown(value, LEVELS)
+    return _to_json(value, LEVELS)
 
 
-def _shown_message_item(item: list[Any]) -> Any:
-    return _shown_message(item, LEVELS)
+def _message_item_to_json(item: list[Any]) -> Any:
+    return _message_to_json(item, LEVELS)
 
 
-def _shown_foreign(item: list[Any]) -> Any:
+def _foreign_to_json(item: list[Any]) -> Any:
     """Return an item of another serializer; what that calls JSON as text."""
     _, kind, data = item
-    return {"$foreign": [kind, data.decode() if kind == "json" else _shown(data, LEVELS)]}
+    return {"$foreign": [kind, data.decode() if kind == "json" else _to_json(data, LEVELS)]}
 
 
-_ITEM_KINDS = (_shown_value, _shown_message_item, _shown_foreign)
+_ITEM_KINDS = (_value_item_to_json, _message_item_to_json, _foreign_to_json)
 
 
-def _shown(value: Any, level: int) -> Any:
+def _to_json(value: Any, level: int) -> Any:
     kind = type(value)
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
@@ -268,57 +266,57 @@ def _shown(value: Any, level: int) -> Any:
     if level <= 0:
         raise ValueError("nested too deep to be read as JSON")
     if kind is dict:
-        return _shown_dict(value, level)
+        return _dict_to_json(value, level)
     if kind is list:
         if value and type(value[0]) is Record:
-            return _shown_record(value, level)
-        return [part if type(part) in _SAME else _shown(part, level - 1) for part in value]
-    return {"$bytes": _base64(value)} if kind is bytes else _shown_leaf(value)
+            return _record_to_json(value, level)
+        return [part if type(part) in _SAME else _to_json(part, level - 1) for part in value]
+    return {"$bytes": _base64(value)} if kind is bytes else _leaf_to_json(value)
 
 
-def _shown_dict(value: dict[str, Any], level: int) -> Any:
+def _dict_to_json(value: dict[str, Any], level: int) -> Any:
     if "$" in "".join(value) and _tags(value):
-        return {"$map": [[key, _shown(part, level - 3)] for key, part in value.items()]}
-    return {key: part if type(part) in _SAME else _shown(part, level - 1) for key, part in value.items()}
+        return {"$map": [[key, _to_json(part, level - 3)] for key, part in value.items()]}
+    return {key: part if type(part) in _SAME else _to_json(part, level - 1) for key, part in value.items()}
 
 
 def _tags(value: Iterable[str]) -> list[str]:
     return [key for key in value if key[:1] == "$"]
 
 
-def _shown_record(record: list[Any], level: int) -> Any:
+def _record_to_json(record: list[Any], level: int) -> Any:
     if record[0] is Record.MESSAGE:
-        return _shown_message(record, level)
-    return {_RECORD_TAGS[record[0]]: [_shown(part, level - 2) for part in record[1:]]}
+        return _message_to_json(record, level)
+    return {_RECORD_TAGS[record[0]]: [_to_json(part, level - 2) for part in record[1:]]}
 
 
-def _shown_leaf(leaf: _Ext) -> Any:
+def _leaf_to_json(leaf: _Ext) -> Any:
     tag, show, _ = _LEAVES[leaf.code]
     return {tag: show(leaf.data)}
 
 
-def _shown_message(item: list[Any], level: int) -> Any:
+def _message_to_json(item: list[Any], level: int) -> Any:
     """Return a message from `[mark or tag, class code, fields, names set(, extra, private)]`."""
     _, code, state, names, *more = item
     form = FORMS[code] if 0 <= code < len(FORMS) else None
     if form is None or list(state) != form.names:
-        return {"$message": [_shown(part, level - 2) for part in item[1:]]}
-    fields = form.written(state, names)
+        return {"$message": [_to_json(part, level - 2) for part in item[1:]]}
+    fields = form.select_written(state, names)
     shown: dict[str, Any] = {"$role": form.role}
     for name, part in fields.items():
-        shown[name] = part if type(part) in _SAME else _shown(part, level - 1)
-    if names != form.implied(fields, more):
+        shown[name] = part if type(part) in _SAME else _to_json(part, level - 1)
+    if names != form.implied_names(fields, more):
         shown["$set"] = names
     if more:
-        shown["$extra"], shown["$private"] = (_shown(part, level - 1) for part in more)
+        shown["$extra"], shown["$private"] = (_to_json(part, level - 1) for part in more)
     return shown
 
 
 # --- From JSON ---
 
 
-def packed_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
-    """Return the content that `shown_items` was given.
+def pack_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
+    """Return the content that `items_to_json` was given.
 
     Args:
         values: What `orjson.loads` returned for each item.
@@ -329,16 +327,16 @@ def packed_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
         CorruptStore: One of them stands for no item.
     """
     plain = text is not None and _is_plain(values, text)
-    return array_header(len(values)) + b"".join([_packed_item(value, plain) for value in values])
+    return array_header(len(values)) + b"".join([_pack_item(value, plain) for value in values])
 
 
-def packed_item(value: Any, text: bytes | None = None) -> bytes:
-    """Return the bytes of one item, an element of the array; see `packed_items`.
+def pack_item(value: Any, text: bytes | None = None) -> bytes:
+    """Return the bytes of one item, an element of the array; see `pack_items`.
 
     Raises:
         CorruptStore: The value stands for no item.
     """
-    return _packed_item(value, text is not None and _is_plain((value,), text))
+    return _pack_item(value, text is not None and _is_plain((value,), text))
 
 
 def _is_plain(values: Iterable[Any], text: bytes) -> bool:
@@ -354,33 +352,33 @@ def _is_plain(values: Iterable[Any], text: bytes) -> bool:
     return text.count(b'"$') == known and b"\\u0024" not in text
 
 
-def _packed_item(value: Any, plain: bool) -> bytes:
+def _pack_item(value: Any, plain: bool) -> bytes:
     try:
         if type(value) is dict and not plain and len(value) == 1:
             special = _ITEMS.get(next(iter(value)))
             if special is not None:
                 return special(*value.values())
         if type(value) is dict and "$role" in value:
-            return ormsgpack.packb([1, *_message(value, LEVELS, plain)])
-        return b"\x92\x00" + ormsgpack.packb(value if plain else _stored(value, LEVELS))
+            return ormsgpack.packb([1, *_message_from_json(value, LEVELS, plain)])
+        return b"\x92\x00" + ormsgpack.packb(value if plain else _from_json(value, LEVELS))
     except _SHAPE_ERRORS as error:
         raise CorruptStore(f"a stored value is damaged: {type(error).__name__}: {error}") from error
 
 
-def _packed_opaque(text: str) -> bytes:
-    data = _bytes(text)
+def _pack_opaque(text: str) -> bytes:
+    data = _bytes_from_json(text)
     if element_end(data, 0) != len(data):
         raise CorruptStore("stored bytes go on after the value they should hold")
     return data
 
 
-def _packed_message_in_full(parts: Any) -> bytes:
-    return ormsgpack.packb([1, *_list(_stored(parts, LEVELS - 1))])
+def _pack_message_in_full(parts: Any) -> bytes:
+    return ormsgpack.packb([1, *_check_list(_from_json(parts, LEVELS - 1))])
 
 
-def _packed_foreign(parts: list[Any]) -> bytes:
+def _pack_foreign(parts: list[Any]) -> bytes:
     kind, data = parts
-    packed = data.encode() if type(data) is str else _stored(data, LEVELS)
+    packed = data.encode() if type(data) is str else _from_json(data, LEVELS)
     if type(kind) is not str or type(packed) is not bytes:
         raise CorruptStore("an item of another serializer is damaged")
     return ormsgpack.packb([2, kind, packed])
@@ -388,13 +386,13 @@ def _packed_foreign(parts: list[Any]) -> bytes:
 
 # Tags that an item has and a part of one has not, or not with the same meaning.
 _ITEMS: dict[str, Callable[[Any], bytes]] = {
-    "$mp": _packed_opaque,
-    "$message": _packed_message_in_full,
-    "$foreign": _packed_foreign,
+    "$mp": _pack_opaque,
+    "$message": _pack_message_in_full,
+    "$foreign": _pack_foreign,
 }
 
 
-def _stored(value: Any, level: int) -> Any:
+def _from_json(value: Any, level: int) -> Any:
     """Return what msgpack packs for a JSON value."""
     kind = type(value)
     if kind in _PLAIN:
@@ -402,83 +400,83 @@ def _stored(value: Any, level: int) -> Any:
     if level <= 0:
         raise CorruptStore(f"a stored value is nested more than {LEVELS} levels deep")
     if kind is list:
-        return [part if type(part) in _PLAIN else _stored(part, level - 1) for part in value]
+        return [part if type(part) in _PLAIN else _from_json(part, level - 1) for part in value]
     if "$" in "".join(value) and _tags(value):
-        return _untagged(value, level)
-    return {key: part if type(part) in _PLAIN else _stored(part, level - 1) for key, part in value.items()}
+        return _from_tagged(value, level)
+    return {key: part if type(part) in _PLAIN else _from_json(part, level - 1) for key, part in value.items()}
 
 
-def _untagged(value: dict[str, Any], level: int) -> Any:
+def _from_tagged(value: dict[str, Any], level: int) -> Any:
     if "$role" in value:
-        return [MARKS[Record.MESSAGE], *_message(value, level, plain=False)]
+        return [MARKS[Record.MESSAGE], *_message_from_json(value, level, plain=False)]
     tag = _tags(value)[0]
     if tag not in _TAGS or len(value) != 1:
         raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
     return _TAGS[tag](value[tag], level - 1)
 
 
-def _message(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
+def _message_from_json(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
     """Return `[class code, fields, names set(, extra, private)]`."""
     fields = value.copy()
     form = BY_ROLE[fields.pop("$role")]
     names = fields.pop("$set", None)
     more = [fields.pop("$extra"), fields.pop("$private")] if "$extra" in fields else []
     if not plain:
-        fields = {name: _stored(part, level - 1) for name, part in fields.items()}
-        more = [_stored(part, level - 1) for part in more]
-    state = form.completed(fields)
+        fields = {name: _from_json(part, level - 1) for name, part in fields.items()}
+        more = [_from_json(part, level - 1) for part in more]
+    state = form.complete(fields)
     if state is None:
         raise CorruptStore(f"a stored message has fields that one of role {form.role!r} has not")
-    return [form.code, state, form.implied(fields, more) if names is None else _names(names), *more]
+    return [form.code, state, form.implied_names(fields, more) if names is None else _check_names(names), *more]
 
 
-def _names(names: Any) -> list[str]:
+def _check_names(names: Any) -> list[str]:
     if type(names) is not list or any(type(name) is not str for name in names):
         raise CorruptStore("the names of the fields that were set in a message are damaged")
     return names
 
 
-def _bytes(text: str) -> bytes:
+def _bytes_from_json(text: str) -> bytes:
     return a2b_base64(text, strict_mode=True)
 
 
-def _list(value: Any) -> list[Any]:
+def _check_list(value: Any) -> list[Any]:
     if type(value) is not list:
         raise CorruptStore("the parts of a stored value are not a list")
     return value
 
 
-def _map(pairs: Any, level: int) -> dict[str, Any]:
-    made = {key: _stored(part, level - 2) for key, part in _list(pairs)}
+def _map_from_json(pairs: Any, level: int) -> dict[str, Any]:
+    made = {key: _from_json(part, level - 2) for key, part in _check_list(pairs)}
     if len(made) != len(pairs) or any(type(key) is not str for key in made):
         raise CorruptStore("a stored map has a key twice, or one that is no text")
     return made
 
 
-def _record(mark: Ext) -> Callable[[Any, int], Any]:
-    return lambda parts, level: [mark, *_list(_stored(parts, level))]
+def _record_from_json(mark: Ext) -> Callable[[Any, int], Any]:
+    return lambda parts, level: [mark, *_check_list(_from_json(parts, level))]
 
 
-def _leaf(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
+def _leaf_from_json(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
     return lambda payload, _: Ext(code, read(payload))
 
 
 # --- The tables: leaves and records are tagged by their names in `core.types`, in lower case ---
 
 
-def _shown_enum(data: bytes) -> Any:
+def _enum_to_json(data: bytes) -> Any:
     return [None if part is None else str(part) for part in ormsgpack.unpackb(data)]
 
 
-def _enum(parts: Any) -> bytes:
-    return ormsgpack.packb([None if part is None else part + "" for part in _list(parts)])
+def _enum_from_json(parts: Any) -> bytes:
+    return ormsgpack.packb([None if part is None else part + "" for part in _check_list(parts)])
 
 
-def _shown_big_int(data: bytes) -> str:
+def _big_int_to_json(data: bytes) -> str:
     return str(int.from_bytes(data, "little", signed=True))
 
 
-def _big_int(text: str) -> bytes:
+def _big_int_from_json(text: str) -> bytes:
     value = int(text + "")
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
@@ -489,19 +487,19 @@ def _text(data: bytes) -> str:
 
 _AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (_text, lambda text: (text + "").encode())
 _FORMS: dict[Leaf, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
-    Leaf.BIG_INT: (_shown_big_int, _big_int),
+    Leaf.BIG_INT: (_big_int_to_json, _big_int_from_json),
     Leaf.UUID: (lambda data: str(UUID(bytes=data)), lambda text: UUID(text).bytes),
-    Leaf.ENUM: (_shown_enum, _enum),
-    **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes)),
+    Leaf.ENUM: (_enum_to_json, _enum_from_json),
+    **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes_from_json)),
 }
 _LEAVES = {int(leaf): (f"${leaf.name.lower()}", *_FORMS.get(leaf, _AS_TEXT)) for leaf in Leaf}
 _RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
 _TAGS: dict[str, Callable[[Any, int], Any]] = {
-    "$bytes": lambda text, _: _bytes(text),
+    "$bytes": lambda text, _: _bytes_from_json(text),
     "$float": lambda name, _: _FLOATS[name],
-    "$map": _map,
-    **{tag: _record(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
-    **{tag: _leaf(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
+    "$map": _map_from_json,
+    **{tag: _record_from_json(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
+    **{tag: _leaf_from_json(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
 }
 
 
@@ -597,7 +595,7 @@ OPTIONAL: dict[str, Test] = {
 }
 
 
-def checked(fields: Any) -> dict[str, Any]:
+def check_record(fields: Any) -> dict[str, Any]:
     """Return a record.
 
     Raises:
@@ -620,7 +618,7 @@ _CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
 _CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
 
 
-def checked_cell(fields: Any) -> dict[str, Any]:
+def check_cell(fields: Any) -> dict[str, Any]:
     """Return the fields of a cell.
 
     Raises:

@@ -56,7 +56,7 @@ class State(dict[str, Thread]):
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
 
-    def named_by_cells(self) -> set[str]:
+    def threads_with_cells(self) -> set[str]:
         """Return the threads that have cells, or have shared some."""
         return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
 
@@ -221,12 +221,12 @@ class MemoryStore(Store[Request, Any]):
             if upto is not None:
                 thread = as_of(thread, upto, header) if thread else None
             if thread:
-                state[target] = self._copied(thread, target)
+                state[target] = self._copy(thread, target)
             return Copied() if thread or upto is None else BaseGone()
 
         return _send(copy)
 
-    def _copied(self, source: Thread, target: str) -> Thread:
+    def _copy(self, source: Thread, target: str) -> Thread:
         thread = Thread()
         thread.logs = {key: Log(dict(log.rows), log.end) for key, log in source.logs.items()}
         thread.batches = {key: list(batches) for key, batches in source.batches.items()}
@@ -287,7 +287,7 @@ class MemoryStore(Store[Request, Any]):
         """See `Store.list_strays`."""
 
         def listed(state: State) -> list[str]:
-            names = {name for name in (*state, *state.named_by_cells()) if name > (after or "")}
+            names = {name for name in (*state, *state.threads_with_cells()) if name > (after or "")}
             seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
             return sorted(names - seen)[:limit]
 

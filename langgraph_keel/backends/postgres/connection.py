@@ -7,7 +7,7 @@ Why not the pools of psycopg_pool, though one of the user's own is accepted? Mea
 `check=is_lost`, which does find such connections:
 
 * They connect in background threads, and try again until the caller's time is up. A wrong password, a database that is
-  not there, a port where nobody listens: `PoolTimeout("couldn't get a connection after 5.00 sec")` after all of the 5 s,
+  not there, a port where nobody listens: `PoolTimeout("couldn't get a connection after 5.00 sec")` after all of 5 s,
   without the reason, which is only logged. The pools here connect in the thread that needs a connection, and raise what
   the server said after 1 to 32 ms. The fault tests hold them to that: of those of a wrong password, of a missing
   database and of "too many clients", psycopg_pool passes none.
@@ -89,7 +89,7 @@ WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
-def named(error: BaseException, where: str) -> BaseException:
+def name_error(error: BaseException, where: str) -> BaseException:
     """Return an error of psycopg as the error of Keel that says what to do; any other error as it is."""
     if not isinstance(error, (psycopg.Error, OSError)) or isinstance(error, KeelError):
         return error
@@ -116,7 +116,7 @@ def named_errors(where: str) -> Iterator[None]:
     try:
         yield
     except (psycopg.Error, OSError) as error:
-        raise named(error, where) from error
+        raise name_error(error, where) from error
 
 
 def is_lost(connection: Connection | AsyncConnection) -> bool:
@@ -133,7 +133,7 @@ def is_usable(connection: Connection | AsyncConnection) -> bool:
     return not connection.closed and connection.info.transaction_status == TransactionStatus.IDLE
 
 
-def drop(connection: Connection | AsyncConnection) -> None:
+def close_now(connection: Connection | AsyncConnection) -> None:
     """Close a connection at once, from any thread and whatever became of its loop."""
     connection.pgconn.finish()
 
@@ -179,20 +179,20 @@ class Pool:
                 connection = self._idle.pop()
                 if not is_lost(connection):
                     return connection
-                drop(connection)
+                close_now(connection)
         return None
 
     def _give_back(self, connection: Connection) -> None:
         if is_usable(connection) and not self._closed:
             self._idle.append(connection)
         else:
-            drop(connection)
+            close_now(connection)
 
     def close(self) -> None:
         """Close what is idle now, and what is in use when it is given back."""
         self._closed = True
         while self._idle:
-            drop(self._idle.pop())
+            close_now(self._idle.pop())
 
 
 class AsyncPool:
@@ -241,7 +241,7 @@ class AsyncPool:
             connection = self._idle.pop()
             if not is_lost(connection):
                 return connection
-            drop(connection)
+            close_now(connection)
         return None
 
     def _give_back(self, connection: AsyncConnection) -> None:
@@ -249,17 +249,17 @@ class AsyncPool:
         if is_usable(connection) and not self._closed:
             self._idle.append(connection)
         else:
-            drop(connection)
+            close_now(connection)
 
     def close(self, is_dead: bool = False) -> None:
         """Close what is idle now, and what is in use when it is given back; at once if the loop is dead."""
         self._closed = True
         for connection in (*self._idle, *(self._lent if is_dead else ())):
-            drop(connection)
+            close_now(connection)
         self._idle.clear()
 
 
-class Own:
+class OwnConnections:
     """Connections that Keel makes itself: a pool for all threads, and one for each loop.
 
     Args:
@@ -307,7 +307,7 @@ class Own:
             pool.close(is_dead=loop.is_closed())
 
 
-class Watched:
+class WatchedRequest:
     """One request that is waited for."""
 
     __slots__ = ("connection", "due", "was_cut")
@@ -326,7 +326,7 @@ class Watched:
         return self.connection.closed or self.connection.info.transaction_status == TransactionStatus.ACTIVE
 
 
-class Watch:
+class Watchdog:
     """Cuts connections that wait longer than they may: psycopg waits for ever where the network swallows an answer.
 
     One thread for all requests, which lives while there are any: a timer for each would cost as much as the request.
@@ -339,13 +339,13 @@ class Watch:
         self._timeout = timeout
         self._period = min(1.0, timeout / 4)
         self._lock = threading.Lock()
-        self._waiting: dict[int, Watched] = {}
+        self._waiting: dict[int, WatchedRequest] = {}
         self._running = False
 
     @contextmanager
-    def over(self, connection: Connection | AsyncConnection) -> Iterator[Watched]:
+    def watch(self, connection: Connection | AsyncConnection) -> Iterator[WatchedRequest]:
         """Watch over a request on `connection` until the block is left."""
-        watched = Watched(connection, time.monotonic() + self._timeout)
+        watched = WatchedRequest(connection, time.monotonic() + self._timeout)
         with self._lock:
             self._waiting[id(watched)] = watched
             if not self._running:
@@ -367,14 +367,14 @@ class Watch:
                     self._judge(watched)
                 self._running = idle < 10
 
-    def _judge(self, watched: Watched) -> None:
+    def _judge(self, watched: WatchedRequest) -> None:
         if time.monotonic() > watched.due and not watched.was_cut:
             watched.was_cut = True
             with suppress(OSError, psycopg.Error):
-                cut(watched.connection)
+                break_connection(watched.connection)
 
 
-def cut(connection: Connection | AsyncConnection) -> None:
+def break_connection(connection: Connection | AsyncConnection) -> None:
     """Break a connection that another thread waits on: it is woken with an error."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
@@ -397,7 +397,7 @@ class Waiting(Protocol):
         ...
 
 
-class Again(Exception):
+class Retry(Exception):
     """The request is to be sent once more.
 
     Attributes:
@@ -408,7 +408,7 @@ class Again(Exception):
         self.delay = delay
 
 
-class Patience:
+class RetryBudget:
     """Decides, for one request, what is tried again: a broken connection once, a lost race until time is up."""
 
     def __init__(self, where: str, timeout: float) -> None:
@@ -418,8 +418,8 @@ class Patience:
         self._resent = False
 
     @contextmanager
-    def over(self, watched: Waiting) -> Iterator[None]:
-        """Turn an error after which to try again into `Again`."""
+    def watch(self, watched: Waiting) -> Iterator[None]:
+        """Turn an error after which to try again into `Retry`."""
         try:
             yield
         except Exception as error:
@@ -433,6 +433,6 @@ class Patience:
         state = getattr(error, "sqlstate", None)
         if (watched.is_broken or state in SHUFFLED) and not self._resent:
             self._resent = True
-            raise Again(0) from error
+            raise Retry(0) from error
         if state in RACES and time.monotonic() < self._end:
-            raise Again(random.uniform(0, 0.02)) from error
+            raise Retry(random.uniform(0, 0.02)) from error

@@ -28,7 +28,7 @@ def notify(driver: PostgresDriver) -> None:
         if connection.autocommit:
             connection.execute(_NOTIFY, prepare=False)
 
-    driver.insist(act)
+    driver.retry(act)
 
 
 async def anotify(driver: PostgresDriver) -> None:
@@ -38,7 +38,7 @@ async def anotify(driver: PostgresDriver) -> None:
         if connection.autocommit:
             await connection.execute(_NOTIFY, prepare=False)
 
-    await driver.ainsist(act)
+    await driver.aretry(act)
 
 
 class Listening:

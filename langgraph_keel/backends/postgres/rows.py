@@ -85,7 +85,7 @@ def long_names(names: Iterable[str | None]) -> list[str] | None:
     return [escape(name) for name in names if name and is_hashed(key(name))] or None
 
 
-def by_key(stored: Iterable[str] | None) -> Names:
+def names_by_key(stored: Iterable[str] | None) -> Names:
     """Return the names that `long_names` kept, by their keys."""
     return {key(name): name for name in map(unescape, stored)} if stored else {}
 
@@ -227,7 +227,7 @@ def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -
     }
 
 
-def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
+def first_numbers(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
     """Return the number that the first new item of each channel got, from the runs as they were stored."""
     given = [(name, lo) for name, ref in new.refs.items() for lo, _ in ref.runs]
     return {name: stored - (lo - NEW) for (name, lo), stored in zip(given, los, strict=True) if lo >= NEW}
@@ -244,7 +244,7 @@ def entry_of(line: Line) -> Entry:
 
 def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
     """Return all of an entry but its refs: address, parent, stamp, header and run."""
-    names = by_key(line.names)
+    names = names_by_key(line.names)
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
@@ -257,7 +257,7 @@ def refs_of(line: Line) -> dict[str, Ref]:
     Raises:
         CorruptStore: They do not add up.
     """
-    names = by_key(line.names)
+    names = names_by_key(line.names)
     try:
         return _refs_of(line, names)
     except (ValueError, IndexError) as error:
@@ -288,7 +288,7 @@ class Content:
     rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
     batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
 
-    def found(self, line: Line) -> Found:
+    def entry_with_rows(self, line: Line) -> Found:
         """Return an entry with its rows and batches; entries of one namespace share them."""
         entry = entry_of(line)
         logs = self.rows.get((line.thread_id, line.ns), {})
@@ -326,7 +326,7 @@ def graph_of(lines: Sequence[Line]) -> Graph:
     """Return the graph in the lines of a reply."""
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
-    names = by_key(name for line in entries for name in line.names or ())
+    names = names_by_key(name for line in entries for name in line.names or ())
     ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
     epoch = next((line.epoch for line in lines if line.what == 3), None)
     return Graph([_node(line, line.seq in heads) for line in entries], ends, epoch)
@@ -344,10 +344,10 @@ def _heads(entries: Sequence[Line]) -> set[int]:
 
 def _node(line: Line, is_head: bool) -> Node:
     address, parent, stamp, header, run = parts_of(line)
-    return Node(address, parent, stamp, header, LateRefs(line), run, is_head, line.n == GHOST)
+    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST)
 
 
-class LateRefs(Mapping[str, Ref]):
+class LazyRefs(Mapping[str, Ref]):
     """The refs of an entry, made when they are asked for: of a thousand entries, a prune asks those that stay."""
 
     __slots__ = ("_line", "_made")
@@ -356,23 +356,23 @@ class LateRefs(Mapping[str, Ref]):
         self._line: Line | None = line
         self._made: Mapping[str, Ref] = {}
 
-    def _refs(self) -> Mapping[str, Ref]:
+    def _make_refs(self) -> Mapping[str, Ref]:
         if (line := self._line) is not None:
-            owners, los, his = map(_numbers, (line.owners, line.los, line.his))
+            owners, los, his = map(_parse_numbers, (line.owners, line.los, line.his))
             self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
         return self._made
 
     def __getitem__(self, channel: str) -> Ref:
-        return self._refs()[channel]
+        return self._make_refs()[channel]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._refs())
+        return iter(self._make_refs())
 
     def __len__(self) -> int:
-        return len(self._refs())
+        return len(self._make_refs())
 
 
-def _numbers(array: Any) -> list[int]:
+def _parse_numbers(array: Any) -> list[int]:
     """Return the numbers of an array that was sent as text."""
     return [int(number) for number in array[1:-1].split(",") if number]
 
@@ -403,7 +403,7 @@ PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": 
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name as SQL reads it, whatever it holds.
 
     Raises:
@@ -414,18 +414,18 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class Prepared(NamedTuple):
+class PreparedStatement(NamedTuple):
     """A statement as the server reads it (`$1`, `$2`, ...), and the names of its parameters in that order."""
 
     text: bytes
     names: tuple[str, ...]
 
 
-def _numbered(text: str) -> Prepared:
+def _number_parameters(text: str) -> PreparedStatement:
     # psycopg would look for the names in the text at every use: it keeps only short statements in mind.
     names = tuple(dict.fromkeys(PARAMETER.findall(text)))
     numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    return Prepared(numbered.encode(), names)
+    return PreparedStatement(numbered.encode(), names)
 
 
 class Tables:
@@ -441,16 +441,16 @@ class Tables:
             raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
         self.schema = schema
         self.partitions = partitions
-        self._prefix = f"{quoted(schema)}." if schema is not None else ""
-        self._prepared: dict[str, Prepared] = {}
+        self._prefix = f"{quote(schema)}." if schema is not None else ""
+        self._statements: dict[str, PreparedStatement] = {}
 
-    def prepared(self, text: str) -> Prepared:
+    def prepare(self, text: str) -> PreparedStatement:
         """Return a statement with the names of the tables in it, and its parameters by number."""
-        if text not in self._prepared:
-            self._prepared[text] = _numbered(self.named(text))
-        return self._prepared[text]
+        if text not in self._statements:
+            self._statements[text] = _number_parameters(self.fill_names(text))
+        return self._statements[text]
 
-    def named(self, text: str) -> str:
+    def fill_names(self, text: str) -> str:
         """Return SQL with the names of the tables in it."""
         for name in TABLES:
             text = text.replace(f"{{{name}}}", f"{self._prefix}keel_{name}")
@@ -459,7 +459,7 @@ class Tables:
         return text
 
     @property
-    def about(self) -> str:
+    def version_query(self) -> str:
         """The query that tells what `ddl_for` wants to know."""
         name = (self.schema or "").replace("'", "''")
         return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
@@ -482,7 +482,7 @@ class Tables:
 
     def _ddl(self, parts: Iterable[str]) -> str:
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
-        return self.named("\n".join([*schema, *map(self._part, parts)]))
+        return self.fill_names("\n".join([*schema, *map(self._part, parts)]))
 
     def _part(self, file: str) -> str:
         text = files(__package__).joinpath(file).read_text("utf-8")

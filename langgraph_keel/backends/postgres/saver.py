@@ -54,50 +54,50 @@ def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
         driver: The database's.
         full: Whether the system gets it back, which locks the tables for as long as it takes.
     """
-    _check(driver)
+    _check_writable(driver)
     driver.open(create=driver.auto_setup)
     if driver.own is None:
-        return driver.insist(lambda connection: _vacuumed(connection, driver.tables, full=full))
+        return driver.retry(lambda connection: _vacuum(connection, driver.tables, full=full))
     with named_errors(driver.where), closing(driver.own.connect()) as connection:
-        return _vacuumed(connection, driver.tables, full=full)
+        return _vacuum(connection, driver.tables, full=full)
 
 
 async def areclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
     """As `reclaim`, without blocking the running loop."""
     if driver.own is not None or driver.blocks:
         return await to_thread(reclaim, driver, full=full)
-    _check(driver)
+    _check_writable(driver)
     await driver.aopen(create=driver.auto_setup)
-    return await driver.ainsist(lambda connection: _avacuumed(connection, driver.tables, full=full))
+    return await driver.aretry(lambda connection: _avacuum(connection, driver.tables, full=full))
 
 
-def _check(driver: PostgresDriver) -> None:
+def _check_writable(driver: PostgresDriver) -> None:
     if driver.read_only:
         raise ReadOnlyStore(f"{driver.where}: this saver was opened to read only")
 
 
-def _vacuumed(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
+def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
     _check_autocommit(connection)
-    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     before = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    with _heard(connection) as warnings:
+    with _collect_warnings(connection) as warnings:
         for statement in _statements(names, full=full):
             connection.execute(statement, prepare=False)
-    _check_any(names, warnings)
+    _check_not_all_refused(names, warnings)
     after = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    return _reclaimed(before, after, warnings, full=full)
+    return _report(before, after, warnings, full=full)
 
 
-async def _avacuumed(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
+async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
     _check_autocommit(connection)
-    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    with _heard(connection) as warnings:
+    with _collect_warnings(connection) as warnings:
         for statement in _statements(names, full=full):
             await connection.execute(statement, prepare=False)
-    _check_any(names, warnings)
+    _check_not_all_refused(names, warnings)
     after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    return _reclaimed(before, after, warnings, full=full)
+    return _report(before, after, warnings, full=full)
 
 
 def _check_autocommit(connection: Connection | AsyncConnection) -> None:
@@ -105,20 +105,20 @@ def _check_autocommit(connection: Connection | AsyncConnection) -> None:
         raise AccessDenied(_IN_TRANSACTION)
 
 
-def _check_any(names: Sequence[str], warnings: Sequence[str]) -> None:
+def _check_not_all_refused(names: Sequence[str], warnings: Sequence[str]) -> None:
     """Check that one of the tables at least was not left out."""
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
         raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
 
 
-def _plain(cursor: Any) -> Any:
+def _tuple_rows(cursor: Any) -> Any:
     """Make rows of their values, whatever the user's connection makes of them."""
     return tuple
 
 
-def _names(tables: Tables) -> list[str]:
-    return [tables.named(f"{{{name}}}") for name in TABLES]
+def _table_names(tables: Tables) -> list[str]:
+    return [tables.fill_names(f"{{{name}}}") for name in TABLES]
 
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
@@ -129,7 +129,7 @@ def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
 
 
 @contextmanager
-def _heard(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
+def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
     """Hear what the server leaves out, for the user may not do it: it says so in a warning, and goes on."""
     warnings: list[str] = []
 
@@ -144,7 +144,7 @@ def _heard(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
         connection.remove_notice_handler(hear)
 
 
-def _reclaimed(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
 
 

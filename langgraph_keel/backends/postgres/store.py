@@ -25,18 +25,18 @@ from langgraph_keel.backends.postgres.rows import (
     Request,
     Statement,
     Tables,
-    by_key,
     content_of,
     entry_of,
     entry_parameters,
     escape,
-    firsts_of,
+    first_numbers,
     graph_of,
     is_hashed,
     key,
     long_names,
     mark_of,
     name_of,
+    names_by_key,
     place_of,
     removal_parameters,
     unescape,
@@ -151,12 +151,12 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
         "origin": origin or None,
         "name": escape(cell.origin) if is_hashed(origin) else None,
         "expires_at": cell.expires_at,
-        "header": _shrunk(cell.header),
-        "body": _shrunk(cell.body),
+        "header": _shrink_raw(cell.header),
+        "body": _shrink_raw(cell.body),
     }
 
 
-def _shrunk(frame: bytes) -> bytes:
+def _shrink_raw(frame: bytes) -> bytes:
     # Of another kind, it would not come back as the very bytes it was.
     return shrunk(frame) if frame[:1] == RAW else frame
 
@@ -199,7 +199,7 @@ class PostgresStore(Store[Request, Reply]):
         return Request(tuple(self._statement(text, parameters) for text in texts), writes)
 
     def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
-        prepared = self._tables.prepared(text)
+        prepared = self._tables.prepare(text)
         return Statement(prepared.text, [parameters[name] for name in prepared.names])
 
     def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
@@ -215,11 +215,11 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "moved":
                 return Moved(self._head(head, new))
             if seq is not None:
-                return Stored(Mark(epoch, seq, parameters["token"]).stamp, firsts_of(new, los))
+                return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
     def _head(self, head: str | None, new: NewEntry) -> str | None:
-        return head and name_of(head, by_key(long_names([new.parent])))
+        return head and name_of(head, names_by_key(long_names([new.parent])))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
         """See `Store.write_batch`."""
@@ -237,11 +237,11 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
         reply = yield self._request(place_of(address), text)
         content = content_of(reply[0])
-        return content.found(content.entries[0]) if content.entries else None
+        return content.entry_with_rows(content.entries[0]) if content.entries else None
 
     def scan(self, query: Query) -> Plan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
-        text, parameters = _scanned(query)
+        text, parameters = _scan_query(query)
         reply = yield self._request(parameters, text)
         return [entry_of(Line._make(line)) for line in reply[0]]
 
@@ -257,7 +257,7 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_LISTED if any(entry.refs for entry in entries) else sql.READ_BARE
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
-        found = {each.entry.stamp: each for each in map(content.found, content.entries)}
+        found = {each.entry.stamp: each for each in map(content.entry_with_rows, content.entries)}
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
@@ -272,7 +272,7 @@ class PostgresStore(Store[Request, Reply]):
         line = next((line for line in content.entries if line.id not in parents), None)
         found = []
         while line is not None:
-            found.append(content.found(line))
+            found.append(content.entry_with_rows(line))
             line = lines.get(line.parent or "")
         return found
 
@@ -400,11 +400,11 @@ class PostgresStore(Store[Request, Reply]):
 def _info(
     thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
 ) -> tuple[ThreadInfo, bytes]:
-    latest = head and name_of(head, by_key(names))
+    latest = head and name_of(head, names_by_key(names))
     return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restored(header or b"")
 
 
-def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
+def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
     """Return the statement and the parameters of a scan."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {"limit": query.limit}
@@ -420,19 +420,19 @@ def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
         conditions.append(sql.PRECEDES)
         parameters["before"] = key(query.before)
     if query.after is not None:
-        conditions.append(_following(query.after, query.thread_id is None))
-        parameters |= _following_parameters(query.after)
+        conditions.append(_after(query.after, query.thread_id is None))
+        parameters |= _after_parameters(query.after)
     order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
     return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
 
 
-def _following(last: Entry, everywhere: bool) -> str:
+def _after(last: Entry, everywhere: bool) -> str:
     if everywhere:
         return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
     return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
 
 
-def _following_parameters(last: Entry) -> dict[str, Any]:
+def _after_parameters(last: Entry) -> dict[str, Any]:
     mark = mark_of(last.stamp)
     place = place_of(last.address)
     return {

@@ -35,7 +35,7 @@ def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
 
 
-def _literally(found: re.Match[str]) -> str:
+def _escape_glob(found: re.Match[str]) -> str:
     return f"\\{found[0]}"
 
 
@@ -49,13 +49,13 @@ def word(text: str) -> str:
     return _NEVER_IN_TEXT.sub(_percent, text)
 
 
-def some_name(text: str) -> str:
+def name_or_mark(text: str) -> str:
     """Return an id that stands where nothing means none: `%`, which encodes nothing, is the empty one."""
     return name(text) or "%"
 
 
-def unnamed(text: str) -> str:
-    """Return what `name`, `some_name` or `word` was given."""
+def parse_name(text: str) -> str:
+    """Return what `name`, `name_or_mark` or `word` was given."""
     if "%" not in text:
         return text
     return unquote(text, errors="strict") if text != "%" else ""
@@ -69,19 +69,19 @@ def member_of(*parts: str) -> bytes:
     return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
 
 
-def unmember(member: bytes) -> list[str]:
+def parse_member(member: bytes) -> list[str]:
     """Return the parts of a member."""
-    return [_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0")]
+    return [_ESCAPE.sub(_unescape, part).decode() for part in member.split(b"\0")]
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     return b"\0" if found[1] == b"\1" else b"\1"
 
 
-def moved_member(life: bytes, thread_id: str) -> bytes:
+def copied_member(life: bytes, thread_id: str) -> bytes:
     """Return the member that a copy of a thread gets; empty if the thread, of which `life` tells, is in no index."""
     member = life.split(b" ", 3)[3]
-    return member_of(unmember(member)[0], thread_id) if member else b""
+    return member_of(parse_member(member)[0], thread_id) if member else b""
 
 
 def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
@@ -94,7 +94,7 @@ def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
 def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
     """Return refs as they stand in a line: `channel:kind:runs`, without runs where the value is in the header."""
     return " ".join(
-        f"{some_name(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
+        f"{name_or_mark(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
         for channel, ref in refs.items()
     )
 
@@ -148,7 +148,7 @@ class Keys:
     @property
     def of_threads(self) -> str:
         """What matches the keys of all threads and of their cells, and some that are not ours: see `thread_in`."""
-        return f"{_GLOB.sub(_literally, self.prefix)}:{{??}}:*"
+        return f"{_GLOB.sub(_escape_glob, self.prefix)}:{{??}}:*"
 
     def thread_in(self, key: str) -> str | None:
         """Return whose key this is: a thread's, or that of its cells; `None` if it is neither."""
@@ -174,7 +174,7 @@ T = TypeVar("T")
 Rows = dict[tuple[str, str], list[Row]]
 
 
-def names_damage(parse: Callable[P, T]) -> Callable[P, T]:
+def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
     """Make a parser raise `CorruptStore` for what it cannot parse."""
 
     @wraps(parse)
@@ -247,7 +247,7 @@ def refs_of(text: str) -> dict[str, Ref]:
     refs = {}
     for part in filter(None, text.split(" ")):
         channel, kind, *runs = part.split(":")
-        refs[unnamed(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
+        refs[parse_name(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
     return refs
 
 
@@ -256,27 +256,27 @@ def _run(text: str) -> Run:
     return int(lo), int(hi)
 
 
-@names_damage
+@as_corrupt_store
 def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes) -> Entry:
     """Return an entry as it is read: its parent is what the script says of it."""
     line, header = line_of(value)
     return Entry(
-        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
-        unnamed(parent.decode()) or None,
+        Address(thread_id, parse_name(line.ns), parse_name(line.id)),
+        parse_name(parent.decode()) or None,
         stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
-        unnamed(line.run) if line.run else None,
+        parse_name(line.run) if line.run else None,
     )
 
 
-@names_damage
+@as_corrupt_store
 def rows_of(logs: Iterable[Sequence[Any]]) -> Rows:
     """Return rows per (namespace, channel), in order."""
     rows: Rows = {}
     for ns, channel, *flat in logs:
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True))
-        rows[unnamed(ns.decode()), unnamed(channel.decode())] = [_row(lo, value) for lo, value in pairs]
+        rows[parse_name(ns.decode()), parse_name(channel.decode())] = [_row(lo, value) for lo, value in pairs]
     return rows
 
 
@@ -285,29 +285,31 @@ def _row(lo: int, value: bytes) -> Row:
     return Row(lo, int(count), restored(body))
 
 
-@names_damage
+@as_corrupt_store
 def batches_of(values: Iterable[bytes]) -> list[Batch]:
     """Return batches, in order."""
     return [_batch(*value.split(b" ", 2)) for value in values]
 
 
 def _batch(task: bytes, path: bytes, body: bytes) -> Batch:
-    return Batch(unnamed(task.decode()), unnamed(path.decode()), restored(body))
+    return Batch(parse_name(task.decode()), parse_name(path.decode()), restored(body))
 
 
-def found_of(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
+def entry_with_rows(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
     """Return an entry with what it needs of the rows that were read for several."""
     ns = entry.address.checkpoint_ns
     needed = {channel: rows.get((ns, channel), []) for channel, ref in entry.refs.items() if ref.runs}
     return Found(entry, {channel: got for channel, got in needed.items() if got}, batches_of(batches))
 
 
-@names_damage
+@as_corrupt_store
 def graph_of(thread_id: str, epoch: bytes, entries: Sequence[Any], ends: Sequence[Any], heads: Sequence[int]) -> Graph:
     """Return a thread at one moment."""
     lines = {seq: line_of(value) for seq, value in sorted(entries)}
     nodes = [_node(thread_id, epoch, seq, lines, seq in heads) for seq in lines]
-    return Graph(nodes, {(unnamed(ns.decode()), unnamed(ch.decode())): end for ns, ch, end in ends}, epoch.decode())
+    return Graph(
+        nodes, {(parse_name(ns.decode()), parse_name(ch.decode())): end for ns, ch, end in ends}, epoch.decode()
+    )
 
 
 def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, bytes]], is_head: bool) -> Node:
@@ -317,12 +319,12 @@ def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, b
         of = lines.get(int(parent[1:]))
         parent = of[0].id if of else ""
     return Node(
-        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
-        unnamed(parent) or None,
+        Address(thread_id, parse_name(line.ns), parse_name(line.id)),
+        parse_name(parent) or None,
         stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
-        unnamed(line.run) if line.run else None,
+        parse_name(line.run) if line.run else None,
         is_head,
         line.state == "ghost",
     )

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
-from langgraph_keel.backends.redis.connection import Durability, Look, Settings, checked, where_of
+from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Settings, check_client, where_of
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore
 from langgraph_keel.engine.config import thread_id_of
@@ -86,9 +86,9 @@ class RedisSaver(KeelSaver):
         store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
         self._redis, self._async_redis = _drivers(
             Settings(url, timeout, max_connections) if url is not None else None,
-            client and checked(client),
-            async_client and checked(async_client),
-            lambda where: Look(store.keys, where, read_only, auto_setup, durability, allow_eviction),
+            client and check_client(client),
+            async_client and check_client(async_client),
+            lambda where: ServerCheck(store.keys, where, read_only, auto_setup, durability, allow_eviction),
         )
         self._store = store
         super().__init__(store, self._redis, self._async_redis, **options)
@@ -105,18 +105,18 @@ class RedisSaver(KeelSaver):
             NotAKeelStore: There are keys of somebody else under the prefix.
             UnsafeStore: The server deletes threads when memory is short.
         """
-        self._redis.look.auto_setup = True
+        self._redis.check.auto_setup = True
         self._redis.open(writes=True)
 
     def durability(self) -> Durability:
         """Return what becomes of an acknowledged put, as the server said when it was first used."""
         self._redis.open(writes=False)
-        return self._redis.look.durability
+        return self._redis.check.durability
 
     async def adurability(self) -> Durability:
         """As `durability`, asynchronously."""
         await self._async_redis.open(writes=False)
-        return self._redis.look.durability
+        return self._redis.check.durability
 
     def set_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
         """Give a thread its own time to live after every write, from now on; it comes before the saver's.
@@ -192,13 +192,13 @@ def _require(found: bool, thread_id: str) -> None:
 
 
 def _drivers(
-    settings: Settings | None, client: Any, async_client: Any, look: Any
+    settings: Settings | None, client: Any, async_client: Any, check: Any
 ) -> tuple[RedisDriver, AsyncRedisDriver]:
     if settings is not None:
-        driver = RedisDriver(look(settings.where), settings.where, settings.client, is_ours=True)
+        driver = RedisDriver(check(settings.where), settings.where, settings.client, is_ours=True)
         return driver, AsyncRedisDriver(driver, settings.async_client, is_ours=True)
     where = where_of(client or async_client)
-    driver = RedisDriver(look(where), where, (lambda: client) if client else None, is_ours=False)
+    driver = RedisDriver(check(where), where, (lambda: client) if client else None, is_ours=False)
     return driver, AsyncRedisDriver(driver, (lambda: async_client) if async_client else None, is_ours=False)
 
 

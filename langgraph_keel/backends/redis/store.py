@@ -24,23 +24,23 @@ from langgraph_keel.backends.redis.driver import Argument, Call, Request
 from langgraph_keel.backends.redis.entries import (
     BUCKETS,
     Keys,
+    as_corrupt_store,
     bucket_of,
+    copied_member,
     entry_of,
-    found_of,
+    entry_with_rows,
     graph_of,
     line_of,
     mark_of,
     member_of,
-    moved_member,
     name,
-    names_damage,
+    name_or_mark,
+    parse_member,
+    parse_name,
     refs_text,
     rows_of,
     runs_text,
-    some_name,
     stamp_of,
-    unmember,
-    unnamed,
     word,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
@@ -99,20 +99,20 @@ def value_of(cell: Cell) -> tuple[bytes, bytes]:
     15 to 30 µs slower, which takes some 100.
     """
     expiry = "" if cell.expires_at is None else cell.expires_at
-    return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrunk(cell.body)
+    return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrink_raw(cell.body)
 
 
-def _shrunk(body: bytes) -> bytes:
+def _shrink_raw(body: bytes) -> bytes:
     # A frame that is compressed already would come back raw: the same content, but not the bytes that were brought.
     return shrunk(body) if body[:1] == RAW else body
 
 
-@names_damage
+@as_corrupt_store
 def cell_of(value: bytes, body: bytes | None = None) -> Cell:
     """Return a cell, of its value and its body."""
     line, _, header = value.partition(b"\n")
     token, expiry, origin = line.decode().split(" ")
-    return Cell(token, header, restored(body or b""), unnamed(origin), int(expiry) if expiry else None)
+    return Cell(token, header, restored(body or b""), parse_name(origin), int(expiry) if expiry else None)
 
 
 Replies: TypeAlias = list[Any]
@@ -132,7 +132,7 @@ def selection(query: Query) -> tuple[str, ...]:
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
 
-def _members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
+def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
     """Read the members of all buckets, last activity first."""
     replies = yield Request(tuple(Call("find_threads", (keys.index(bucket),), (after, limit)) for bucket in BUCKETS))
     return sorted((member for members in replies for member in members), reverse=True)
@@ -142,7 +142,7 @@ def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[byt
     """Sort members into calls: the bucket, and as many of its members as one call takes."""
     buckets: dict[str, list[bytes]] = {}
     for member in members:
-        buckets.setdefault(bucket_of(unmember(member)[1]), []).append(member)
+        buckets.setdefault(bucket_of(parse_member(member)[1]), []).append(member)
     for bucket, inside in buckets.items():
         for start in range(0, len(inside), size):
             yield bucket, inside[start : start + size]
@@ -152,7 +152,7 @@ def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
     """Return the threads of each call, and the calls: each is told which lives of its threads the index has."""
-    groups = [[unmember(member) for member in group] for _, group in _groups(members, size)]
+    groups = [[parse_member(member) for member in group] for _, group in _groups(members, size)]
     threads = [[thread for _, thread, _ in group] for group in groups]
     epochs = [[epoch for _, _, epoch in group] for group in groups]
     calls = (
@@ -164,7 +164,7 @@ def _calls(
 
 def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
     """See `Store.scan`, of all threads."""
-    members = yield from _members(keys)
+    members = yield from _read_members(keys)
     last = query.after
     mark = mark_of(last.stamp if last else None)
     after = name(str(last.address.checkpoint_id)) if last else "", mark.epoch, mark.seq
@@ -185,8 +185,8 @@ def _place(entry: Entry) -> tuple[str, str, int]:
 
 def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
     """See `Store.find_runs`."""
-    members = yield from _members(keys)
-    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(some_name, run_ids))
+    members = yield from _read_members(keys)
+    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
     replies = yield Request(calls)
     return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
@@ -199,19 +199,19 @@ def read_threads(
     last = member_of(*after) if after else b""
     while len(page) < limit:
         wanted = limit - len(page)
-        members = (yield from _members(keys, last, wanted))[:wanted]
-        found = yield from _summaries(keys, members)
+        members = (yield from _read_members(keys, last, wanted))[:wanted]
+        found = yield from _read_summaries(keys, members)
         page += [_info(member, found[member]) for member in members if found[member]]
         gone = [member for member in members if not found[member]]
         if gone and may_forget:
-            yield _forgetting(keys, gone)
+            yield _forget_request(keys, gone)
         if len(members) < wanted:
             break
         last = members[-1]
     return page
 
 
-def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
+def _read_summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
     groups = [group for _, group in _groups(members, ASKED)]
     _, calls = _calls(keys, members, ASKED, "read_threads")
     replies = yield Request(calls)
@@ -222,12 +222,12 @@ def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, d
     }
 
 
-@names_damage
+@as_corrupt_store
 def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
     # As the index has it: what was put meanwhile must not bring the page out of its order.
-    updated_at, thread_id, _ = unmember(member)
+    updated_at, thread_id, _ = parse_member(member)
     checkpoints, latest, entry = found
-    info = ThreadInfo(thread_id, checkpoints, updated_at, unnamed(latest.decode()) or None, None)
+    info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
     return info, restored(line_of(entry)[1]) if entry else b""
 
 
@@ -235,27 +235,27 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Repl
     """See `Store.list_strays`. Looks at the names of all keys of the server, in one go, for every page."""
     names = yield Request((), pattern=keys.of_threads)
     found = {keys.thread_in(name.decode(errors="replace")) for name in names} - {None}
-    threads = sorted(name for name in {*filter(None, found), *(yield from _origins(keys))} if name > (after or ""))
+    threads = sorted(name for name in {*filter(None, found), *(yield from _read_origins(keys))} if name > (after or ""))
     strays: list[str] = []
     for start in range(0, len(threads), PAGE):
-        strays += yield from _without_checkpoints(keys, threads[start : start + PAGE])
+        strays += yield from _find_strays(keys, threads[start : start + PAGE])
         if len(strays) >= limit:
             break
     return strays[:limit]
 
 
-def _origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
+def _read_origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
     """Name the threads that have shared cells."""
     origins: list[str] = []
     shared = *keys.cells(SHARED), keys.thread(SHARED)
     page = [b""]
     while page:
         [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
-        origins += [unnamed(origin.decode()) for origin in page]
+        origins += [parse_name(origin.decode()) for origin in page]
     return origins
 
 
-def _without_checkpoints(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
+def _find_strays(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
     buckets: dict[str, list[str]] = {}
     for thread_id in threads:
         buckets.setdefault(bucket_of(thread_id), []).append(thread_id)
@@ -264,11 +264,11 @@ def _without_checkpoints(keys: Keys, threads: Sequence[str]) -> Plan[Request, Re
     return sorted(group[number] for group, reply in zip(buckets.values(), replies, strict=True) for number in reply)
 
 
-def _forgetting(keys: Keys, members: Iterable[bytes]) -> Request:
+def _forget_request(keys: Keys, members: Iterable[bytes]) -> Request:
     calls = [
         Call(
             "forget_threads",
-            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(unmember(member)[1]) for member in group)),
+            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(parse_member(member)[1]) for member in group)),
             tuple(group),
         )
         for bucket, group in _groups(members, ASKED)
@@ -336,7 +336,7 @@ class RedisStore(Store[Request, Replies]):
             name(address.checkpoint_ns),
             name(str(address.checkpoint_id)),
             name(new.parent or ""),
-            "" if new.run_id is None else some_name(new.run_id),
+            "" if new.run_id is None else name_or_mark(new.run_id),
             word(new.updated_at),
             token,
             refs_text(new.refs, NEW),
@@ -367,7 +367,7 @@ class RedisStore(Store[Request, Replies]):
         if not reply:
             return None
         epoch, seq, value, parent, logs, batches = reply
-        return found_of(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        return entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
 
     def scan(self, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
@@ -397,18 +397,20 @@ class RedisStore(Store[Request, Replies]):
             for entry in group:
                 seq = int(mark_of(entry.stamp).seq)
                 if seq in there:
-                    found[entry.stamp] = found_of(entry, rows, there[seq])
+                    found[entry.stamp] = entry_with_rows(entry, rows, there[seq])
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Replies, Sequence[Found]]:
         """See `Store.read_history`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
-        reply = yield from self._read(address.thread_id, "read_history", *place, *map(some_name, channels))
+        reply = yield from self._read(address.thread_id, "read_history", *place, *map(name_or_mark, channels))
         if not reply:
             return []
         epoch, ancestors, logs = reply
         rows = rows_of(logs)
-        return [found_of(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors]
+        return [
+            entry_with_rows(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors
+        ]
 
     def read_graph(self, thread_id: str) -> Plan[Request, Replies, Graph]:
         """See `Store.read_graph`."""
@@ -423,7 +425,7 @@ class RedisStore(Store[Request, Replies]):
         kept = [
             part
             for stamp, channels in ghosts.items()
-            for part in (mark_of(stamp).place, f" {' '.join(map(some_name, channels))} ")
+            for part in (mark_of(stamp).place, f" {' '.join(map(name_or_mark, channels))} ")
         ]
         places = [mark_of(stamp).place for stamp in gone]
         yield from self._change(thread_id, "remove_entries", max(epochs, default=""), len(places), *places, *kept)
@@ -435,7 +437,7 @@ class RedisStore(Store[Request, Replies]):
         logs = [
             part
             for (ns, channel), end in graph.ends.items()
-            for part in (f"{name(ns)}:{some_name(channel)}", end, runs_text(sorted(live.get((ns, channel), ()))))
+            for part in (f"{name(ns)}:{name_or_mark(channel)}", end, runs_text(sorted(live.get((ns, channel), ()))))
         ]
         removed: int = yield from self._change(thread_id, "remove_rows", str(graph.epoch), *logs)
         return removed
@@ -463,7 +465,7 @@ class RedisStore(Store[Request, Replies]):
             is_there = yield from self._read(target, "has_thread")
             return Occupied() if is_there else Copied() if upto is None else BaseGone()
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        member = moved_member(fields[b"thread"], target)
+        member = copied_member(fields[b"thread"], target)
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
         return Copied() if reply else Occupied()
 
@@ -531,7 +533,11 @@ def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:
     return [
         part
         for channel, rows in appends.items()
-        for part in (some_name(channel), len(rows), *(word for row in rows for word in (row.count, shrunk(row.body))))
+        for part in (
+            name_or_mark(channel),
+            len(rows),
+            *(word for row in rows for word in (row.count, shrunk(row.body))),
+        )
     ]
 
 
@@ -540,7 +546,7 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
         part
         for channel, rows in repacks.items()
         for part in (
-            some_name(channel),
+            name_or_mark(channel),
             len(rows),
             *(word for row in rows for word in (row.lo, row.count, shrunk(row.body))),
         )
@@ -551,6 +557,6 @@ def _outcome(kind: bytes, reply: Sequence[Any], token: str, appends: Mapping[str
     if kind == b"gone":
         return BaseGone()
     if kind == b"moved":
-        return Moved(unnamed(reply[0].decode()) or None)
+        return Moved(parse_name(reply[0].decode()) or None)
     epoch, seq, *first = reply
     return Stored(stamp_of(epoch, seq, token), dict(zip(appends, first, strict=True)))

@@ -9,8 +9,8 @@ from langgraph_keel.backends.sqlite.rows import LAST, Execute
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 
 # In the order of the attributes of `Cell`.
-HELD = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
-LISTED = HELD.replace("c.body", "x''")
+COLUMNS = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
+COLUMNS_WITHOUT_BODY = COLUMNS.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
 EVERYBODY = ""
 """Stands for the thread of what all threads share: none is called so."""
@@ -18,7 +18,9 @@ PAST_KEYS = "\x7f"
 """Comes after every character of a key."""
 
 
-def settled(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped | None:
+def reply_if_settled(
+    shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
+) -> Swapped | None:
     """Return the reply to a swap that would change nothing, or `None` if it would."""
     current = read_cells(shelf, [key], execute).get(key)
     decision = ruling(current, expected, new)
@@ -29,7 +31,7 @@ def settled(shelf: Shelf, key: str, expected: str | None, new: Cell | None, exec
 
 def swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped:
     """See `Store.swap_cell`."""
-    reply = settled(shelf, key, expected, new, execute)
+    reply = reply_if_settled(shelf, key, expected, new, execute)
     if reply is not None:
         return reply
     if new is None:
@@ -78,14 +80,14 @@ def _create_shelf(execute: Execute, shelf: Shelf) -> int:
 def read_cells(shelf: Shelf, keys: Collection[str], execute: Execute) -> dict[str, Cell]:
     """See `Store.read_cells`."""
     names = _names(shelf)
-    rows = ((key, execute(f"SELECT {HELD} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
+    rows = ((key, execute(f"SELECT {COLUMNS} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
     return {key: Cell(*row) for key, row in rows if row}
 
 
 def list_cells(shelf: Shelf, prefix: str, after: str | None, limit: int, execute: Execute) -> list[tuple[str, Cell]]:
     """See `Store.list_cells`."""
     rows: list[Any] = execute(
-        f"SELECT c.key, {LISTED} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
+        f"SELECT c.key, {COLUMNS_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
         "ORDER BY c.key LIMIT ?",
         (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
     ).fetchall()
@@ -104,7 +106,7 @@ NAMES = (
     "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
     "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
 )
-SEEN = (
+SHOWN_ENTRIES = (
     f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
     "WHERE t.name = n.name"
 )
@@ -113,7 +115,7 @@ SEEN = (
 def list_strays(after: str | None, limit: int, execute: Execute) -> list[str]:
     """See `Store.list_strays`."""
     rows: list[Any] = execute(
-        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SEEN}) "
+        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) "
         "ORDER BY n.name LIMIT ?",
         (EVERYBODY, EVERYBODY, after or "", limit),
     ).fetchall()

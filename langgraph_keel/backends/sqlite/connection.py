@@ -71,14 +71,14 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         raise NotFound(f"there is no store at {path}")
     with named_errors(path):
         try:
-            return _checked_read_only(path, "mode=ro")
+            return _connect_checked(path, "mode=ro")
         except sqlite3.OperationalError as error:
             # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
             kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
             if error.sqlite_errorcode & 0xFF not in kinds:
                 raise
             _refuse_hidden_commits(path)
-            return _checked_read_only(path, "immutable=1")
+            return _connect_checked(path, "immutable=1")
 
 
 def _refuse_hidden_commits(path: str) -> None:
@@ -87,7 +87,7 @@ def _refuse_hidden_commits(path: str) -> None:
         raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
 
 
-def _checked_read_only(path: str, mode: str) -> sqlite3.Connection:
+def _connect_checked(path: str, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
     )
@@ -171,7 +171,7 @@ class LockFile:
         self._handle: int | None = None
 
     @contextmanager
-    def held(self, timeout: float | None = None) -> Iterator[None]:
+    def hold(self, timeout: float | None = None) -> Iterator[None]:
         """Hold the lock.
 
         Without a timeout the wait is the kernel's and fair. With one it is a poll, for those who must not wait forever.
@@ -233,14 +233,14 @@ def named_errors(path: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _named(path, error) from error
+        raise _name_error(path, error) from error
     except KeelError:
         raise
     except (TypeError, ValueError) as error:
         raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
 
 
-def _named(path: str, error: sqlite3.Error) -> KeelError:
+def _name_error(path: str, error: sqlite3.Error) -> KeelError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kinds: dict[int, tuple[type[KeelError], str]] = {
         sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),

@@ -90,7 +90,7 @@ class Job:
 Jobs: TypeAlias = SimpleQueue[Job | None]
 
 
-def take(jobs: Jobs) -> list[Job]:
+def take_group(jobs: Jobs) -> list[Job]:
     """Wait for work, then take all that is there; an empty list means that the driver stops."""
     group: list[Job] = []
     job = jobs.get()
@@ -326,7 +326,7 @@ class SqliteDriver:
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
-                with lock.held(self.timeout):
+                with lock.hold(self.timeout):
                     prepare(connection, self.path, self.auto_setup)
             except BaseException:
                 connection.close()
@@ -378,11 +378,11 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        with named_errors(self.path), self.lent() as connection:
+        with named_errors(self.path), self.lend() as connection:
             return transaction(connection, "DEFERRED", lambda: request.run(connection.execute))
 
     @contextmanager
-    def lent(self) -> Iterator[sqlite3.Connection]:
+    def lend(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection, which no fork comes in between of: see `suspend`."""
         while not self._enter():
             self._opened.wait()
@@ -415,7 +415,7 @@ class SqliteDriver:
 
     def _serve(self, writing: Writing) -> None:
         jobs = self._jobs
-        while group := take(jobs):
+        while group := take_group(jobs):
             with self._turn:
                 try:
                     self._commit_group(group, writing)
@@ -426,13 +426,13 @@ class SqliteDriver:
             if self._writing is writing:
                 self._writing = None
             connection, lock = writing
-            with suppress(sqlite3.Error), lock.held():
+            with suppress(sqlite3.Error), lock.hold():
                 connection.close()
             lock.close()
 
     def _commit_group(self, group: list[Job], writing: Writing, timeout: float | None = None) -> None:
         connection, lock = writing
-        with named_errors(self.path), lock.held(timeout):
+        with named_errors(self.path), lock.hold(timeout):
             _commit(connection, self.path, [job for job in group if job.claim()])
             if not self.private:
                 self._write_back(connection)
@@ -455,7 +455,7 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
     try:
         transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
     except BaseException as error:
-        named = _named(path, error)
+        named = _name_error(path, error)
         fail(group, named)
         if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
             # One of them failed, and nothing is stored: each by itself, so that only that one fails.
@@ -469,7 +469,7 @@ def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
         job.result = job.work.run(connection.execute)
 
 
-def _named(path: str, error: BaseException) -> BaseException:
+def _name_error(path: str, error: BaseException) -> BaseException:
     try:
         with named_errors(path):
             raise error

@@ -20,8 +20,8 @@ from langgraph_keel.backends.sqlite.rows import (
     Slots,
     head_of,
     insert_namespace,
-    known_slots,
     last_seq,
+    read_slots,
     span,
 )
 from langgraph_keel.engine.encoding.frames import frame, unframe
@@ -45,8 +45,8 @@ def read_graph(thread_id: str, execute: Execute) -> Graph:
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
     for place, name in namespaces_of(execute, thread_id):
-        names = known_slots(execute, place.namespace)
-        slots = known_slots(execute, place.namespace, names)
+        names = read_slots(execute, place.namespace)
+        slots = read_slots(execute, place.namespace, names)
         nodes += _nodes(execute, place, thread_id, name, slots)
         ends |= {(name, channel): slot.end for channel, slot in slots.items()}
     nodes.sort(key=lambda node: int(node.stamp))
@@ -84,7 +84,7 @@ def remove_entries(
     for stamp, channels in ghosts.items():
         row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
         if row:
-            slots = known_slots(execute, row[0])
+            slots = read_slots(execute, row[0])
             kept = {slots[name].slot for name in channels if name in slots}
             refs = [ref for ref in _PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(_PLAIN.pack(refs)), stamp))
@@ -103,7 +103,7 @@ def remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], g
         return 0
     removed = 0
     for place, name in namespaces_of(execute, thread_id):
-        for channel, slot in known_slots(execute, place.namespace).items():
+        for channel, slot in read_slots(execute, place.namespace).items():
             end = graph.ends.get((name, channel), 0)
             # Before rows go: the numbers they used must never be given out again.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
@@ -123,7 +123,7 @@ def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) 
 def delete_thread(thread_id: str, execute: Execute) -> None:
     """See `Store.delete_thread`."""
     for place, _ in namespaces_of(execute, thread_id):
-        for channel in known_slots(execute, place.namespace).values():
+        for channel in read_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
         execute("DELETE FROM channels WHERE namespace = ?", (place.namespace,))
         execute("DELETE FROM batches WHERE namespace = ?", (place.namespace,))

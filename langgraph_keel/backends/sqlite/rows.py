@@ -142,7 +142,7 @@ IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
 IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
 
 
-def situation(execute: Execute, new: NewEntry) -> Situation | None:
+def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
     """Return what a put finds, or `None` if nothing was ever stored in its namespace."""
     address, parent = new.address, new.parent or ""
     checkpoint_id = str(address.checkpoint_id)
@@ -161,13 +161,13 @@ def situation(execute: Execute, new: NewEntry) -> Situation | None:
     return Situation(Place(row[0], row[1], bool(address.checkpoint_ns)), *row[2:]) if row else None
 
 
-def first_situation(execute: Execute, address: Address) -> Situation:
+def create_situation(execute: Execute, address: Address) -> Situation:
     """Create a namespace; return what the first put in it finds."""
     place = create_place(execute, address)
     return Situation(place, last_seq(execute, place.thread), None, None, None, False)
 
 
-def known_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
+def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
     """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
     end = (
         f"max(floor, coalesce((SELECT (i.key & {LAST}) + i.count FROM items i WHERE i.key BETWEEN id << 32 "
@@ -181,11 +181,11 @@ def known_slots(execute: Execute, namespace: int, growing: Collection[str] = ())
     return {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
 
 
-def channel_slots(
+def ensure_slots(
     execute: Execute, namespace: int, names: Iterable[str], growing: Collection[str]
 ) -> dict[str, Channel]:
-    """Return the channels of a namespace, as `known_slots`, after adding those of `names` that are new."""
-    slots = known_slots(execute, namespace, growing)
+    """Return the channels of a namespace, as `read_slots`, after adding those of `names` that are new."""
+    slots = read_slots(execute, namespace, growing)
     for name in names:
         if name not in slots:
             slot = 1 + max((channel.slot for channel in slots.values()), default=-1)

@@ -42,10 +42,10 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
     """
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
-    driver.send(Work(_nothing, writes=True))  # opens the database, or says why not
+    driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
     before = _size(driver.path)
-    with _alone(driver) as connection:
-        done = _rewritten(connection, whole=full or scrub)
+    with _exclude_writers(driver) as connection:
+        done = _rewrite(connection, whole=full or scrub)
         is_read = _ask(connection, "wal_checkpoint(TRUNCATE)")
     if is_read and scrub:
         raise StoreBusy(f"{driver.path}-wal could not be cut: somebody has read an old state for {driver.timeout} s")
@@ -54,22 +54,22 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 
 @contextmanager
-def _alone(driver: SqliteDriver) -> Iterator[Any]:
+def _exclude_writers(driver: SqliteDriver) -> Iterator[Any]:
     """Let nobody else write, and have statements executed outside of any transaction."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),
-        driver.lent() as connection,
-        lock.held(driver.timeout),
+        driver.lend() as connection,
+        lock.hold(driver.timeout),
     ):
         yield connection
 
 
-def _nothing(execute: object) -> None:
+def _do_nothing(execute: object) -> None:
     """Do nothing, in a transaction."""
 
 
-def _rewritten(connection: Any, *, whole: bool) -> str:
+def _rewrite(connection: Any, *, whole: bool) -> str:
     pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
     if whole or (free and free * 2 >= pages):
         connection.execute("VACUUM")

@@ -19,14 +19,14 @@ from langgraph_keel.backends.sqlite.rows import (
     Situation,
     Work,
     append_rows,
-    channel_slots,
     create_place,
+    create_situation,
+    ensure_slots,
     find_place,
-    first_situation,
     mark_of,
     pack_refs,
+    read_situation,
     replace_rows,
-    situation,
     span,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
@@ -131,7 +131,7 @@ class SqliteStore(Store[Work, Any]):
         brings a token saw it there, and goes to the writer at once.
         """
         swap = partial(cells.swap_cell, shelf, key, expected, new)
-        settled = partial(cells.settled, shelf, key, expected, new) if expected is None else None
+        settled = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
         return _send(swap, writes=True, unless=settled)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
@@ -155,19 +155,19 @@ class SqliteStore(Store[Work, Any]):
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     address = new.address
-    before = situation(execute, new)
+    before = read_situation(execute, new)
     if new.base is not None and not (before and before.has_base):
         return BaseGone()
     head = before.head if before else None
     follows = not new.checked or head in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
         return Moved(head)
-    return _insert(execute, new, before or first_situation(execute, address), 0 if follows or head is None else 1)
+    return _insert(execute, new, before or create_situation(execute, address), 0 if follows or head is None else 1)
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
     place, seq = before.place, before.seq + 1
-    slots = channel_slots(execute, place.namespace, new.refs, new.appends)
+    slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
     first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
     for name, rows in new.repacks.items():
         replace_rows(execute, slots[name].id, rows)
