@@ -1,12 +1,11 @@
-"""Cells on disk: a file each, in a directory for each kind, and every change is a whole new file.
+"""Cells on disk: a file for each, in a directory for each kind; every change writes a whole new file.
 
-Nobody needs a lock to read: a file that has its name is complete. Who fills an empty cell links a file to its name,
-which one can only; who replaces or empties it holds the lock of the file that is there. So calls of different tools do
-not wait for each other, and there are no lock files.
+Readers need no lock, as a file that has its name is complete. To fill an empty cell, a process links a file to its
+name, in which only one can succeed; to replace or empty one, it holds the lock of the file that is there. So calls of
+different tools do not wait for each other, and there are no lock files.
 
-A cell as text: one line of JSON that ends with a checksum, as those of a log do. FORMAT.md is the specification.
-
-What the core has packed is shown as JSON; a frame that would not come back to the very bytes is shown as base64.
+A cell is one line of JSON that ends with a checksum, as those of a log do; FORMAT.md is the specification. Frames that
+the engine has packed stand there as JSON, and as base64 if that would not give the same bytes again.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ def _frame_of(shown: Any) -> bytes:
 
 
 SHARED = "shared"
-"""Where the cells that all threads share are, from the store's root."""
+"""The directory of the cells that all threads share, in the store's root."""
 NO_SETTINGS: Mapping[str, str] = {}
 
 
@@ -129,11 +128,11 @@ class Shelves:
         self._names = names
         self._timeout = timeout
         self._settings = settings
-        # Directories whose names this process has made durable: who made them may have died before that.
+        # Directories whose names this process has made durable, as whoever made them may have died before that.
         self._synced: set[tuple[int, int]] = set()
 
     def kinds(self) -> list[str]:
-        """Return the kinds of which there may be cells."""
+        """Return the kinds that may have cells."""
         with suppress(FileNotFoundError), Folder.at(self._root, self._names) as folder:
             names = [name for name in folder.names() if not name.startswith(".")]
             return sorted(kind for name in names if (kind := _kind_in(name)))
@@ -170,7 +169,7 @@ class Shelves:
     def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
         """See `Store.swap_cell`.
 
-        A reply that refuses may tell of what its writer has not on disk yet, and will not have after a power cut.
+        A refusal may return a cell that is not on disk yet, and is gone after a power cut.
         """
         while True:
             reply = self._try_swap(kind, key, expected, new)
@@ -178,7 +177,7 @@ class Shelves:
                 return reply
 
     def _try_swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped | None:
-        """Return the reply; `None` if somebody else was faster: begin again."""
+        """Return the reply; `None` if somebody else was faster, and the caller has to try again."""
         fills = expected is None and new is not None
         try:
             with self.open(kind, make=fills) as folder:
@@ -201,7 +200,7 @@ class Shelves:
             decision = ruling(current, expected, new)
             if decision == "refuse":
                 return Swapped(False, current)
-            # The same request again: perhaps the first one failed to make sure of what stands there.
+            # Also if the same request comes again: the first one may have failed before this was durable.
             self._put(folder, key, current, new if decision == "write" else current)
             return Swapped(True)
 
@@ -226,7 +225,7 @@ class Shelves:
         folder.sync()
 
     def _sync_names(self, folder: Folder) -> None:
-        """Make the names durable that lead to a directory, and take away what others have left there."""
+        """Make the names durable that lead to a directory, and remove what others have left there."""
         identity = folder.identity
         if identity in self._synced and not folder.is_new:
             return
@@ -241,10 +240,10 @@ class Shelves:
         self._synced.add(identity)
 
     def remove(self, kind: str, tokens: Mapping[str, str]) -> int:
-        """See `Store.remove_cells`. One after the other: a power cut may come between."""
+        """See `Store.remove_cells`. One after the other: a power cut may come in between."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             removed = sum(self._remove_one(folder, key, token) for key, token in tokens.items())
-            folder.sync()  # also if none is: perhaps they were, and that failed here
+            folder.sync()  # also if none is: an earlier removal may have failed here
             return removed
         return 0
 
@@ -256,7 +255,7 @@ class Shelves:
             return True
 
     def origins(self) -> set[str]:
-        """Return the threads that have shared cells. Reads every cell; one that is damaged says nothing."""
+        """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
         return {cell.origin for kind in self.kinds() for cell in self._sound_cells(kind) if cell.origin}
 
     def _sound_cells(self, kind: str) -> list[Cell]:
@@ -266,7 +265,7 @@ class Shelves:
         return []
 
     def remove_shared_by(self, origin: str) -> None:
-        """Remove the cells that a thread has shared. Reads every cell.
+        """Remove the shared cells that a thread has written. Reads every cell.
 
         Raises:
             CorruptStore: One is damaged, and may be the thread's; all others are removed.
@@ -286,7 +285,7 @@ def keys_in(folder: Folder) -> list[str]:
 
 
 def read_cell(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
-    """Return what a cell holds.
+    """Return a cell; `None` if it is empty.
 
     Raises:
         CorruptStore: Its file is damaged.

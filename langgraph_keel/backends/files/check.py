@@ -1,11 +1,7 @@
-"""What is in a store of files and was not written so: damage, leftovers, conflicts of git. And its repair.
+"""Checks a store of files, and repairs it: `keel check` and `keel repair` show what this module finds.
 
-The command line shows what is found here (`keel check`, `keel repair`). Nothing is ever thrown away: what cannot be
-read is moved aside.
-
-What a look at a store has found.
-
-What is in the directories of cells and was not written so: a part of `check`.
+A finding is something in the store that Keel did not write so: damage, leftovers of interrupted writes, conflicts of
+git. A repair throws nothing away: what cannot be read is moved aside.
 """
 
 from __future__ import annotations
@@ -33,11 +29,11 @@ Kind = Literal["harmless", "repairable", "decide", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as Keel writes it.
+    """Something in a store that is not as Keel writes it.
 
     Attributes:
-        kind: `harmless`: left by something that was interrupted; `repairable`: by `repair`; `decide`: a person must;
-            `lost`: gone, also after a repair.
+        kind: `harmless`: a leftover of something that was interrupted; `repairable`: `repair` can help; `decide`: a
+            person has to; `lost`: gone, also after a repair.
         thread_id: The thread it is about, if it is about one.
         path: The file or directory.
         offset: The byte in it, if it is about one.
@@ -54,12 +50,12 @@ class Finding:
 
 
 def stray_finding(path: Path, thread_id: str | None = None) -> Finding:
-    """Return what is to be said of a name that Keel has not made."""
+    """Return the finding for a name that is not Keel's."""
     return Finding("harmless", thread_id, str(path), "Keel has not made this, and leaves it alone")
 
 
 def list_leftovers(directory: Path, thread_id: str | None = None) -> list[Finding]:
-    """Return what writes that were interrupted have left anywhere below a directory."""
+    """Return a finding for each file that an interrupted write has left below a directory."""
     message = "a write that was interrupted has left this file"
     return [Finding("harmless", thread_id, str(path), message) for path in sorted(directory.glob("**/*.tmp"))]
 
@@ -72,7 +68,7 @@ _ADVICE = (
 
 
 def check_cells(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:
-    """Look at all cells of a thread, or at those that all share."""
+    """Check all cells of a thread, or those that all threads share."""
     try:
         kinds = shelves.kinds()
     except CorruptStore as error:
@@ -103,7 +99,7 @@ def _check_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
 
 
 def put_cell_aside(root: Path, path: Path) -> str:
-    """Take a damaged cell for empty from now on, and keep its file beside; return what came of it."""
+    """Make a damaged cell empty, and keep its file beside; return what was done."""
     aside = f"{path.name}{_DAMAGED}{token_hex(4)}"
     try:
         with Folder.at(root, path.parent.relative_to(root).parts) as folder:
@@ -114,7 +110,7 @@ def put_cell_aside(root: Path, path: Path) -> str:
 
 
 def explain_cell_conflict(conflict: Conflict) -> Finding:
-    """Return what a person must decide where two branches have both changed a cell."""
+    """Return the finding for a cell that two branches have both changed."""
     sides = {"ours": conflict.ours, "theirs": conflict.theirs}
     message = "two branches have both changed this cell" + "".join(
         f"\n  {name} has emptied it" for name, content in sides.items() if content is None
@@ -137,13 +133,13 @@ def _thread_in(path: Path) -> str | None:
 
 @dataclass(slots=True)
 class Salvage:
-    """What of a log can be read, whatever stands between.
+    """The part of a damaged log that can be read.
 
     Attributes:
-        kept: Lines that a sound log can be made of.
-        changed: Where lines stand that are whole but for their checksum: somebody has edited them, or a letter has
+        kept: Lines of which a sound log can be made.
+        changed: Offsets of lines with nothing wrong but their checksum: somebody has edited them, or a letter has
             flipped. They are kept as they are now.
-        dropped: Lines that are damaged, or say what cannot be without one that is.
+        dropped: Offsets of lines that are damaged, or need one that is, and what is wrong with each.
     """
 
     kept: list[Line]
@@ -152,7 +148,7 @@ class Salvage:
 
 
 def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
-    """Return the lines of a log that still make sense together: whole transactions, and no item that is missing."""
+    """Return the lines of a log that are still consistent: whole transactions, in which no item is missing."""
     replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
     for line in _complete_lines(files, data):
@@ -171,7 +167,7 @@ def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
 
 
 def _mend_line(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
-    """Return a record and its line; one that is whole but for its checksum gets another one."""
+    """Return a record and its line; if only its checksum is wrong, the line gets a new one."""
     try:
         return parse_line(line), line
     except ValueError:
@@ -184,7 +180,7 @@ def _mend_line(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
 
 
 def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
-    """Return the lines of a log; before them what it should begin with, if it does not."""
+    """Return the lines of a log, after a new first line if its own is missing."""
     lines = lines_in(data)
     first = next(lines, None)
     try:
@@ -211,7 +207,7 @@ def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) 
 
 
 class Check:
-    """A look at all of a store.
+    """A check of a whole store.
 
     Args:
         root: Its directory.
@@ -224,7 +220,7 @@ class Check:
         self._timeout = timeout
 
     def findings(self) -> Iterator[Finding]:
-        """Look at everything, and change nothing.
+        """Check everything, and change nothing.
 
         Raises:
             NewerFormat: A newer Keel wrote one of the logs.
@@ -248,7 +244,7 @@ class Check:
         yield from list_leftovers(path, thread_id)
         yield from check_cells(files.cells, thread_id)
         if not files.log.exists():
-            # Cells are there without one, and an empty directory is what comes before the first of them.
+            # Cells need no log, and the directory is empty before the first of them is written.
             if any(each.name != CELLS for each in path.iterdir()):
                 yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
             return
@@ -268,7 +264,7 @@ class Check:
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
     def _check_nameless(self, path: Path) -> Iterator[Finding]:
-        """Look at what is no thread's; or is one's with a long id, which only its log would tell, but there is none."""
+        """Check what has no thread: no directory of one, or that of a long id which no log tells."""
         if not path.name.startswith(".") and (path / CELLS).is_dir():
             yield from list_leftovers(path)
             yield from check_cells(ThreadFiles(path, "", self._timeout).cells)
@@ -279,10 +275,10 @@ class Check:
             yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
 
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read, beside the damaged one; put damaged cells aside.
+        """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside.
 
         Returns:
-            What was found, as of before the repair; those that are `repairable` are repaired.
+            The findings of before the repair; those that are `repairable` are repaired now.
         """
         for finding in list(self.findings()):
             if finding.kind == "repairable":
@@ -339,16 +335,12 @@ def _check_values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
 
 
 def _repair_log(files: ThreadFiles) -> str:
-    """Put a log in place that holds what can be read; return where the old one is now."""
+    """Replace a log by one with all that can be read; return where the old one is now."""
     with files.writing() as handle:
         if handle is None:
             return "it is gone by now"
         data = files.log.read_bytes()
         salvage = salvage_log(files, data)
         aside = files.put_aside(data)
-        with files.replace_log(handle, _log_of(files, salvage)):
+        with files.replace_log(handle, b"".join(line + b"\n" for line in salvage.kept)):
             return f"repaired; the damaged log is {aside}"
-
-
-def _log_of(files: ThreadFiles, salvage: Salvage) -> bytes:
-    return b"".join(line + b"\n" for line in salvage.kept)

@@ -1,4 +1,4 @@
-"""Which threads there are, and which of them had something last: told by the ends of their logs."""
+"""Which threads there are, and when each was last put to, as the ends of their logs say."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from langgraph_keel.errors import CorruptStore
 
 Place: TypeAlias = tuple[str, str]
 END = 16384
-"""Bytes at the end of a log in which its last checkpoint mostly stands."""
+"""Bytes at the end of a log that mostly contain its last checkpoint."""
 
 
 class LogEnd(NamedTuple):
-    """What a log was like when its end was read.
+    """The end of a log, when it was read.
 
     Attributes:
         file: Which one it was, its size and when it was changed.
-        thread_id: Its thread; `None` if the directory is none's.
+        thread_id: Its thread; `None` if the directory is not that of a thread.
         updated_at: The time of its last checkpoint; `None` where the end does not tell it.
     """
 
@@ -36,7 +36,7 @@ class LogEnd(NamedTuple):
 
 
 def names_in(directory: Path) -> Iterator[str]:
-    """Name the directories of threads; what begins with a dot is being made, or on its way out."""
+    """Return the names of directories of threads; those with a dot in front are being made or deleted."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         yield from (
             entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
@@ -53,7 +53,7 @@ def id_of(directory: Path) -> str | None:
 
 
 def any_id_of(directory: Path) -> str | None:
-    """As `id_of`; of a thread with a long id that nothing says any more, its directory in the place of that."""
+    """As `id_of`; for a long id that no log tells any more, the name of its directory."""
     try:
         return id_of(directory) or (DirectoryName(directory.name) if thread_of(directory.name) is None else None)
     except CorruptStore:
@@ -61,7 +61,7 @@ def any_id_of(directory: Path) -> str | None:
 
 
 def last_put(log: Path) -> str | None:
-    """Return the time of the last checkpoint of a log; `None` where its end does not tell it."""
+    """Return the time of the last checkpoint of a log; `None` if its end does not tell it."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return _updated_at(str(log), os.stat(log).st_size)
     return None
@@ -77,7 +77,7 @@ def _long_id(directory: Path) -> str | None:
 
 
 class Listing:
-    """Remembers the ends of logs that have not changed since, and the listing that is being paged through.
+    """Keeps the ends of logs, until they change, and the listing that somebody is paging through.
 
     Args:
         directory: That of all threads.
@@ -91,12 +91,12 @@ class Listing:
     def places(self, after: Place | None, activity: Callable[[str], str]) -> Iterator[Place]:
         """Return (last activity, id) of the threads after a place, the latest first.
 
-        What follows a page is as it was when the first page was made: looking at every log for every page would take
-        time that grows with the square of their number.
+        All pages are of the listing that was made for the first: to look at every log for every page would take
+        time that grows with the square of the number of logs.
 
         Args:
             after: The last place of the page before; `None` for the first.
-            activity: Tells the last activity of a thread where the end of its log does not.
+            activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
         """
         places = self._places
         at = bisect_left(places, after) if after else 0

@@ -1,8 +1,7 @@
-"""One log: the transactions in it, and the thread that they make.
+"""The log of a thread: its records as lines of JSON with a checksum, its transactions, and the thread that they make.
 
-The thread is a function of the log: what this process writes, it reads again like what others wrote.
-
-Lines: the records of a log, each a line of JSON that ends with a checksum. FORMAT.md is the specification.
+The thread is a function of the log alone: a process reads what it has written itself in the same way as what others
+wrote. FORMAT.md is the specification of records.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ FORMAT = 1
 COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
 """Kinds of records that end a transaction. Items stand before the one that commits them."""
 LARGE = 65536
-"""Bytes of JSON from which on a value has a file of its own."""
+"""Most bytes of JSON that stand in the log; a larger value has a file of its own."""
 _CRC = len(',"crc":"01234567"}')
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
 
 class Line(bytes):
-    """A line without its end, that stands for a body until somebody reads it.
+    """A line of a log, without its line feed, in the place of a body until somebody needs that (see `Bodies`).
 
     Attributes:
-        offset: Where in its log it begins.
+        offset: Where it begins in its log.
     """
 
     offset: int
@@ -64,7 +63,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
 
 def unseal(line: bytes) -> Any:
-    """Return what a line holds, whatever it is.
+    """Return the JSON of a line, after checking its checksum.
 
     Raises:
         ValueError: It is damaged.
@@ -76,10 +75,10 @@ def unseal(line: bytes) -> Any:
 
 
 class Draft:
-    """What a transaction is to write.
+    """A transaction before it is written.
 
     Attributes:
-        lines: One after the other; the last commits them.
+        lines: Its lines, of which the last commits it.
         blobs: Files of large values, by name.
     """
 
@@ -136,7 +135,7 @@ class Draft:
 
 
 def _are_heads(heads: Any, count: int) -> bool:
-    """Return whether this is [[channel, index], ...], as the core writes it; not so with another serializer."""
+    """Return whether this is [[channel, index], ...], as the engine writes it with Keel's own serializer."""
     return isinstance(heads, list) and len(heads) == count and all(type(h) is list and len(h) == 2 for h in heads)
 
 
@@ -161,7 +160,7 @@ def _run(pair: Any) -> Run:
 
 
 def blobs_in(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Name the files that a record refers to."""
+    """Return the names of the blobs to which a record refers."""
     values = [fields.get("v"), fields.get("head"), fields.get("items"), *(part[-1] for part in fields.get("w") or ())]
     return (value["$blob"] for value in values if isinstance(value, dict) and "$blob" in value)
 
@@ -182,7 +181,7 @@ class Bodies:
         """Return the body that a line stands for; a body itself as it is.
 
         Raises:
-            CorruptStore: It stands for none.
+            CorruptStore: The line holds no body.
         """
         if not isinstance(body, Line):
             return body
@@ -197,10 +196,10 @@ class Bodies:
         return raw_frame(pack_items(self._values(fields), text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
-        """Make the bodies that a record stands for, to see that they can be made.
+        """Check that the body can be made for which a record stands.
 
         Raises:
-            CorruptStore: A value stands for nothing, or its file is missing or another one.
+            CorruptStore: A value is damaged, or its file is missing or has other content.
         """
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
@@ -252,7 +251,7 @@ class _Tail:
 
 
 class Replica:
-    """A thread as its log tells it, as far as the log was read.
+    """A thread, made from its log as far as that was read.
 
     Attributes:
         thread: `None` while nothing was read.
@@ -275,10 +274,10 @@ class Replica:
         self._tails: dict[tuple[str, str], _Tail] = {}
 
     def read(self, data: bytes, where: str) -> None:
-        """Take in what stands in the log from `end` on.
+        """Apply what stands in the log from `end` on.
 
         Raises:
-            CorruptStore: There is damage that no interrupted write leaves; nothing was taken in.
+            CorruptStore: There is damage that no interrupted write leaves; nothing was applied.
             NewerFormat: A newer Keel wrote it.
         """
         records, size = read_committed(data, self.end, where)
@@ -290,7 +289,8 @@ class Replica:
             except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
                 raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
         if self.thread is None:
-            # A log is made as a whole before it has its name: no interrupted write leaves it so.
+            # A log is made as a whole before it gets its name, so no interrupted write leaves one without its first
+            # line.
             raise CorruptStore(f"{where}: damage at byte 0: it does not begin with its thread")
         self._close_tails()
         self.end += size
@@ -300,7 +300,7 @@ class Replica:
             self.nbytes += 2 * size
 
     def apply(self, fields: dict[str, Any], line: Line) -> None:
-        """Take in one record.
+        """Apply one record.
 
         Raises:
             CorruptStore: It cannot follow the others.
@@ -381,7 +381,7 @@ def read_committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
 
     Args:
         data: What stands in the log from the byte `base` on, where a transaction begins.
-        base: Counted from the beginning of the log.
+        base: The offset of `data` in the log.
         where: How messages name the log.
 
     Raises:
@@ -419,14 +419,14 @@ def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
 def is_torn(rest: bytes) -> bool:
     """Return whether what follows the last complete transaction is one write that was interrupted.
 
-    Such a write is cut short; or, after a power cut, sectors of it were never written and read as NUL, which JSON
-    never holds. Nothing follows it, as the next one waits until it is on disk.
+    Such a write is cut short; or, after a power cut, some sectors were never written, and read as NUL, which JSON never
+    holds. Nothing follows it, as the next write waits until this one is on disk.
     """
     *lines, last = lines_in(rest)
     if rest.endswith(b"\n"):
         lines.append(last)
     elif _is_sound(last[:-1]):
-        return False  # what it lacks is its line feed, in the place of which stands something else
+        return False  # something else stands in the place of its line feed
     is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
     return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
 
@@ -461,7 +461,7 @@ def _damage_message(where: str, line: Line, error: ValueError) -> str:
 
 
 def tail_records(data: bytes) -> Sequence[dict[str, Any]]:
-    """Return the records among the last bytes of a log that can be read, the first of them cut off or not."""
+    """Return the records in the last bytes of a log, without lines that cannot be read, as the first if it is cut."""
     fields = []
     for line in lines_in(data):
         try:

@@ -1,6 +1,7 @@
 """FileSaver: a directory of plain text, which people can read, compare and keep in git.
 
-Space that returns, in files: a removed thread or cell is gone at once, so only what was interrupted is left over.
+`reclaim` has little to do here: a removed thread or cell is gone at once, so only leftovers of interrupted writes
+remain.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
 MADE = 60.0
-"""Seconds after which a thread that is still being made is not: it takes milliseconds. Who is late gets an error."""
+"""Seconds after which a thread that is still being made is taken for abandoned: to make one takes milliseconds, and
+a process that is slower gets an error."""
 
 
 def reclaim(driver: FileDriver) -> Reclaimed:
-    """Remove what interrupted writes have left: threads that were being made or removed, and new contents of cells."""
+    """Remove leftovers of interrupted writes: of threads that were being made or removed, and of cells."""
     driver.prepare(writes=True)
     before = size(driver.root)
     driver.clean(MADE)
@@ -44,7 +46,7 @@ def reclaim(driver: FileDriver) -> Reclaimed:
 
 
 def elsewhere(root: Path) -> Sequence[str]:
-    """Return where else the content of a store may be: a sentence each."""
+    """Return where else the content of a store may be, a sentence for each place."""
     return ["Backups and copies of the directory.", *_in_git(root), *_damaged(root)]
 
 
@@ -141,7 +143,7 @@ class FileSaver(KeelSaver):
         self._files.setup()
 
     def check(self) -> Iterator[Finding]:
-        """Read everything, and say what is not as it was written: damage, leftovers, conflicts of git. Changes nothing.
+        """Read everything; return what is not as Keel wrote it: damage, leftovers, conflicts of git. Changes nothing.
 
         Raises:
             NotFound: There is no store.
@@ -150,10 +152,10 @@ class FileSaver(KeelSaver):
         return self._files.open_check(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read, and forget damaged cells; what was damaged stays beside.
+        """Replace each damaged log by a new one with all that can be read, and empty damaged cells. Old files are kept.
 
         Returns:
-            What `check` finds, as of before the repair, each when it is dealt with.
+            The findings of `check`, as of before the repair, each after it was dealt with.
 
         Raises:
             NotFound: There is no store.

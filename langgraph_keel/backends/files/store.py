@@ -58,10 +58,10 @@ from langgraph_keel.engine.thread import (
 
 
 class Root(Protocol):
-    """What a request is given."""
+    """What requests use of a driver."""
 
     def thread(self, thread_id: str) -> ThreadFiles:
-        """Return the files of a thread, which need not be there."""
+        """Return the files of a thread, which need not exist."""
         ...
 
     def cells(self, thread_id: str | None) -> Shelves:
@@ -73,7 +73,7 @@ class Root(Protocol):
         ...
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Name the threads that are after one in the order of their directories, and show no checkpoint."""
+        """Return the threads without a checkpoint, in the order of their directories, from after one on."""
         ...
 
     def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
@@ -83,7 +83,7 @@ class Root(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request, atomic by itself: it reads, or changes, one thread; or it reads one after the other."""
+    """One request. It reads or changes one thread, atomically; or it reads several, one after the other."""
 
     run: Callable[[Root], Any]
     writes: bool = False
@@ -175,7 +175,7 @@ class FileStore(Store[Work, Any]):
             threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
 
         def read(root: Root) -> list[Found]:
-            # By thread too: a directory that a person has copied has the stamps of the other.
+            # By thread and stamp: if a person has copied a directory, both threads have the same stamps.
             there: dict[tuple[str, Stamp], Found] = {}
             for thread_id, asked in threads.items():
                 values = _look_at(root.thread(thread_id), partial(_read_values, asked), dict[Stamp, Found]())
@@ -223,7 +223,7 @@ class FileStore(Store[Work, Any]):
         return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
-        """See `Store.delete_thread`. Every shared cell is read, to see whose it is."""
+        """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
 
         def delete(root: Root) -> None:
             root.thread(thread_id).delete()
@@ -321,17 +321,17 @@ def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
     updated_at, thread_id = place
     info, header = info_of(thread_id, thread)
-    # As the listing has it: what was put meanwhile must not bring the page out of its order.
+    # The time in the listing: that of a put which came in between would disturb the order of the page.
     return replace(info, updated_at=updated_at), bodies.of(header)
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return what was found, with bodies in the place of lines; one row for one row.
+    """Return an entry with its rows, with bodies in the place of lines; equal rows stay one object.
 
     Args:
-        part: As the thread has it.
+        part: The entry and its rows, as the thread has them.
         bodies: Makes bodies of lines.
-        made: Rows that were made before, by the identity of what they were made of.
+        made: Rows that were made before, by the identities of those they were made from.
     """
     made = {} if made is None else made
 

@@ -1,4 +1,4 @@
-"""One thread on disk: its directory, read and written by this process among others.
+"""One thread on disk: its directory, which this process and others read and write.
 
 Readers hold no lock: a log only grows, or is replaced as a whole. Writers hold the lock of the log file.
 """
@@ -112,8 +112,8 @@ class ThreadFiles:
             with self._turn:
                 return self._look(look)
         except CorruptStore:
-            # Perhaps it was read while somebody put a line in the place of what an interrupted write had left, or took
-            # a blob away with the last line that refers to it. With the lock, nobody does.
+            # Perhaps it was read while somebody replaced what an interrupted write had left, or removed a blob together
+            # with the last line that refers to it. Under the lock, nobody does.
             with self.writing("r"):
                 return self._look(look)
 
@@ -135,23 +135,23 @@ class ThreadFiles:
         return open_file(self.log, mode)
 
     def read_on(self, handle: int) -> Replica:
-        """Take in what is new in the log: all of it, if it is not the file that was read before."""
+        """Apply what is new in the log: all of it, if it is another file than the one read before."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
         if replica is not None and self._state == state:
             return replica
         if replica is not None and status.st_size == replica.end:
-            replica = None  # as long as it was, but somebody has written in it
+            replica = None  # its length has not changed, but somebody has written to it
         self._replica, self._file, self._state = None, file, state
         if replica is not None:
             back = len(replica.last) + replica.is_closed
             data = read(handle, replica.end - back)
-            # The same inode may hold something else: what was written and taken back, or a file that git has made.
+            # The same inode may hold something else: after a write that was undone, or in a file that git has made.
             is_same = data[: len(replica.last)] == replica.last and len(data) >= back
             replica, data = (replica, data[back:]) if is_same else (None, b"")
             if replica is not None and not replica.is_closed and data[:1] == b"\n":
-                # Somebody else has ended the last line, and gone on.
+                # Somebody else has written the missing line feed, and more.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
             replica, data = Replica(self.thread_id), read_lines(handle)
@@ -183,9 +183,9 @@ class ThreadFiles:
 
     @contextmanager
     def writing(self, mode: str = "r+") -> Iterator[int | None]:
-        """Hold the lock of the log, and keep out other threads of this process; `None` if there is no log.
+        """Hold the lock of the log, and that of this process; `None` if there is no log.
 
-        The lock first: who waits for another process keeps nobody of this one from reading.
+        The lock of the log first: a thread that waits for another process keeps none of this one from reading.
 
         Raises:
             StoreBusy: Others held the log for longer than the timeout.
@@ -231,10 +231,10 @@ class ThreadFiles:
             raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
 
     def _settle(self, handle: int, end: int) -> None:
-        """Have on disk what stands in the log, and nothing behind it, before anything is appended.
+        """Bring to disk what stands in the log, and cut off what an interrupted write has left behind it.
 
-        An interrupted write leaves a rest; one of a process that was killed may not be on disk. A power cut could leave
-        any sectors of that and of what is appended now, and then nobody could tell it from damage.
+        Otherwise a power cut could leave any sectors of both that rest (or the last write of a process that was killed)
+        and of what is appended now, and nobody could distinguish that from damage.
         """
         has_rest = os.fstat(handle).st_size > end
         if has_rest:
@@ -252,9 +252,10 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """Make a new file of what was there before a sync that failed: nobody may trust the old one any more.
+        """After a sync that failed, make a new file of what was there before: the old one can no longer be trusted.
 
-        Others have perhaps read what was not to be; they see another file. If that fails too, the next write tries.
+        Others, who may have read what was not acknowledged, then see another file. If this fails too, the next write
+        does it.
         """
         self._has_failed = True
         try:
@@ -266,7 +267,7 @@ class ThreadFiles:
 
     @contextmanager
     def replace_log(self, old: int, data: bytes) -> Iterator[int]:
-        """Put a new log in the place of the old one, whose lock is held; hold the lock of the new one.
+        """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock.
 
         Whoever has the old one open reads on in it unharmed.
 
@@ -276,7 +277,7 @@ class ThreadFiles:
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
         try:
-            # Before it has its name: else somebody could write to it while it may still lose that.
+            # Before it gets its name, so that nobody writes to it before that name is durable.
             lock(log.fileno(), 0, temporary)
             write_all(log.fileno(), data, 0)
             os.fsync(log.fileno())
@@ -295,12 +296,12 @@ class ThreadFiles:
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
             self._synced_name = self._file
-            # What others were making when they died: with the lock, nobody is making anything.
+            # Unfinished files of processes that died: under the lock, nobody is writing any.
             for left in (*self.directory.glob(f"{LOG}.*.tmp"), *self.directory.glob(f"{BLOBS}/*.tmp")):
                 left.unlink(missing_ok=True)
 
     def save(self, blobs: dict[str, bytes], directory: Path) -> None:
-        """Make files of large values, durably, in a directory of a thread."""
+        """Make the files of large values, durably, in a directory of a thread."""
         if not blobs:
             return
         folder = directory / BLOBS
@@ -342,7 +343,7 @@ class ThreadFiles:
         return True
 
     def _fill(self, making: Path) -> bool:
-        """Make the thread in a directory that is there without a log: git leaves one where it ignores a file."""
+        """Make the thread in a directory without a log, as git leaves one if it ignores a file in it."""
         try:
             for blob in making.glob(f"{BLOBS}/*"):
                 (self.directory / BLOBS).mkdir(exist_ok=True)
@@ -358,21 +359,21 @@ class ThreadFiles:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def put_aside(self, data: bytes) -> Path:
-        """Keep what is to be replaced beside it, durably; return where."""
+        """Write `data`, which is going to be replaced, to a file beside the log, durably; return its path."""
         aside = self.log.with_name(f"{LOG}.damaged-{token_hex(4)}")
         write_durably(aside, data)
         sync_directory(self.directory)
         return aside
 
     def delete(self) -> None:
-        """Delete the thread, if it is there: at once and durably by its name, and then what was in it."""
+        """Delete the thread, if it is there: first its name, atomically and durably, and then its content."""
         while True:
             with self.writing() as handle:
                 self._replica = None
                 if handle is not None:
                     return self._remove(self.directory)
             if not self.log.exists():
-                # What is in either after this is of another life of the thread.
+                # What appears in either after this belongs to another life of the thread.
                 self._remove(self.directory / CELLS)
                 return remove_all_but((LOG, CELLS), self.directory)
 
@@ -380,7 +381,7 @@ class ThreadFiles:
         going = self.directory.parent / f".gone-{token_hex(8)}"
         with suppress(FileNotFoundError):
             os.rename(path, going)
-        # Also if it is gone: whoever has removed it may have died, or failed, before that was durable.
+        # Also if it is gone already: whoever removed it may have died before that was durable.
         for parent in (path.parent, self.directory.parent):
             with suppress(FileNotFoundError):
                 sync_directory(parent)

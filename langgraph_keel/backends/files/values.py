@@ -1,25 +1,20 @@
-"""Stored values as JSON that a person can read, and back to the very bytes.
+"""Stored values as JSON that a person can read, and back to the very same bytes; and the check of a record's fields.
 
-The core hands a store bodies: msgpack arrays of items (`core.serde`). Here each item becomes one JSON value and back.
-What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md` lists
-them), or a message, `{"$role": "ai", ...}`. Each item is packed back before it is shown to anybody, and where the bytes
-differ it is shown as `{"$mp": "<base64>"}`: nothing depends on this module thinking of every case.
+The engine hands a store bodies: msgpack arrays of items (`engine.serde`). Here each item becomes one JSON value, and
+back. What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md`
+lists them), or a message, `{"$role": "ai", ...}`. Each item is packed back before its JSON is used, and if the bytes
+differ it becomes `{"$mp": "<base64>"}`: so nothing depends on this module knowing every case.
 
-What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is
-`CorruptStore`. What the packed bytes mean is for the core to judge, as with any other store.
+What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is a
+`CorruptStore`. What the packed bytes mean is for the engine to judge, as with any other store.
 
-How a LangChain message is shown as JSON: by role, without the fields that are as the class makes them.
+Messages of LangChain are written by role, without the fields that have their default. The table of these defaults is a
+part of the format (`FORMAT.md`) and is not read from LangChain at run time: the meaning of a field that is not written
+must not depend on the version that reads. A message whose fields are not exactly those of the table, in their order, is
+written in full as `$message`.
 
-The table is part of the format (`FORMAT.md`) and is not read from LangChain at run time: what a field that is not
-written means must not depend on the version that reads. A message whose fields are not exactly those of the table, in
-that order, is written out in full as `$message`.
-
-Where the elements of a msgpack array end.
-
-ormsgpack unpacks elements and does not say where they were; packing them again would do for bytes that it wrote itself,
-and for no others.
-
-Which fields each kind of record has, and a cell, and of what type: stored bytes are untrusted.
+The bytes of each item are found here, as ormsgpack does not tell where the elements of an array end; to pack them again
+would give the same bytes only for those that it has packed itself.
 """
 
 from __future__ import annotations
@@ -40,16 +35,16 @@ from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore
 
 REQUIRED: Any = ...
-"""Stands for a field that is always written; msgpack cannot pack it, so a message without that field is refused."""
+"""For a field that is always written: msgpack cannot pack this, so a message without the field is refused."""
 
 
 class MessageForm:
-    """How messages of one class are shown.
+    """How messages of one class are written as JSON.
 
     Attributes:
-        code: Number of the class in `core.types.MESSAGES`.
-        role: What `$role` says.
-        defaults: Its fields in order, each with the value that is meant where it is not written.
+        code: Number of the class in `engine.serde.types.MESSAGES`.
+        role: The value of `$role`.
+        defaults: Its fields in order, each with the value that it has if it is not written.
     """
 
     __slots__ = ("code", "defaults", "names", "role")
@@ -62,13 +57,13 @@ class MessageForm:
         self.names = list(self.defaults)
 
     def select_written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the fields that are written: those that differ from the defaults, and those that the program set."""
+        """Return the fields to write: those that differ from the defaults, and those that the program has set."""
         defaults = self.defaults
         return {name: part for name, part in state.items() if name in names or part != defaults[name]}
 
     @staticmethod
     def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the names of what is taken for set where nothing is said: all that is written, extra fields included.
+        """Return the names of the fields that count as set if there is no `$set`: all that are written, extra ones too.
 
         Args:
             fields: The fields that are written.
@@ -90,7 +85,7 @@ _TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "
 _CHAT: dict[str, Any] = {"role": REQUIRED}
 _FUNCTION: dict[str, Any] = {"name": REQUIRED}
 
-# By number: the order of `core.types.MESSAGES`. Append only.
+# By number: the order of `engine.serde.types.MESSAGES`. Append only.
 FORMS: tuple[MessageForm, ...] = (
     MessageForm(0, "human", "human", {}),
     MessageForm(1, "ai", "ai", _AI),
@@ -109,7 +104,7 @@ FORMS: tuple[MessageForm, ...] = (
 BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
 
 
-# Of a first byte: the bytes of the token with its fixed part, and how many elements follow it as its parts.
+# By the first byte: the size of the token with its fixed part, and how many elements follow it as its parts.
 _FIXED: dict[int, tuple[int, int]] = {
     **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), (1, 0)),
     **{0x80 | n: (1, 2 * n) for n in range(16)},
@@ -119,8 +114,8 @@ _FIXED: dict[int, tuple[int, int]] = {
     **{first + n: (1 + (1 << n), 0) for first in (0xCC, 0xD0) for n in range(4)},
     **{0xD4 + n: (2 + (1 << n), 0) for n in range(5)},
 }
-# Of a first byte: the bytes of the length that follows it, what stands between that and the payload, and how many
-# elements, if it counts any, each unit of the length means.
+# By the first byte: the size of the length that follows, of what stands between that and the payload, and how many
+# elements each unit of the length counts, if it counts elements.
 _SIZED: dict[int, tuple[int, int, int]] = {
     **{first + n: (1 << n, 0, 0) for first in (0xC4, 0xD9) for n in range(3)},
     **{0xC7 + n: (1 << n, 1, 0) for n in range(3)},
@@ -143,7 +138,7 @@ def element_end(data: bytes, at: int) -> int:
     """Return where the element that begins at `at` ends.
 
     Raises:
-        CorruptStore: It ends behind the end of `data`, or is no msgpack.
+        CorruptStore: It ends after the end of `data`, or is no msgpack.
     """
     missing, end, fixed = 1, len(data), _FIXED
     while missing:
@@ -177,13 +172,13 @@ def split_array(content: bytes) -> list[bytes]:
 
 
 LEVELS = 100
-"""Levels of JSON to an item; what is deeper is shown as `$mp`. orjson writes 254, of which a line takes some."""
+"""Most levels of JSON in an item; a deeper one becomes `$mp`. orjson writes 254, of which a line takes some."""
 
-# Tested for before the walk calls itself, because most parts are one of these: it halves the time.
+# Tested before the walk calls itself: most parts are of these types, and that halves the time.
 _SAME = frozenset({str, int, bool, type(None)})
 _PLAIN = _SAME | {float}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# What damaged or unusual parts raise on the way, in both directions.
+# What damaged or unusual parts raise, in both directions.
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
@@ -191,7 +186,7 @@ _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 class _Ext(NamedTuple):
-    """An Ext as it was unpacked: a leaf, or something no version of Keel writes."""
+    """An unpacked Ext: a leaf, or something that no version of Keel writes."""
 
     code: int
     data: bytes
@@ -249,7 +244,7 @@ def _message_item_to_json(item: list[Any]) -> Any:
 
 
 def _foreign_to_json(item: list[Any]) -> Any:
-    """Return an item of another serializer; what that calls JSON as text."""
+    """Return an item of another serializer; if that calls it JSON, as text."""
     _, kind, data = item
     return {"$foreign": [kind, data.decode() if kind == "json" else _to_json(data, LEVELS)]}
 
@@ -316,15 +311,15 @@ def _message_to_json(item: list[Any], level: int) -> Any:
 
 
 def pack_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
-    """Return the content that `items_to_json` was given.
+    """Reverse `items_to_json`: return the content.
 
     Args:
         values: What `orjson.loads` returned for each item.
-        text: JSON text in which all of them stand, such as their line of the log. Where it has no tags but those of
-            messages, the values are packed as they are, without a look at each of their parts.
+        text: JSON text that contains all of them, such as their line of the log. If it has no tags but those of
+            messages, the values are packed as they are, without looking at each of their parts.
 
     Raises:
-        CorruptStore: One of them stands for no item.
+        CorruptStore: One of them is no item.
     """
     plain = text is not None and _is_plain(values, text)
     return array_header(len(values)) + b"".join([_pack_item(value, plain) for value in values])
@@ -334,16 +329,16 @@ def pack_item(value: Any, text: bytes | None = None) -> bytes:
     """Return the bytes of one item, an element of the array; see `pack_items`.
 
     Raises:
-        CorruptStore: The value stands for no item.
+        CorruptStore: The value is no item.
     """
     return _pack_item(value, text is not None and _is_plain((value,), text))
 
 
 def _is_plain(values: Iterable[Any], text: bytes) -> bool:
-    """Say whether all tags in `text` are those of messages that are items themselves.
+    """Return whether all tags in `text` are those of messages that are items themselves.
 
-    A tag cannot hide: its key begins with `"$`, or with an escape that nobody needs. Text that merely looks like a tag
-    only costs time.
+    No tag is missed: its key begins with `"$`, or with an escape that nobody needs. Text that only looks like a tag
+    costs time, and nothing else.
     """
     known = 0
     for value in values:
@@ -384,7 +379,7 @@ def _pack_foreign(parts: list[Any]) -> bytes:
     return ormsgpack.packb([2, kind, packed])
 
 
-# Tags that an item has and a part of one has not, or not with the same meaning.
+# Tags of items; as parts of items they do not exist, or mean something else.
 _ITEMS: dict[str, Callable[[Any], bytes]] = {
     "$mp": _pack_opaque,
     "$message": _pack_message_in_full,
@@ -461,7 +456,7 @@ def _leaf_from_json(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, 
     return lambda payload, _: Ext(code, read(payload))
 
 
-# --- The tables: leaves and records are tagged by their names in `core.types`, in lower case ---
+# --- The tables: leaves and records are tagged by their names in `engine.serde.types`, in lower case ---
 
 
 def _enum_to_json(data: bytes) -> Any:
@@ -505,7 +500,7 @@ _TAGS: dict[str, Callable[[Any, int], Any]] = {
 
 Test = Callable[[Any], bool]
 MOST = 1 << 53
-"""Numbers in a log are below: what JSON holds exactly everywhere."""
+"""Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
 _EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -580,7 +575,7 @@ REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
     "gone": {"seq": _are_numbers, "ghosts": _are_ghosts},
     "end": {"ch": _is_text, "n": _is_number},
 }
-# Of these, a record has one.
+# A record has one of these.
 _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "item": {"v"}, "writes": {"w", "items"}}
 OPTIONAL: dict[str, Test] = {
     "ns": _is_text,
@@ -596,10 +591,10 @@ OPTIONAL: dict[str, Test] = {
 
 
 def check_record(fields: Any) -> dict[str, Any]:
-    """Return a record.
+    """Return the fields of a record, after checking them.
 
     Raises:
-        ValueError: It is none: a kind that is not known, a field that is missing or of another type.
+        ValueError: They are no record: a kind that is not known, a field that is missing or of another type.
     """
     kind = fields.get("k") if type(fields) is dict else None
     required = REQUIRED_FIELDS.get(kind) if isinstance(kind, str) else None
@@ -619,10 +614,10 @@ _CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
 
 
 def check_cell(fields: Any) -> dict[str, Any]:
-    """Return the fields of a cell.
+    """Return the fields of a cell, after checking them.
 
     Raises:
-        ValueError: It is none.
+        ValueError: They are no cell.
     """
     if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
         raise ValueError("it is no cell")

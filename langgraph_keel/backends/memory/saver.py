@@ -1,6 +1,6 @@
 """MemorySaver: everything Keel does, for as long as the process lives.
 
-The driver of the memory store: calls the request on the state, under one lock.
+Its driver calls each request with the state, under one lock.
 """
 
 from __future__ import annotations

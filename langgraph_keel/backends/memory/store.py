@@ -57,11 +57,11 @@ class State(dict[str, Thread]):
         self.cells: dict[Shelf, dict[str, Cell]] = {}
 
     def threads_with_cells(self) -> set[str]:
-        """Return the threads that have cells, or have shared some."""
+        """Return the threads that have cells, or have written shared ones."""
         return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
 
     def drop_cells(self, thread_id: str) -> None:
-        """Forget the cells of a thread, and those that it has shared."""
+        """Delete the cells of a thread, and the shared ones that it has written."""
         for shelf, cells in self.cells.items():
             for key in [key for key, owner in _owners(shelf, cells).items() if owner == thread_id]:
                 del cells[key]
@@ -269,7 +269,7 @@ class MemoryStore(Store[Request, Any]):
             if decision == "refuse":
                 return Swapped(False, current)
             if decision == "write" and new:
-                # As a new cell: it goes to the end.
+                # Also a cell that was there goes to the end, as a new one does.
                 cells = state.cells.setdefault(shelf, {})
                 cells.pop(key, None)
                 cells[key] = new
@@ -286,24 +286,24 @@ class MemoryStore(Store[Request, Any]):
     def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
         """See `Store.list_strays`."""
 
-        def listed(state: State) -> list[str]:
+        def read(state: State) -> list[str]:
             names = {name for name in (*state, *state.threads_with_cells()) if name > (after or "")}
             seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
             return sorted(names - seen)[:limit]
 
-        return _send(listed)
+        return _send(read)
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Request, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
 
-        def listed(state: State) -> list[tuple[str, Cell]]:
+        def read(state: State) -> list[tuple[str, Cell]]:
             cells = state.cells.get(shelf, {})
             keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
             return [(key, replace(cells[key], body=b"")) for key in keys[:limit]]
 
-        return _send(listed)
+        return _send(read)
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
         """See `Store.remove_cells`."""

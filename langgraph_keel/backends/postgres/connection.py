@@ -1,4 +1,4 @@
-"""Connections: how they are made and kept, when they are given up, and what their errors mean.
+"""Connections: how they are made and pooled, when they are dropped, and what their errors mean.
 
 A connection is checked before it is used without a round trip: a server that closed it while it was idle (restart,
 failover, SSL, a timeout between) has left something to read on a socket where nothing is due.
@@ -18,7 +18,7 @@ Why not the pools of psycopg_pool, though one of the user's own is accepted? Mea
 
 To lend and to take back takes 11 microseconds there and 16 here, beside some 500 of a put.
 
-What is tried again, and for how long.
+`Watchdog` cuts requests that wait for too long, and `RetryBudget` says which are sent again, and for how long.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import psycopg
 from psycopg import errors as pg
@@ -76,7 +76,8 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
     ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
     ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: go on in a new thread"),
 )
-# Errors of connecting have no code in psycopg, only the server's words (in its language: the rest of them stay plain).
+# Errors of connecting have no code in psycopg, only the server's words. In other languages than English they are not
+# recognized, and become `StoreUnavailable`.
 WORDED: tuple[tuple[str, type[StoreError], str], ...] = (
     ("too many clients", StoreBusy, "the server takes no more connections"),
     ("too many connections", StoreBusy, "the server takes no more connections"),
@@ -112,7 +113,7 @@ def name_error(error: BaseException, where: str) -> BaseException:
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Raise what psycopg raises as errors of Keel."""
+    """Raise errors of psycopg as those of Keel."""
     try:
         yield
     except (psycopg.Error, OSError) as error:
@@ -120,7 +121,7 @@ def named_errors(where: str) -> Iterator[None]:
 
 
 def is_lost(connection: Connection | AsyncConnection) -> bool:
-    """Return whether an idle connection is of no use any more, without asking the server."""
+    """Return whether an idle connection was closed by the server, without asking it."""
     if connection.closed:
         return True
     poller = select.poll()
@@ -134,7 +135,7 @@ def is_usable(connection: Connection | AsyncConnection) -> bool:
 
 
 def close_now(connection: Connection | AsyncConnection) -> None:
-    """Close a connection at once, from any thread and whatever became of its loop."""
+    """Close a connection at once, from any thread, also if its loop is closed."""
     connection.pgconn.finish()
 
 
@@ -153,16 +154,16 @@ class Pool:
         self._timeout = timeout
         self._where = where
         self._size = size
-        self._free = threading.Semaphore(size)
+        self._slots = threading.Semaphore(size)
         self._idle: list[Connection] = []
         self._closed = False
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        """Lend a connection; it is kept for the next if nothing happened to it."""
+        """Lend a connection, and take it back for the next caller if it is still usable."""
         if self._closed:
             raise StoreClosed(f"{self._where}: this saver was closed")
-        if not self._free.acquire(timeout=self._timeout):
+        if not self._slots.acquire(timeout=self._timeout):
             raise StoreBusy(f"{self._where}: all {self._size} connections were in use for {self._timeout} s")
         try:
             connection = self._take() or self._connect()
@@ -171,7 +172,7 @@ class Pool:
             finally:
                 self._give_back(connection)
         finally:
-            self._free.release()
+            self._slots.release()
 
     def _take(self) -> Connection | None:
         while self._idle:
@@ -196,7 +197,7 @@ class Pool:
 
 
 class AsyncPool:
-    """As `Pool`, for one loop."""
+    """As `Pool`, for the tasks of one loop."""
 
     def __init__(
         self, connect: Callable[[], Awaitable[AsyncConnection]], size: int, timeout: float, where: str
@@ -205,14 +206,14 @@ class AsyncPool:
         self._timeout = timeout
         self._where = where
         self._size = size
-        self._free = asyncio.Semaphore(size)
+        self._slots = asyncio.Semaphore(size)
         self._idle: list[AsyncConnection] = []
         self._lent: set[AsyncConnection] = set()
         self._closed = False
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[AsyncConnection]:
-        """Lend a connection; it is kept for the next if nothing happened to it."""
+        """Lend a connection, and take it back for the next caller if it is still usable."""
         if self._closed:
             raise StoreClosed(f"{self._where}: this saver was closed")
         await self._acquire()
@@ -224,14 +225,14 @@ class AsyncPool:
             finally:
                 self._give_back(connection)
         finally:
-            self._free.release()
+            self._slots.release()
 
     async def _acquire(self) -> None:
-        if not self._free.locked():
-            await self._free.acquire()
+        if not self._slots.locked():
+            await self._slots.acquire()
             return
         try:
-            await asyncio.wait_for(self._free.acquire(), self._timeout)
+            await asyncio.wait_for(self._slots.acquire(), self._timeout)
         except TimeoutError:
             message = f"{self._where}: all {self._size} connections were in use for {self._timeout} s"
             raise StoreBusy(message) from None
@@ -308,7 +309,13 @@ class OwnConnections:
 
 
 class WatchedRequest:
-    """One request that is waited for."""
+    """A request that waits for its reply.
+
+    Attributes:
+        connection: Where it was sent.
+        due: When to cut the connection, on the clock of `monotonic`.
+        was_cut: Whether that has been done.
+    """
 
     __slots__ = ("connection", "due", "was_cut")
 
@@ -327,9 +334,9 @@ class WatchedRequest:
 
 
 class Watchdog:
-    """Cuts connections that wait longer than they may: psycopg waits for ever where the network swallows an answer.
+    """Cuts connections that wait longer than they may: psycopg waits for ever if the network loses an answer.
 
-    One thread for all requests, which lives while there are any: a timer for each would cost as much as the request.
+    One thread watches all requests, and lives while there are any: a timer for each would cost as much as the request.
 
     Args:
         timeout: Seconds that a request may take.
@@ -344,7 +351,7 @@ class Watchdog:
 
     @contextmanager
     def watch(self, connection: Connection | AsyncConnection) -> Iterator[WatchedRequest]:
-        """Watch over a request on `connection` until the block is left."""
+        """Watch a request on `connection` until the block is left."""
         watched = WatchedRequest(connection, time.monotonic() + self._timeout)
         with self._lock:
             self._waiting[id(watched)] = watched
@@ -364,10 +371,10 @@ class Watchdog:
             with self._lock:
                 idle = 0 if self._waiting else idle + 1
                 for watched in self._waiting.values():
-                    self._judge(watched)
+                    self._cut_if_late(watched)
                 self._running = idle < 10
 
-    def _judge(self, watched: WatchedRequest) -> None:
+    def _cut_if_late(self, watched: WatchedRequest) -> None:
         if time.monotonic() > watched.due and not watched.was_cut:
             watched.was_cut = True
             with suppress(OSError, psycopg.Error):
@@ -375,30 +382,19 @@ class Watchdog:
 
 
 def break_connection(connection: Connection | AsyncConnection) -> None:
-    """Break a connection that another thread waits on: it is woken with an error."""
+    """Break a connection on which another thread waits: that thread wakes with an error."""
     with socket.socket(fileno=os.dup(connection.fileno())) as end:
         end.shutdown(socket.SHUT_RDWR)
 
 
 RACES = {"40001", "40P01"}
-"""serialization_failure and deadlock_detected: CockroachDB and YugabyteDB ask for these to be tried again."""
+"""serialization_failure and deadlock_detected: CockroachDB and YugabyteDB ask clients to retry after these."""
 SHUFFLED = {"26000", "42P05"}
-"""A prepared statement that is not there, or there twice: a pooler has put another connection in the place of one."""
-
-
-class Waiting(Protocol):
-    """What is known of a request that is under way."""
-
-    was_cut: bool
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether its connection is of no use any more."""
-        ...
+"""A prepared statement that is missing, or there twice: a pooler now uses another connection of the server."""
 
 
 class Retry(Exception):
-    """The request is to be sent once more.
+    """The request has to be sent once more.
 
     Attributes:
         delay: Seconds to wait before.
@@ -409,7 +405,7 @@ class Retry(Exception):
 
 
 class RetryBudget:
-    """Decides, for one request, what is tried again: a broken connection once, a lost race until time is up."""
+    """Decides which errors of one request are retried: a broken connection once, a lost race until time is up."""
 
     def __init__(self, where: str, timeout: float) -> None:
         self._where = where
@@ -418,15 +414,15 @@ class RetryBudget:
         self._resent = False
 
     @contextmanager
-    def watch(self, watched: Waiting) -> Iterator[None]:
-        """Turn an error after which to try again into `Retry`."""
+    def convert_errors(self, watched: WatchedRequest) -> Iterator[None]:
+        """Raise `Retry` for an error after which the request is sent again."""
         try:
             yield
         except Exception as error:
-            self._judge(error, watched)
+            self._check(error, watched)
             raise
 
-    def _judge(self, error: Exception, watched: Waiting) -> None:
+    def _check(self, error: Exception, watched: WatchedRequest) -> None:
         if watched.was_cut:
             text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
             raise StoreUnavailable(text) from error

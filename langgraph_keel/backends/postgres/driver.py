@@ -64,7 +64,7 @@ FORMAT = 1
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
 FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
-# Somebody else creates the same at this moment, and was first: unique_violation and internal_error ("tuple concurrently
+# Somebody else has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
 TRIES = 8
@@ -73,11 +73,11 @@ Rows: TypeAlias = list[Any]
 
 
 def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan[str, Rows, None]:
-    """Make sure that the tables are there: yields SQL to be run as it stands, and is sent its rows.
+    """Check that the tables are there, or create them. A plan whose requests are SQL texts, and the replies their rows.
 
     Raises:
-        NotFound: Not all are, and `read_only`.
-        NotSetUp: Not all are, and they shall not or may not be created.
+        NotFound: Not all are there, and `read_only`.
+        NotSetUp: Not all are there, and `create` is off, or this user may not create them.
         NewerFormat: A newer Keel made them.
         NotAKeelStore: Tables of these names belong to something else.
     """
@@ -98,7 +98,7 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
 
 
 def _find_missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
-    """Return the files of `PARTED` that are still to be run."""
+    """Return those files of `PARTED` whose tables are missing."""
     formats = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
     if formats is None:
         return [*PARTED]
@@ -162,7 +162,7 @@ def _table_names(tables: Tables) -> list[str]:
 
 T = TypeVar("T")
 _drivers: WeakSet[PostgresDriver] = WeakSet()
-# Sockets are inherited by a fork: a child must neither use nor close those of its parent.
+# A fork inherits sockets: a child must neither use nor close those of its parent.
 _inherited: list[object] = []
 
 
@@ -219,7 +219,7 @@ class PostgresDriver:
     def _start(self) -> None:
         self._ready = False
         self._starting = threading.RLock()
-        self._watch = Watchdog(self.timeout)
+        self._watchdog = Watchdog(self.timeout)
         self._source: OwnConnections | GivenConnections
         if isinstance(self.given, str):
             self._source = OwnConnections(self.given, self.options, self.size, self.timeout, self.where)
@@ -260,48 +260,48 @@ class PostgresDriver:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 
     def retry(self, act: Callable[[Connection], T]) -> T:
-        """Do something on a connection; again if that broke, or if others were quicker."""
-        patience = RetryBudget(self.where, self.timeout)
+        """Act on a connection; again on another if it broke, or after losing a race against others."""
+        budget = RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return self._try_once(act, patience)
-            except Retry as again:
-                time.sleep(again.delay)
+                return self._try_once(act, budget)
+            except Retry as error:
+                time.sleep(error.delay)
             except KeelError:
                 raise
             except (psycopg.Error, OSError) as error:
                 raise name_error(error, self.where) from error
 
-    def _try_once(self, act: Callable[[Connection], T], patience: RetryBudget) -> T:
+    def _try_once(self, act: Callable[[Connection], T], budget: RetryBudget) -> T:
         with (
             self._source.connection() as connection,
-            self._watch.watch(connection) as watched,
-            patience.watch(watched),
+            self._watchdog.watch(connection) as watched,
+            budget.convert_errors(watched),
         ):
             return act(connection)
 
     async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """As `insist`, without blocking the running loop."""
-        patience = RetryBudget(self.where, self.timeout)
+        budget = RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return await self._atry_once(act, patience)
-            except Retry as again:
-                await asyncio.sleep(again.delay)
+                return await self._atry_once(act, budget)
+            except Retry as error:
+                await asyncio.sleep(error.delay)
             except KeelError:
                 raise
             except (psycopg.Error, OSError) as error:
                 raise name_error(error, self.where) from error
 
-    async def _atry_once(self, act: Callable[[AsyncConnection], Awaitable[T]], patience: RetryBudget) -> T:
+    async def _atry_once(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget) -> T:
         async with self._source.aconnection() as connection:
-            with self._watch.watch(connection) as watched, patience.watch(watched):
+            with self._watchdog.watch(connection) as watched, budget.convert_errors(watched):
                 return await act(connection)
 
     # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(self, create: bool) -> None:
-        """Make sure that the tables are there; see `opening.opened`."""
+        """Make sure that the tables are there; see `ensure_tables`."""
         with self._starting:
             if not self._ready:
                 run(self._opening(create), _ScriptDriver(self))
@@ -343,7 +343,10 @@ class PostgresDriver:
 
 
 class GivenConnections:
-    """A connection or a pool of the user's own, of one face; it stays open, and forks are the user's to mind."""
+    """A connection or a pool of the user's own, of one face.
+
+    It is never closed here, and the user has to see to it in forked children.
+    """
 
     def __init__(self, given: Any, timeout: float) -> None:
         self._given = given
@@ -361,7 +364,7 @@ class GivenConnections:
             raise InvalidInput(
                 "this saver was given an async connection or pool: use its async methods, or give it a URL"
             )
-        # Statements of two threads on one connection would be parts of one transaction.
+        # One thread at a time: statements of two on one connection would be parts of one transaction.
         lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
         with lending as lent:
             yield lent if self._is_pool else self._given
@@ -396,14 +399,14 @@ def _parts(given: Given) -> dict[str, Any]:
     try:
         return conninfo_to_dict(given)
     except (psycopg.Error, ValueError):
-        # What libpq says repeats parts of it, maybe the password.
+        # No cause: libpq's message repeats parts of the string, perhaps the password.
         raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
 
 
 def as_transaction(request: Request) -> list[Statement]:
-    """Return the statements of a request as one transaction, to be sent in one go and not to be prepared.
+    """Return the statements of a request as one transaction, to be sent in one go.
 
-    psycopg takes a statement for prepared that the server skipped, because one before it failed.
+    They must not be prepared: if one fails, the server skips the others, and psycopg takes them for prepared.
     """
     return [Statement(b"BEGIN", ()), *request.statements, Statement(b"COMMIT", ())]
 
@@ -430,7 +433,7 @@ def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
 
 
 def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
-    # Not the connection's own kind, which is the user's choice: LangGraph's savers ask for one that makes dicts.
+    # Never the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
     return psycopg.RawCursor(connection, row_factory=tuple_row)
 
 
@@ -470,7 +473,7 @@ async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
 
 
 class _ScriptDriver:
-    """Runs SQL as it stands, several statements in one transaction."""
+    """The driver of `ensure_tables`: runs SQL as it stands, several statements in one transaction."""
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver

@@ -1,14 +1,8 @@
-"""What travels to and from PostgreSQL: requests, and the lines of a reply as records.
+"""What travels to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
 
-Names as PostgreSQL can keep and index them.
-
-Text there holds no NUL, and a row of an index no more than 2704 bytes. A NUL is escaped, in the same order as before; a
-name that is too long for three of its kind in one key becomes its beginning and a hash, longer than any other key,
-and the row that it stands in keeps the name itself.
-
-A whole thread as retention sees it, and what it wants removed.
-
-What the tables are called, and how they are made.
+Text there holds no NUL, and a row of an index at most 2704 bytes. So a NUL is escaped, which keeps the order; and a
+name so long that three of its kind do not fit into one key becomes its beginning and a hash, which together are longer
+than any other key. The row that such a key stands in keeps the name itself.
 """
 
 from __future__ import annotations
@@ -41,10 +35,10 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
-"""Bytes of a name that is its own key."""
+"""Most bytes of a name that is its own key."""
 
 Names: TypeAlias = Mapping[str, str]
-"""Keys, where they are not the names themselves, to names."""
+"""The names of keys that are not the names themselves."""
 
 
 class Key(str):
@@ -54,19 +48,19 @@ class Key(str):
 
 
 def escape(text: str) -> str:
-    """Return text without NUL, from which `unescape` makes it again."""
+    """Return `text` without NUL; `unescape` reverses it."""
     if "\0" not in text and "\1" not in text:
         return text
     return text.replace("\1", "\0011").replace("\0", "\0010")
 
 
 def unescape(text: str) -> str:
-    """Return what `escape` was given."""
+    """Reverse `escape`."""
     return text.replace("\0010", "\0").replace("\0011", "\1") if "\1" in text else text
 
 
 def key(name: str) -> str:
-    """Return what a name is indexed by."""
+    """Return the key of a name, by which it is indexed."""
     if isinstance(name, Key):
         return str(name)
     escaped = escape(name)
@@ -81,12 +75,12 @@ def is_hashed(stored: str) -> bool:
 
 
 def long_names(names: Iterable[str | None]) -> list[str] | None:
-    """Return those names, escaped, that their keys do not tell; `None` if there are none."""
+    """Return, escaped, those names that cannot be read from their keys; `None` if there are none."""
     return [escape(name) for name in names if name and is_hashed(key(name))] or None
 
 
 def names_by_key(stored: Iterable[str] | None) -> Names:
-    """Return the names that `long_names` kept, by their keys."""
+    """Return the names that `long_names` has stored, by their keys."""
     return {key(name): name for name in map(unescape, stored)} if stored else {}
 
 
@@ -139,9 +133,9 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a stamp is made of: a number in one life of a thread, and the token of the request that stored the entry.
+    """The parts of a stamp: a number in one life of a thread, and the token of the request that stored the entry.
 
-    The token is there for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
+    The token is for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
     """
 
     epoch: int
@@ -150,7 +144,7 @@ class Mark(NamedTuple):
 
     @property
     def stamp(self) -> int:
-        """The name of the entry among all that ever were."""
+        """The stamp: no two entries ever have the same."""
         return stamp_of(*self)
 
 
@@ -160,7 +154,7 @@ def stamp_of(epoch: int, seq: int, token: int) -> int:
 
 
 def mark_of(stamp: object) -> Mark:
-    """Return what a stamp is made of."""
+    """Return the parts of a stamp."""
     assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
     word = (1 << 64) - 1
     return Mark(stamp >> 128, stamp >> 64 & word, stamp & word)
@@ -282,7 +276,7 @@ Scope: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class Content:
-    """A reply of entries with their rows and batches, sorted apart."""
+    """The entries of a reply, the rows and the batches, each by itself."""
 
     entries: list[Line] = field(default_factory=list)
     rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
@@ -303,7 +297,7 @@ def _batch(line: Line) -> Batch:
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:
-    """Sort the lines of a reply apart; rows by their first item."""
+    """Return the content of a reply, rows in the order of their first items."""
     content = Content()
     for line in map(Line._make, reply):
         if line.what == 0:
@@ -333,7 +327,7 @@ def graph_of(lines: Sequence[Line]) -> Graph:
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
-    """Return where the heads are: per namespace the newest on the trunk, or of all if no trunk is left."""
+    """Return the numbers of the heads: in each namespace the newest on the trunk, or of all if no trunk is left."""
     heads: dict[str, Line] = {}
     for line in entries:
         best = heads.get(line.ns)
@@ -348,7 +342,7 @@ def _node(line: Line, is_head: bool) -> Node:
 
 
 class LazyRefs(Mapping[str, Ref]):
-    """The refs of an entry, made when they are asked for: of a thousand entries, a prune asks those that stay."""
+    """The refs of an entry, parsed when they are first used: a prune uses only those of the entries that stay."""
 
     __slots__ = ("_line", "_made")
 
@@ -373,7 +367,7 @@ class LazyRefs(Mapping[str, Ref]):
 
 
 def _parse_numbers(array: Any) -> list[int]:
-    """Return the numbers of an array that was sent as text."""
+    """Parse an array of numbers that was sent as text."""
     return [int(number) for number in array[1:-1].split(",") if number]
 
 
@@ -404,7 +398,7 @@ PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": 
 
 
 def quote(name: str) -> str:
-    """Return a name as SQL reads it, whatever it holds.
+    """Quote a name for SQL.
 
     Raises:
         InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
@@ -422,7 +416,7 @@ class PreparedStatement(NamedTuple):
 
 
 def _number_parameters(text: str) -> PreparedStatement:
-    # psycopg would look for the names in the text at every use: it keeps only short statements in mind.
+    # Otherwise psycopg would search the text for names at every use: it remembers that of short statements only.
     names = tuple(dict.fromkeys(PARAMETER.findall(text)))
     numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
     return PreparedStatement(numbered.encode(), names)
@@ -460,15 +454,15 @@ class Tables:
 
     @property
     def version_query(self) -> str:
-        """The query that tells what `ddl_for` wants to know."""
+        """The query for the first two arguments of `ddl_for`."""
         name = (self.schema or "").replace("'", "''")
         return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
 
     def ddl_for(self, version: str, has_schema: bool, parts: Iterable[str] = PARTED) -> str:
-        """Return the statements of some files for this server; see `driver` for which refuse what."""
+        """Return the statements of some files, for this server; `driver` says which servers refuse what."""
         lines = self._ddl(parts).splitlines()
         if has_schema:
-            # Who owns a schema need not have the right to create one, which the server asks for first.
+            # The server checks the right to create schemas first, and the owner of this one may not have it.
             lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
         if "CockroachDB" in version or "-YB-" in version:
             lines = [line for line in lines if "SET STORAGE" not in line]

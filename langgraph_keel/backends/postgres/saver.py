@@ -1,10 +1,9 @@
 """PostgresSaver: one database, any number of processes and machines.
 
-Space that returns: `VACUUM` of Keel's tables, outside of any transaction.
-
-It runs on a connection of its own, for it may take longer than any request may. Behind PgBouncer in transaction pooling
-that works, too: each statement is a transaction by itself. On a connection or pool of the user's, the saver's timeout
-holds, and nothing can be done where that is not in autocommit.
+`reclaim` gives space back by a `VACUUM` of Keel's tables, outside of any transaction. It runs on a connection of its
+own, as it may take longer than a request may. Behind PgBouncer in transaction pooling that works, too: each statement
+is a transaction by itself. On a connection or pool of the user's, the saver's timeout holds, and without autocommit
+there is nothing that can be done.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given 
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back what is free.
+    """Give back free space.
 
     Args:
-        driver: The database's.
-        full: Whether the system gets it back, which locks the tables for as long as it takes.
+        driver: That of the database.
+        full: Whether to give it back to the system, which locks the tables for as long as that takes.
     """
     _check_writable(driver)
     driver.open(create=driver.auto_setup)
@@ -106,14 +105,14 @@ def _check_autocommit(connection: Connection | AsyncConnection) -> None:
 
 
 def _check_not_all_refused(names: Sequence[str], warnings: Sequence[str]) -> None:
-    """Check that one of the tables at least was not left out."""
+    """Check that at least one of the tables was vacuumed."""
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
         raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
 
 
 def _tuple_rows(cursor: Any) -> Any:
-    """Make rows of their values, whatever the user's connection makes of them."""
+    """A row factory for tuples, whatever that of the user's connection is."""
     return tuple
 
 
@@ -123,14 +122,14 @@ def _table_names(tables: Tables) -> list[str]:
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
     how = "FULL, ANALYZE" if full else "ANALYZE"
-    # The planner's samples of what was deleted are dead rows by then.
+    # By then, the planner's samples of what was deleted are dead rows in it.
     statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
     return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
 
 
 @contextmanager
 def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
-    """Hear what the server leaves out, for the user may not do it: it says so in a warning, and goes on."""
+    """Collect warnings: the server gives one for each table that this user may not vacuum, and goes on."""
     warnings: list[str] = []
 
     def hear(diagnostic: Any) -> None:
@@ -264,7 +263,7 @@ class PostgresSaver(KeelSaver):
 
 
 def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
-    """Take `schema=` out of a URL, which libpq does not know; the rest stays as it was written."""
+    """Take `schema=` out of a URL, as libpq does not know it; the rest of the URL stays as it is."""
     place, mark, query = url.partition("?")
     pairs = query.split("&") if mark and "://" in place else []
     found = [pair for pair in pairs if pair.startswith("schema=")]

@@ -1,15 +1,14 @@
-"""The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
+"""The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
 
-The tables are explained in `schema.sql` and `cells.sql`, the statements in `statements.py` and `cells.py`. The head of
-a namespace is its trunk entry with the highest sequence number.
+The tables are explained in `schema.sql` and `cells.sql`; most statements stand in `statements`, those for cells here.
+The head of a namespace is its trunk entry with the highest sequence number.
 
-Cells in PostgreSQL: the statements, their parameters, and cells out of rows.
-
-A swap is one statement, of one of four kinds, that changes the row of the cell if the token in it is the one expected,
-and else says what it saw. A refused swap finds that out by reading: it takes no lock, waits for nobody and writes
-nothing, so a commit has nothing to bring to disk. What it saw may be out of date, where somebody else has committed
-since the statement began: if that would have let it write, and it wrote nothing, it is sent again. So it is right at
-every isolation level (above READ COMMITTED the server itself asks for that, by 40001).
+A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
+otherwise returns the row that it saw. A swap that is refused has only read: it takes no lock, waits for nobody and
+writes nothing, so its commit has nothing to bring to disk. The row that it saw may be out of date, if somebody else has
+committed since the statement began. If that row would have let it write, and it wrote nothing, the statement is sent
+again. So a swap is right at every isolation level (above READ COMMITTED the server itself asks for the repetition, by
+40001).
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ SWAPS = {
 }
 
 READ = f"SELECT c.key, {HEAD}, c.body FROM {{cells}} c WHERE {SHELF} AND c.key = ANY (%(keys)s::text[])"
-# Of the characters of a key, none comes after the tilde.
+# No character of a key sorts after the tilde.
 LIST = f"""
 SELECT c.key, {HEAD} FROM {{cells}} c
 WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~'
@@ -117,12 +116,12 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
-# Part of the deletion of a thread: one look into each of two indexes, however much is shared. A cell knows no life of
-# its thread, so all go that are there.
+# Part of the deletion of a thread: one search in each of two indexes, however much is shared. Cells do not say to which
+# life of their thread they belong, so all of them are deleted.
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s
 """
-# The names of threads that have anything, without those that show a checkpoint.
+# The names of all threads that have anything, except those that show a checkpoint.
 STRAYS = """
 SELECT s.thread_id, max(s.name) FROM (
     SELECT t.thread_id, t.name FROM {threads} t
@@ -157,7 +156,7 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
 
 
 def _shrink_raw(frame: bytes) -> bytes:
-    # Of another kind, it would not come back as the very bytes it was.
+    # A frame that is compressed already would not come back as the same bytes.
     return shrunk(frame) if frame[:1] == RAW else frame
 
 
@@ -176,7 +175,7 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 Reply: TypeAlias = list[list[Any]]
 PostgresPlan: TypeAlias = Plan[Request, Reply, Any]
 RACES = 1000
-"""Puts of others that one put may lose against in a row, each of which was stored."""
+"""How often in a row a put may lose against those of others, each of which was stored."""
 
 
 def _random() -> int:
@@ -203,7 +202,7 @@ class PostgresStore(Store[Request, Reply]):
         return Statement(prepared.text, [parameters[name] for name in prepared.names])
 
     def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
-        """See `Store.write_entry`. One statement, sent again for each put of another that came in between."""
+        """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
         parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True)
@@ -314,7 +313,7 @@ class PostgresStore(Store[Request, Reply]):
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Request, Reply, CopyOutcome]:
-        """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
+        """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
         parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),

@@ -3,9 +3,9 @@
 `ServerCheck` is what is read from a server before its store is used: whose keys these are, and whether the server keeps
 what it acknowledges. It is a plan, so that both drivers can run it, once, on first use.
 
-`Loops` has a client for each running loop, as a connection of asyncio belongs to the loop in which it was opened. A loop
-that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a loop
-that was just closed, the sockets are closed when `Loops` is used or closed next.
+`Loops` has a client for each running loop, as a connection of asyncio belongs to the loop in which it was opened. A
+loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a
+loop that was just closed, the sockets are closed when `Loops` is used or closed next.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class QueueingCluster(AsyncRedisCluster):
 
     @classmethod
     def from_url_limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
-        """Return a client that runs at most `calls` at once; another one waits for its turn, at most `timeout` seconds."""
+        """Return a client that runs at most `calls` at once; others wait for their turn, at most `timeout` seconds."""
         client = cast(Self, cls.from_url(url, **{**options, "max_connections": UNLIMITED}))
         client._turns = asyncio.Semaphore(calls)
         client._timeout = timeout
@@ -260,7 +260,8 @@ def abort_connections(client: AsyncClient, is_dead: bool) -> None:
     """Close the connections of an asynchronous client where nothing can be awaited.
 
     In a loop that runs, they end in its next round. What asyncio and the client do for this they do in the loop, so if
-    that is dead, this function reaches for the sockets themselves: else both would warn of each connection (ResourceWarning).
+    that is dead, this function reaches for the sockets themselves: else both would warn of each connection
+    (ResourceWarning).
     """
     for connection in {each for pool in _pools(client) for each in _connections(pool)}:
         writer, connection._writer, connection._reader = getattr(connection, "_writer", None), None, None
@@ -528,9 +529,9 @@ CLOSING = 10.0
 class _LoopClient:
     """The client of a loop, and the generator that closes it at the end of the loop."""
 
-    def __init__(self, client: AsyncClient, keeper: AsyncGenerator[None, None]) -> None:
+    def __init__(self, client: AsyncClient, closer: AsyncGenerator[None, None]) -> None:
         self.client = client
-        self.closer = keeper
+        self.closer = closer
         self.is_ready = False
         self.opening = asyncio.Lock()
 
@@ -630,8 +631,8 @@ def _close_in(loop: Loop, opened: Clients) -> None:
             loop.run_until_complete(_aclose(opened[loop].closer))
 
 
-async def _aclose(keeper: AsyncGenerator[None, None]) -> None:
-    await keeper.aclose()
+async def _aclose(closer: AsyncGenerator[None, None]) -> None:
+    await closer.aclose()
 
 
 # Clients that a forked child has inherited: it must neither use nor close them, nor let them be collected.

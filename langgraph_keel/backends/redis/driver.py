@@ -62,16 +62,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to the server in one go: calls that do not depend on each other.
+    """What goes to the server in one round trip: calls that do not depend on each other.
 
-    A verb about one thread is one call, one round trip. Only verbs about all threads have several, and a deletion, for
-    what the thread has shared with others: they are pipelined, on a Cluster to each node.
+    A verb about one thread is one call. Verbs about all threads have several, and so has a deletion, for the cells that
+    the thread has shared; they are pipelined, on a Cluster to each node.
 
     Attributes:
         calls: The calls.
         writes: Whether one of them writes.
-        pattern: If it is given, there are no calls: the reply is the names of all keys that match, as SCAN has it, of
-            all nodes. The server serves others in between, and takes as long as it has keys, whosever they are.
+        pattern: If given, there are no calls, and the reply is the names of all keys of all nodes that match it, by
+            SCAN. The server serves others in between; the time it takes grows with the number of all its keys.
     """
 
     calls: tuple[Call, ...]
@@ -81,11 +81,11 @@ class Request:
 
 @cache
 def script(name: str) -> Script:
-    """Return a script, with the shared parts that its first lines name put before it."""
+    """Return a script, preceded by the shared parts that its first lines name."""
     text = _read_script(name)
     parts = [_read_script(part) for part in _shared_names(text.splitlines())]
     source = "\n".join([*parts, text])
-    # Redis names scripts so; nothing depends on how strong SHA-1 is.
+    # Redis names scripts by SHA-1; nothing depends on its strength.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
@@ -150,7 +150,7 @@ class RedisDriver:
         return self.check.read_only
 
     def _forget(self) -> None:
-        # A lock that another thread held at the fork is never given back in the child.
+        # In a forked child, nobody releases a lock that another thread held at the fork.
         self._lock = Lock()
         self._client: Client | None = None
         self._process = os.getpid()
@@ -187,7 +187,7 @@ class RedisDriver:
             if self._make is None:
                 raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
             client = self._client = self._client or self._make()
-        # Not in the lock: with a server that hangs, threads would wait for one another. Looking twice does no harm.
+        # Outside of the lock: if the server hangs, threads would wait for one another. To check twice does no harm.
         if not self.check.is_done(writes):
             run(self.check.prepare(writes), _AskDriver(client, self.where))
         return client
@@ -216,7 +216,7 @@ def _send_call(client: Any, call: Call) -> Any:
 
 
 def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
-    """Carry out calls in pipelines, one to each node; what fails there (no script, a slot that moved) by itself."""
+    """Send calls in pipelines, one to each node; those that fail there (no script, a moved slot) again, one by one."""
     cluster = _cluster(client)
     nodes: dict[Any, list[Call]] = {}
     for call in calls:
@@ -355,7 +355,7 @@ async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
     replies: list[Any] = []
     if isinstance(client, AsyncRedisCluster):
         for part in _split(calls, AT_ONCE):
-            # All are awaited, also when one fails: none may go on when the loop has ended.
+            # All are awaited, also if one fails: none may still run when the loop ends.
             done = await asyncio.gather(*(_asend_call(client, call) for call in part), return_exceptions=True)
             replies += map(_raise_error, done)
         return replies

@@ -1,14 +1,11 @@
 """The Redis layout: which scripts each verb runs. The fields of a thread are explained in `scripts/fields.lua`.
 
-One hash holds all of a thread, so that it exists, expires and is deleted as a whole. Stamps are an epoch, which each
-life of a thread gets anew, a sequence number, and what tells two entries with the same number apart. Verbs about all
-threads are in `everywhere`. Cells are beside the thread, in its bucket: they may be there without it.
+One hash holds all of a thread, so that it exists, expires and is deleted as a whole. A stamp is an epoch, which is new
+for each life of a thread, a sequence number, and a token for two entries with the same number. Cells are beside the
+thread, in its bucket, and may be there without it; `scripts/cells.lua` explains them.
 
-Cells as Redis has them: their names, and values. The fields are explained in `scripts/cells.lua`.
-
-Verbs about all threads: a trip to the indexes of all buckets, and one to the threads they name.
-
-Nothing orders checkpoints or runs across threads: that would be an index as large as half of what it points to, which
+Verbs about all threads take one round trip to the indexes of all buckets, and one to the threads that these name.
+Nothing orders checkpoints or runs across threads: that would be an index half as large as what it points to, which
 would not expire with it. So `scan` of all threads looks at every entry for every page, and `find_runs` asks every
 thread; both in calls of a few threads each, between which the server serves others. No put pays for it.
 """
@@ -70,13 +67,13 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.engine.store import Store
 
 SHARED = ""
-"""The id that no thread has: of the cells that all threads share."""
+"""The thread id of the cells that all threads share; no thread has it."""
 NOTHING = b"", b""
-"""What an empty cell is swapped for, as `value_of` has it."""
+"""In the place of `value_of` a new cell: the cell becomes empty."""
 
 
 def cell_name(shelf: Shelf, key: str) -> str:
-    """Return the name of a cell among those of its thread; neither part holds what separates."""
+    """Return the name of a cell among those of its thread; neither part holds the separator."""
     return f"{shelf.kind}:{key}"
 
 
@@ -86,7 +83,7 @@ def key_of(named: bytes) -> str:
 
 
 def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
-    """Return from which name to which a page goes, as ZRANGEBYLEX is told; DEL is after all that a key may hold."""
+    """Return the first and the last name of a page, for ZRANGEBYLEX; DEL sorts after all that a key may hold."""
     first = cell_name(shelf, prefix)
     begin = f"[{first}" if after is None or after < prefix else f"({cell_name(shelf, after)}"
     return begin, f"({first}\x7f"
@@ -95,21 +92,21 @@ def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
 def value_of(cell: Cell) -> tuple[bytes, bytes]:
     """Return the value of a cell, and its body.
 
-    The header stays as it is: to shrink that of a call of a tool takes it from 413 bytes to 316, and makes every hit
-    15 to 30 µs slower, which takes some 100.
+    The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
+    cache, which takes some 100 µs, would take 15 to 30 µs longer.
     """
     expiry = "" if cell.expires_at is None else cell.expires_at
     return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrink_raw(cell.body)
 
 
 def _shrink_raw(body: bytes) -> bytes:
-    # A frame that is compressed already would come back raw: the same content, but not the bytes that were brought.
+    # A frame that is compressed already would come back raw: the same content, but other bytes.
     return shrunk(body) if body[:1] == RAW else body
 
 
 @as_corrupt_store
 def cell_of(value: bytes, body: bytes | None = None) -> Cell:
-    """Return a cell, of its value and its body."""
+    """Return a cell from its value and its body."""
     line, _, header = value.partition(b"\n")
     token, expiry, origin = line.decode().split(" ")
     return Cell(token, header, restored(body or b""), parse_name(origin), int(expiry) if expiry else None)
@@ -117,17 +114,16 @@ def cell_of(value: bytes, body: bytes | None = None) -> Cell:
 
 Replies: TypeAlias = list[Any]
 SEARCHED = 16
-"""Threads to a call that looks at all their entries: of 1000 messages each, some 30 ms in which the server does nothing
-else."""
+"""Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
 ASKED = 256
-"""Threads to a call that looks at a field or two of each."""
+"""Most threads in a call that reads a field or two of each."""
 PAGE = 4096
-"""Threads that are asked in one go whether they show a checkpoint."""
+"""Most threads that are asked at once whether they show a checkpoint."""
 ALL = -1
 
 
 def selection(query: Query) -> tuple[str, ...]:
-    """Return what entries a query means, as the scripts are told."""
+    """Return the arguments by which the scripts select the entries of a query."""
     has_ns = "" if query.checkpoint_ns is None else "1"
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
@@ -139,7 +135,7 @@ def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Requ
 
 
 def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Sort members into calls: the bucket, and as many of its members as one call takes."""
+    """Group members for calls: a bucket, and at most `size` of its members."""
     buckets: dict[str, list[bytes]] = {}
     for member in members:
         buckets.setdefault(bucket_of(parse_member(member)[1]), []).append(member)
@@ -151,7 +147,7 @@ def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[byt
 def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
-    """Return the threads of each call, and the calls: each is told which lives of its threads the index has."""
+    """Return the threads of each call, and the calls; each gets the epochs of its threads that the index has."""
     groups = [[parse_member(member) for member in group] for _, group in _groups(members, size)]
     threads = [[thread for _, thread, _ in group] for group in groups]
     epochs = [[epoch for _, _, epoch in group] for group in groups]
@@ -194,7 +190,7 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Se
 def read_threads(
     keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool
 ) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
-    """See `Store.read_threads`. Takes those that are no more out of the index, if it may."""
+    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
     page: list[tuple[ThreadInfo, bytes]] = []
     last = member_of(*after) if after else b""
     while len(page) < limit:
@@ -224,7 +220,7 @@ def _read_summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Repli
 
 @as_corrupt_store
 def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
-    # As the index has it: what was put meanwhile must not bring the page out of its order.
+    # The time in the index: that of a put which came in between would disturb the order of the page.
     updated_at, thread_id, _ = parse_member(member)
     checkpoints, latest, entry = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
@@ -245,7 +241,7 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Repl
 
 
 def _read_origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
-    """Name the threads that have shared cells."""
+    """Return the threads that have shared cells."""
     origins: list[str] = []
     shared = *keys.cells(SHARED), keys.thread(SHARED)
     page = [b""]
@@ -285,7 +281,7 @@ def new_epoch() -> str:
 
 
 def new_token() -> str:
-    """Return what tells a request that is sent again from another one that puts the same checkpoint."""
+    """Return a token that distinguishes a request that is sent again from another put of the same checkpoint."""
     return secrets.token_hex(TOKEN_BYTES)
 
 
@@ -296,7 +292,7 @@ class RedisStore(Store[Request, Replies]):
         prefix: What all keys begin with.
         ttl: Milliseconds a thread lives after a write that says nothing else; `None` leaves it as it is.
         refresh_on_read: Whether reading a checkpoint counts as a write there.
-        read_only: Whether to leave alone what a listing finds to be no more.
+        read_only: Never write, not even to remove expired threads from an index.
         epochs: Where names of new threads come from.
         tokens: Where the marks of requests come from.
     """
@@ -443,7 +439,7 @@ class RedisStore(Store[Request, Replies]):
         return removed
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Replies, None]:
-        """See `Store.delete_thread`. What it has shared may be on another node of a Cluster: two calls, in one trip.
+        """See `Store.delete_thread`. Two calls in one round trip: shared cells may be on another node of a Cluster.
 
         Each is atomic. After an error, one of them may have been carried out: delete the thread again.
         """
@@ -521,9 +517,9 @@ class RedisStore(Store[Request, Replies]):
         return (yield from list_strays(self.keys, after, limit))
 
     def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
-        """Give a thread a life of its own, in milliseconds after every write from this one on; `None` is for ever.
+        """Give a thread its own time to live, in milliseconds after every write from this one on; `None` is for ever.
 
-        One trip. Returns whether there is such a thread.
+        One round trip. Returns whether there is such a thread.
         """
         reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
         return bool(reply)

@@ -1,4 +1,4 @@
-"""What the verbs of cells do inside one transaction."""
+"""The verbs of cells, each inside one transaction."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ COLUMNS = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
 COLUMNS_WITHOUT_BODY = COLUMNS.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
 EVERYBODY = ""
-"""Stands for the thread of what all threads share: none is called so."""
+"""The thread of what all threads share: no thread has this name."""
 PAST_KEYS = "\x7f"
-"""Comes after every character of a key."""
+"""Sorts after every character that a key may hold."""
 
 
 def reply_if_settled(
     shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
 ) -> Swapped | None:
-    """Return the reply to a swap that would change nothing, or `None` if it would."""
+    """Return the reply to a swap that changes nothing; `None` for one that has to write."""
     current = read_cells(shelf, [key], execute).get(key)
     decision = ruling(current, expected, new)
     if decision == "write":
@@ -35,14 +35,14 @@ def swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, ex
     if reply is not None:
         return reply
     if new is None:
-        _empty(execute, shelf, key)
+        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
     else:
         _fill(execute, shelf, key, new)
     return Swapped(True)
 
 
 def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
-    # What stands there is changed in its place: a new row would change the index on the keys as well.
+    # A row that is there is changed in place: a new one would change the index of keys as well.
     execute(
         "INSERT INTO cells (shelf, key, token, origin, expires_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
@@ -57,10 +57,6 @@ def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
             new.body,
         ),
     )
-
-
-def _empty(execute: Execute, shelf: Shelf, key: str) -> None:
-    execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
 
 
 def _names(shelf: Shelf) -> tuple[str, str]:

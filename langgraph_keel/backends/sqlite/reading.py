@@ -1,4 +1,4 @@
-"""What the reading verbs do inside one transaction, which sees one moment."""
+"""The reading verbs, each inside one transaction, which sees the database at one moment."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from langgraph_keel.backends.sqlite.rows import (
 from langgraph_keel.engine.records import Address, Batch, Entry, Found, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.errors import CorruptStore
 
-# As read_history and read_graph see it: the parent whatever it is now.
+# For read_history and read_graph: the parent, also if it is a ghost.
 PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
 )
 COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
-# As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
+# For users: no parent that was removed, or is only there for delta channels (a ghost).
 SHOWN_PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent) AND p.state < 2) "
@@ -71,7 +71,7 @@ def _find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
 
 
 def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]]) -> dict[str, list[Row]]:
-    """Return per channel the rows that any of these versions needs."""
+    """Return, for each channel, the rows that any of these versions needs."""
     runs: dict[str, set[Run]] = {}
     for refs in versions:
         for name, ref in refs.items():

@@ -1,12 +1,12 @@
 """SqliteSaver: one file, many processes, nothing acknowledged is lost.
 
-Space that returns: the write-ahead log is cut, and the file written anew.
+`reclaim` gives space back: it cuts the write-ahead log, and writes the file anew (`VACUUM`). New databases have no
+`auto_vacuum`: its page map cost 11 to 21 % more bytes for each turn of a chat. As `VACUUM` takes time for all that is
+in the file, it is run without being asked for only where at least half of the file is free.
 
-New databases have no `auto_vacuum`: its map of pages cost 11 to 21 % more bytes for each turn of a chat. So the file is
-written anew (`VACUUM`), which takes time for what is in it: as a matter of course only where at least as much is free.
-
-`secure_delete` alone does not do after an erasure: where SQLite has balanced a tree, copies of cells stay in the unused
-part of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite 3.40.1).
+After an erasure `secure_delete` alone does not do: where SQLite has balanced a tree, copies of cells stay in unused
+parts of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite
+3.40.1).
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ INCREMENTAL = 2
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
-    """Give back what is free. All who write wait for it, those who read do not.
+    """Give back free space. Writers wait for it, readers do not.
 
     Args:
         driver: The database's.
         full: Whether to write the file anew however little is free.
-        scrub: The same, and nothing of what was deleted may be left in the write-ahead log either.
+        scrub: As `full`, and nothing that was deleted may be left in the write-ahead log.
 
     Raises:
-        StoreBusy: Somebody held the store for longer than the timeout; with `scrub`, also by reading all the time.
+        StoreBusy: Others held the store for longer than the timeout; with `scrub`, readers count as well.
     """
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
@@ -55,7 +55,7 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 @contextmanager
 def _exclude_writers(driver: SqliteDriver) -> Iterator[Any]:
-    """Let nobody else write, and have statements executed outside of any transaction."""
+    """Lend a connection, outside of any transaction, while nobody else writes."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),

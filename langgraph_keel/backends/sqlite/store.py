@@ -1,8 +1,8 @@
-"""The SQLite layout: what each verb does inside one transaction.
+"""The SQLite layout: each verb is one transaction.
 
-A request is a `Work`: a function that is given `execute` and runs within one transaction, which the driver begins
-and commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the
-highest key: there is no pointer to it that a put would have to move.
+A request is a `Work`: a function that is given `execute`, and runs within one transaction that the driver begins and
+commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the highest
+key, so there is no pointer to it that a put would have to move.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ class SqliteStore(Store[Work, Any]):
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
         """See `Store.swap_cell`.
 
-        Whoever takes a cell to be empty may be wrong, and then a read tells him so, for which he waits for nobody. Who
-        brings a token saw it there, and goes to the writer at once.
+        A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
+        One that brings a token has seen it there, and goes to the writer at once.
         """
         swap = partial(cells.swap_cell, shelf, key, expected, new)
-        settled = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
-        return _send(swap, writes=True, unless=settled)
+        reply = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
+        return _send(swap, writes=True, unless=reply)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
@@ -195,7 +195,7 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
 
 
 def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
-    """Make room for an entry that is put again under the same id; its children follow it."""
+    """Delete the entry whose id is put again; its children become children of the new one."""
     execute(
         "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
         (seq, old & LAST, *span(place.thread)),
