@@ -258,11 +258,12 @@ class Shelves:
         """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
         return {cell.origin for kind in self.kinds() for cell in self._sound_cells(kind) if cell.origin}
 
-    def _sound_cells(self, kind: str) -> list[Cell]:
+    def _sound_cells(self, kind: str) -> Iterator[Cell]:
         with suppress(FileNotFoundError), self.open(kind) as folder:
-            cells = (_read_if_sound(folder, key) for key in keys_in(folder))
-            return [cell for cell in cells if cell]
-        return []
+            for key in keys_in(folder):
+                with suppress(CorruptStore):
+                    if cell := read_cell(folder, key, has_body=False):
+                        yield cell
 
     def remove_shared_by(self, origin: str) -> None:
         """Remove the shared cells that a thread has written. Reads every cell.
@@ -295,12 +296,6 @@ def read_cell(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
             return _parse_cell(file, folder, key, has_body)
     except FileNotFoundError:
         return None
-
-
-def _read_if_sound(folder: Folder, key: str) -> Cell | None:
-    with suppress(CorruptStore):
-        return read_cell(folder, key, has_body=False)
-    return None
 
 
 def _parse_cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -> Cell:

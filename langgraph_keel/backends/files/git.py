@@ -313,7 +313,7 @@ class _RunState:
         return self.is_over or self.stopped_at == self.checkpoint_id
 
     def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
-        """Return whether writes resume this run. (Later ones of a resumed task do so too, at another checkpoint.)"""
+        """Return whether writes resume this run; later ones of a resumed task do so too, at another checkpoint."""
         return "__resume__" in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
 
     def message(self, thread_id: str) -> str:
@@ -545,11 +545,8 @@ def decisions(root: Path) -> list[Decision]:
 
 def cell_conflicts(root: Path) -> list[Conflict]:
     """Return the cells of a store that git holds in conflict: both branches have changed them, or made them."""
-    return [conflict for conflict in conflicts(root) if _is_of_cell(Path(conflict.path).parts)]
-
-
-def _is_of_cell(parts: Sequence[str]) -> bool:
-    return parts[0] == SHARED or parts[2:3] == (CELLS,)
+    places = ((conflict, Path(conflict.path).parts) for conflict in conflicts(root))
+    return [conflict for conflict, parts in places if parts[0] == SHARED or parts[2:3] == (CELLS,)]
 
 
 def _decision(conflict: Conflict) -> Decision:

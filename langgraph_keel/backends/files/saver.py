@@ -47,7 +47,12 @@ def reclaim(driver: FileDriver) -> Reclaimed:
 
 def elsewhere(root: Path) -> Sequence[str]:
     """Return where else the content of a store may be, a sentence for each place."""
-    return ["Backups and copies of the directory.", *_in_git(root), *_damaged(root)]
+    places = ["Backups and copies of the directory.", *_in_git(root)]
+    if damaged := next(root.glob("shared/*/*.damaged-*"), None):
+        places.append(
+            f"Damaged cells that a repair has put aside, such as {damaged}: read them, and remove them by hand."
+        )
+    return places
 
 
 def _in_git(root: Path) -> Iterator[str]:
@@ -58,12 +63,6 @@ def _in_git(root: Path) -> Iterator[str]:
                 "until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
             )
             return
-
-
-def _damaged(root: Path) -> Iterator[str]:
-    found = [*root.glob("shared/*/*.damaged-*")]
-    if found:
-        yield f"Damaged cells that a repair has put aside, such as {found[0]}: read them, and remove them by hand."
 
 
 def size(root: Path) -> int:

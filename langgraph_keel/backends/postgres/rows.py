@@ -288,12 +288,9 @@ class Content:
         logs = self.rows.get((line.thread_id, line.ns), {})
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
         # In the order of arrival; the token only makes the order the same every time.
-        batches = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda b: (b.n, b.seq))
-        return Found(entry, rows, [_batch(line) for line in batches])
-
-
-def _batch(line: Line) -> Batch:
-    return Batch(unescape(line.run or ""), unescape(line.parent or ""), restored(line.body))
+        lines = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda each: (each.n, each.seq))
+        batches = [Batch(unescape(b.run or ""), unescape(b.parent or ""), restored(b.body)) for b in lines]
+        return Found(entry, rows, batches)
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:

@@ -212,13 +212,10 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "gone":
                 return BaseGone()
             if answer == "moved":
-                return Moved(self._head(head, new))
+                return Moved(head and name_of(head, names_by_key(long_names([new.parent]))))
             if seq is not None:
                 return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
-
-    def _head(self, head: str | None, new: NewEntry) -> str | None:
-        return head and name_of(head, names_by_key(long_names([new.parent])))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
         """See `Store.write_batch`."""

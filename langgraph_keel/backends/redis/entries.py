@@ -286,11 +286,8 @@ def _row(lo: int, value: bytes) -> Row:
 @as_corrupt_store
 def batches_of(values: Iterable[bytes]) -> list[Batch]:
     """Return batches, in order."""
-    return [_batch(*value.split(b" ", 2)) for value in values]
-
-
-def _batch(task: bytes, path: bytes, body: bytes) -> Batch:
-    return Batch(parse_name(task.decode()), parse_name(path.decode()), restored(body))
+    parts = (value.split(b" ", 2) for value in values)
+    return [Batch(parse_name(task.decode()), parse_name(path.decode()), restored(body)) for task, path, body in parts]
 
 
 def entry_with_rows(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
