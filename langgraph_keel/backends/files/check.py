@@ -264,7 +264,7 @@ class Check:
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
     def _check_nameless(self, path: Path) -> Iterator[Finding]:
-        """Check what has no thread: no directory of one, or that of a long id which no log tells."""
+        """Check a path that belongs to no thread, or to one whose long id no log tells."""
         if not path.name.startswith(".") and (path / CELLS).is_dir():
             yield from list_leftovers(path)
             yield from check_cells(ThreadFiles(path, "", self._timeout).cells)

@@ -162,11 +162,11 @@ class FileStore(Store[Work, Any]):
     def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every log is read."""
 
-        def scanned(root: Root) -> list[Entry]:
+        def read(root: Root) -> list[Entry]:
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
             return page((entry for files in threads for entry in _scan_thread(files, query)), query)
 
-        return _send(scanned)
+        return _send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -326,7 +326,7 @@ def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[Threa
 
 
 def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return an entry with its rows, with bodies in the place of lines; equal rows stay one object.
+    """Return an entry with its rows, with bodies in the place of lines; a shared row stays one object.
 
     Args:
         part: The entry and its rows, as the thread has them.

@@ -326,7 +326,7 @@ class WatchedRequest:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection is of no use any more: closed, or left while it waits for a reply.
+        """Whether the connection cannot be used again: closed, or left while it waits for a reply.
 
         psycopg leaves it so ("connection socket closed") where the socket breaks between two of its polls.
         """

@@ -71,14 +71,14 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         raise NotFound(f"there is no store at {path}")
     with named_errors(path):
         try:
-            return _connect_checked(path, "mode=ro")
+            return _connect_and_check(path, "mode=ro")
         except sqlite3.OperationalError as error:
             # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
             kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
             if error.sqlite_errorcode & 0xFF not in kinds:
                 raise
             _refuse_hidden_commits(path)
-            return _connect_checked(path, "immutable=1")
+            return _connect_and_check(path, "immutable=1")
 
 
 def _refuse_hidden_commits(path: str) -> None:
@@ -87,7 +87,7 @@ def _refuse_hidden_commits(path: str) -> None:
         raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
 
 
-def _connect_checked(path: str, mode: str) -> sqlite3.Connection:
+def _connect_and_check(path: str, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
     )
