@@ -4,7 +4,7 @@ A connection is checked before it is used without a round trip: a server that cl
 failover, SSL, a timeout between) has left something to read on a socket where nothing is due.
 
 Why not the pools of psycopg_pool, though one of the user's own is accepted? Measured with 3.3.3, `min_size=0` and
-`check=is_lost`, which does find such connections:
+a `check=` that closes connections which `is_lost` finds; that part works as well as here. But:
 
 * They connect in background threads, and try again until the caller's time is up. A wrong password, a database that is
   not there, a port where nobody listens: `PoolTimeout("couldn't get a connection after 5.00 sec")` after all of 5 s,
@@ -16,7 +16,7 @@ Why not the pools of psycopg_pool, though one of the user's own is accepted? Mea
   the pool for each loop, the clean-up after dead loops and the new start after a fork would all stay here.
 * Each pool has four threads of its own.
 
-To lend and to take back takes 11 microseconds there and 16 here, beside some 500 of a put.
+To lend a connection and to take it back takes 11 microseconds there, and 16 here.
 
 `Watchdog` cuts requests that wait for too long, and `RetryBudget` says which are sent again, and for how long.
 """
