@@ -18,6 +18,7 @@ FLOORS = (
     {"display", "engine"},
     {"tools", "provenance", "approvals", "summaries", "retention"},
     {"history"},
+    {"options"},
     {"saver"},
     {"backends"},
     {""},  # the package itself: public names

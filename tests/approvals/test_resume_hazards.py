@@ -181,7 +181,7 @@ async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) 
 
 def test_there_are_two_ways_to_take_a_plain_answer() -> None:
     with pytest.raises(InvalidInput, match="plain_resume"):
-        MemorySaver(plain_resume="ask")
+        MemorySaver(plain_resume="ask")  # type: ignore[arg-type]
 
 
 # -- a click after the end (C9) ----------------------------------------------------------------------------------------

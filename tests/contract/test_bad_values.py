@@ -98,7 +98,7 @@ def value_at(saver: Any, checkpoint_id: str) -> Any:
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with pytest.raises(InvalidInput, match="on_conflict must be 'raise' or 'fork', not 'x'"):
-        SqliteSaver(path, on_conflict="x")
+        SqliteSaver(path, on_conflict="x")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="pass types= or serde=, not both"):
         MemorySaver(types=[], serde=MemorySaver().serde)
     assert not path.exists()

@@ -213,7 +213,7 @@ def test_what_cannot_be_meant(memory: Box) -> None:
         archive["x"]
     for odd in ("messages", [3], b"x", 7):
         with pytest.raises(InvalidInput, match="archive_removed"):
-            MemorySaver(archive_removed=odd)
+            MemorySaver(archive_removed=odd)  # type: ignore[arg-type]
 
 
 def test_damage_is_named(memory: Box) -> None:

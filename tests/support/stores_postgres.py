@@ -26,7 +26,7 @@ class PostgresUnderTest:
         self._savers[0].setup()
         self._turns = cycle(self._savers)
         self._behind = psycopg.connect(url, autocommit=True)
-        self._tables = [self._savers[0]._postgres.tables.named(f"{{{name}}}") for name in TABLES]
+        self._tables = [self._savers[0]._postgres.tables.fill_names(f"{{{name}}}") for name in TABLES]
 
     def open(self, **options: Any) -> KeelSaver:
         engine = next(self._turns).engine
