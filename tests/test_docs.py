@@ -1,7 +1,8 @@
 """Every page of the repository: its programs run, its commands exist, its links lead somewhere.
 
 * A `python` block is run, in the order of the page, all blocks of a page as one program in an empty directory.
-* A `bash` block is run after them, at its place: `keel` in this process, anything else by bash.
+* A `bash` block is run at its place: `keel` in this process, anything else by bash. What a block of `text` right below
+  shows is what bash has printed.
 * What is only shown is fenced as `text` or `console` (or `mermaid`); the `keel` commands in it must exist.
 
 `python tests/test_docs.py` writes the reference of the commands in `langgraph_keel/cli/README.md` anew.
@@ -39,21 +40,25 @@ RUN, SHOWN = ("python", "bash"), ("text", "console", "mermaid")
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, the line it begins at, and its text."""
+    """A fenced block: its language, the line it begins at, its text, and what stands right below it as its output."""
 
     language: str
     line: int
     text: str
+    output: str | None
 
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
+FENCE = r"^```([^\n]*)\n(.*?)^```$"
+BLOCK = re.compile(rf"{FENCE}(?=(?:\n\n```text\n(.*?)^```$)?)", re.MULTILINE | re.DOTALL)
+
+
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    found = re.finditer(r"^```(.*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(each[1], text[: each.start()].count("\n") + 2, each[2]) for each in found]
+    return [Block(each[1], text[: each.start()].count("\n") + 2, each[2], each[3]) for each in BLOCK.finditer(text)]
 
 
 def prose_of(page: Path) -> str:
@@ -110,7 +115,8 @@ def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monk
         elif is_keel(text):
             run_keel(text, f"{name_of(page)}:{block.line}", monkeypatch)
         else:
-            run_bash(text, tmp_path)
+            printed = run_bash(text, tmp_path)
+            assert block.output in (None, printed)
 
 
 def is_keel(text: str) -> bool:
@@ -148,23 +154,10 @@ def run_bash(text: str, directory: Path) -> str:
 
 
 def test_every_block_says_whether_it_is_run() -> None:
+    assert README in RUNNING
+    assert len(RUNNING) > 10
     languages = {(name_of(page), block.language) for page in PAGES for block in blocks_of(page)}
     assert {pair for pair in languages if pair[1] not in (*RUN, *SHOWN)} == set()
-
-
-# ---- the files, as people read them
-
-FILES = ROOT / "langgraph_keel" / "backends" / "files" / "README.md"
-
-
-def test_the_demonstration_of_files_prints_what_it_shows(tmp_path: Path) -> None:
-    """The shell's blocks under "Read it, compare it", as one script; the blocks of text between them are its output."""
-    text = FILES.read_text(encoding="utf-8")
-    begin, end = (text[: text.index(heading)].count("\n") for heading in ("## Read it, compare it", "## With git"))
-    inside = [block for block in blocks_of(FILES) if begin < block.line < end]
-    script = "\n".join(block.text for block in inside if block.language == "bash")
-    shown = [block.text for block in inside if block.language == "text"]
-    assert run_bash(script, tmp_path) == "killed, as it should be\n".join(shown)
 
 
 # ---- the first page
