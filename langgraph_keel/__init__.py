@@ -24,6 +24,7 @@ from langgraph_keel.core.calls import KeptCall
 from langgraph_keel.core.decisions import ApprovalRequest, Decision
 from langgraph_keel.core.drift import Change, DriftReport
 from langgraph_keel.core.labels import Label
+from langgraph_keel.core.moved import publish
 from langgraph_keel.core.policies import Retention
 from langgraph_keel.core.provenance import ModelCall
 from langgraph_keel.core.pruned import PruneReport, SweepReport, ThreadPruned
@@ -113,7 +114,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_LAZY[name]), name)
+        return publish(getattr(import_module(_LAZY[name]), name))
     except ModuleNotFoundError as error:
         client = (error.name or "").partition(".")[0]
         if extra := _CLIENTS.get(client):
@@ -267,6 +268,10 @@ __all__ = [
     "open_saver",
     "request_approval",
 ]
+
+for _name in __all__:
+    if _name not in _LAZY:
+        publish(globals()[_name])
 
 for _name, _client in {"PostgresSaver": "psycopg", "RedisSaver": "redis"}.items():
     if find_spec(_client) is None:

@@ -32,6 +32,7 @@ from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
 from langgraph_keel.core.ledger import CallRecord
+from langgraph_keel.core.moved import first_name
 from langgraph_keel.errors import InvalidInput
 
 _SAFE = 2**53 - 1
@@ -184,7 +185,7 @@ def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
 
 
 def _class_of(value: Any) -> str:
-    return f"{_module_of(type(value))}.{type(value).__qualname__}"
+    return ".".join(first_name(_module_of(type(value)), type(value).__qualname__))
 
 
 def _module_of(kind: type) -> str:

@@ -1,4 +1,4 @@
-"""Write golden stores of this version: `cd tests && python -m golden v2`. See CONTRIBUTING before you do.
+"""Write golden stores of this version: `cd tests && python -m golden v2`. See CONTRIBUTING.md before.
 
 What a store holds must not tell where it was written: the machine has another name here. Nor may it have been written
 in the future: v1 is of 2026-01-01, since whatever reads it takes a claim for over only when its time is.
@@ -42,18 +42,21 @@ def main() -> None:
 
 def _write_all(version: str) -> None:
     with servers.postgres() as postgres, servers.redis() as redis:
+        urls = {"postgres": postgres.url, "redis": redis.url}
         for kind in KINDS:
-            with TemporaryDirectory() as directory:
-                urls = {"postgres": postgres.url, "redis": redis.url}
-                place = _place(kind, Path(directory) / "first", urls.get(kind, ""), "golden")
-                _write(place)
-                save(place, version)
-                again = Path(directory) / "again"
-                again.mkdir()
-                url, prefix = _empty(kind, urls.get(kind, "")), "golden-again"
-                with loaded(version, kind, again, url, prefix).open() as saver:
-                    said = json.dumps(seen(saver), indent=0)
-                pack(HERE / version / f"{kind}.expected.json.gz", said.encode())
+            _write_one(version, kind, urls.get(kind, ""))
+
+
+def _write_one(version: str, kind: str, url: str) -> None:
+    with TemporaryDirectory() as directory:
+        place = _place(kind, Path(directory) / "first", url, "golden")
+        _write(place)
+        save(place, version)
+        again = Path(directory) / "again"
+        again.mkdir()
+        with loaded(version, kind, again, _empty(kind, url), "golden-again").open() as saver:
+            said = json.dumps(seen(saver), indent=0)
+    pack(HERE / version / f"{kind}.expected.json.gz", said.encode())
 
 
 def _place(kind: str, directory: Path, url: str, prefix: str) -> Place:

@@ -115,8 +115,7 @@ def _load_postgres(url: str, data: dict[str, Any]) -> None:
         connection.execute(b"TRUNCATE keel_format")
         for table, lines in data["rows"].items():
             with connection.cursor().copy(f"COPY keel_{table} FROM STDIN".encode()) as copy:
-                for line in lines:
-                    copy.write(f"{line}\n")
+                copy.write("".join(f"{line}\n" for line in lines))
 
 
 # -- Redis: keys by their types, without the prefix of the store ------------------------------------------------------
