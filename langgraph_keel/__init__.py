@@ -19,6 +19,7 @@ from langgraph_keel.approvals.worker import Resumed
 from langgraph_keel.backends.registry import BACKENDS, find_opener
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.records import ThreadInfo
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
@@ -103,9 +104,9 @@ _SAVERS = {backend.saver: backend for backend in BACKENDS}
 def __getattr__(name: str) -> Any:
     """Import a backend, or another module of names that not every program needs, when it is first named."""
     if name in _SAVERS:
-        return _SAVERS[name].load(name)
+        return publish(_SAVERS[name].load(name))
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        return publish(getattr(import_module(_LAZY[name]), name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -241,6 +242,10 @@ __all__ = [
     "open_saver",
     "request_approval",
 ]
+
+for _name in __all__:
+    if _name not in _LAZY and _name not in _SAVERS:
+        publish(globals()[_name])
 
 for _backend in BACKENDS:
     if not _backend.is_installed:

@@ -24,6 +24,7 @@ import langgraph.types  # noqa: F401
 from langchain_core import messages
 
 from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
+from langgraph_keel.engine.serde.moved import present_name
 from langgraph_keel.errors import RefusedType
 
 # Loaded by langchain-core; taken from there because the core itself depends on LangChain's messages only.
@@ -351,6 +352,7 @@ class TypePolicy:
         Raises:
             RefusedType: The name is not allowed, not there, or not a data class of that kind.
         """
+        module, qualname = present_name(module, qualname)
         name = f"{module}.{qualname}"
         if not self._allows(module, qualname):
             raise RefusedType(name, f"not allowed here: add it to the serializer's types=[...], as {name}")
@@ -372,7 +374,7 @@ class TypePolicy:
 
 def _names(entry: type | tuple[str, ...]) -> list[tuple[str, ...]]:
     if not isinstance(entry, type):
-        return [tuple(entry)]
+        return [present_name(*entry) if len(entry) == 2 else tuple(entry)]
     learn(entry)
     return [(entry.__module__, entry.__qualname__), (entry.__module__, entry.__name__)]
 
