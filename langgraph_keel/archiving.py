@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -50,10 +51,10 @@ class Archiving(Erasing):
         yield from archive_copies.take_back(self._core.store, self._codec, entry)
 
     def _put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new: Collection[str]
     ) -> Plan[Any, Any, RunnableConfig]:
         try:
-            return (yield from super()._put(config, checkpoint, metadata))
+            return (yield from super()._put(config, checkpoint, metadata, new))
         except CheckpointConflict as error:
             if error.found is None:  # the thread was deleted; its run may have archived something since
                 with suppress(StoreError):

@@ -165,9 +165,9 @@ class Running(BaseCheckpointSaver[Any]):
         return found if found is None or is_by_id is None else without_spent(found, is_by_id)
 
     def _put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new: Collection[str]
     ) -> Plan[Any, Any, RunnableConfig]:
-        stored = yield from self._core.put(self._codec, config, checkpoint, metadata)
+        stored = yield from self._core.put(self._codec, config, checkpoint, metadata, new)
         if self._backend.upkeep:
             self._backend.upkeep.note(stored["configurable"]["thread_id"])
         return stored

@@ -1,22 +1,18 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
 `put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: a base that
-another process pruned, a large state on a thread that this process has forgotten, and questions to a person.
+another process pruned, a large state (or a snapshot that stays) on a thread that this process has forgotten, and
+questions to a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    get_checkpoint_metadata,
-)
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, get_checkpoint_metadata
 from langgraph.checkpoint.serde.types import TASKS
 
 from langgraph_keel.core.address import Origin, address_of, config_of, must_follow_head, text_of
@@ -49,6 +45,7 @@ from langgraph_keel.core.records import (
     ThreadInfo,
 )
 from langgraph_keel.core.store import Store
+from langgraph_keel.core.unnamed import unnamed, versions_of
 from langgraph_keel.core.waiting import run_of
 from langgraph_keel.core.writes import pack_batch, pending_writes, unpack_batches
 from langgraph_keel.errors import (
@@ -112,28 +109,36 @@ class Checkpoints(Generic[Q, R]):
     # -- put ---------------------------------------------------------------------------------------------------
 
     def put(
-        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+        self,
+        codec: Codec,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: Collection[str] = (),
     ) -> Plan[Q, R, RunnableConfig]:
         """Store a checkpoint; see `KeelSaver.put`."""
         parent = address_of(config)
-        address = replace(parent, checkpoint_id=_id_of(checkpoint))
+        name = text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
+        address = replace(parent, checkpoint_id=name)
         key = address.thread_id, address.checkpoint_ns
         account = self._account(address, parent.checkpoint_id, config, metadata)
         entry, header = self._entry(address, parent.checkpoint_id, config, checkpoint, metadata)
         header.metadata.update(account.marks)
         header.about.update(account.about)
-        values = checkpoint["channel_values"]
-        base = self.memo.get(key)
+        values, rest = checkpoint["channel_values"], unnamed(parent.checkpoint_id, checkpoint, metadata, new_versions)
+        base = rest.usable(self.memo.get(key))
         if not owner_in(header.metadata) and (owner := self.memo.owner(key, parent.checkpoint_id)):
             # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
             header.metadata[USER] = owner
         draft = _draft(entry, header, values, base, codec)
         # Before the first trip: they are the program's own, which may go on meanwhile (durability="async").
         seen = as_of_now(values) if self.rule else values
-        if base is None and parent.checkpoint_id and draft.weight > LARGE:
+        if base is None and parent.checkpoint_id and (rest.is_asked or draft.weight > LARGE):
             # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
             base = yield from self._recall(codec, parent)
             draft = _rebased(draft, base)
+        if stays := rest.staying(base):
+            draft = _assembled(draft.entry, {**draft.channels, **stays}, base)
         if self.rule:
             deltas = metadata.get("counters_since_delta_snapshot") or ()
             step = Step(parent, metadata.get("step"), base, draft.entry.refs, seen, deltas)
@@ -145,7 +150,7 @@ class Checkpoints(Generic[Q, R]):
             draft = _draft(entry, header, values, None, codec)
             outcome = yield from self.store.write_entry(draft.entry)
         stored = draft.base(_accepted(outcome, entry))
-        self.memo.set(key, replace(stored, owner=owner_in(header.metadata)))
+        self.memo.set(key, replace(stored, owner=owner_in(header.metadata), versions=rest.versions))
         if self.recorder:
             self.recorder.stored(address, account)
         if self.questions:
@@ -222,8 +227,8 @@ class Checkpoints(Generic[Q, R]):
             if ref.kind is not Kind.INLINE
         }
         channels = {channel: known for channel, known in known.items() if known is not None}
-        place = found.entry.address
-        self.memo.set(key, Base(found.entry.stamp, channels, place.checkpoint_id, owner_in(result.metadata)))
+        said = owner_in(result.metadata), versions_of(result.checkpoint)
+        self.memo.set(key, Base(found.entry.stamp, channels, found.entry.address.checkpoint_id, *said))
 
     def revive(
         self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, learn: Learn | None = None
@@ -335,10 +340,6 @@ class Checkpoints(Generic[Q, R]):
         """Read a page of threads, last activity first."""
         page = yield from self.store.read_threads(after, limit)
         return [_described(info, header, codec) for info, header in page]
-
-
-def _id_of(checkpoint: Checkpoint) -> str:
-    return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
 
 
 def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec) -> Draft:

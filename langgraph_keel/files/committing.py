@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -61,14 +61,19 @@ class Committing(Checkpoints[Work, Any]):
         self._commits = commits
 
     def put(
-        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+        self,
+        codec: Codec,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: Collection[str] = (),
     ) -> Plan[Work, Any, RunnableConfig]:
         """See `Checkpoints.put`."""
         address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
         if self._commits.must_commit_before_put(address, about):
             yield self._commit(address.thread_id)
         with self._commits.storing(address.thread_id):
-            stored = yield from super().put(codec, config, checkpoint, metadata)
+            stored = yield from super().put(codec, config, checkpoint, metadata, new_versions)
             self._commits.put(address, checkpoint, about)
         return stored
 
