@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import langgraph_keel
@@ -82,13 +82,16 @@ class Outcome:
     skipped: dict[str, str]
     failed: dict[str, str]
     deselected: int
+    excluded: dict[str, str]
+    idle: list[str]
     flaky: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     def __str__(self) -> str:
         faces = ", ".join(f"{count} {face}" for face, count in sorted(self.passed.items()))
         counts = f"{sum(self.passed.values())} passed ({faces}), {len(self.failed)} failed, "
-        rest = f"{len(self.skipped)} skipped, {self.deselected} not about savers, {self.seconds:.0f} s"
+        rest = f"{len(self.skipped)} skipped, {self.deselected} without a saver, {self.seconds:.0f} s"
+        rest += "".join(f"\n  left out: {test}: {why}" for test, why in self.excluded.items())
         flaky = "".join(f"\n  failed once, passed when run again alone: {test}" for test in self.flaky)
         return counts + rest + flaky
 
@@ -96,12 +99,13 @@ class Outcome:
 def run(suite: Path, saver: str, *, strict: bool, workers: int = WORKERS) -> Outcome:
     """Runs the tests that use a checkpointer with the saver that the plugin knows by this name."""
     began = time.monotonic()
-    first = pytest_run(suite, ["tests", "-n", str(workers)], saver, strict=strict)
+    spread = ["-n", str(workers)] if workers > 1 else ["-p", "no:xdist"]
+    first = pytest_run(suite, ["tests", *spread], saver, strict=strict)
     again = first.failed if len(first.failed) <= MOST_RERUNS else {}
     flaky = {test: why for test, why in again.items() if passes_alone(suite, test, saver, strict=strict)}
     failed = {test: why for test, why in first.failed.items() if test not in flaky}
     seconds = time.monotonic() - began
-    return Outcome(first.passed, first.skipped, failed, first.deselected, flaky, seconds)
+    return replace(first, failed=failed, flaky=flaky, seconds=seconds)
 
 
 def passes_alone(suite: Path, test: str, saver: str, *, strict: bool) -> bool:
@@ -121,11 +125,12 @@ def pytest_run(suite: Path, arguments: Sequence[str], saver: str, *, strict: boo
 
 def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
     """Ours, without what would change how LangGraph or a pytest inside a pytest behaves."""
-    foreign = ("LANGGRAPH_", "LANGCHAIN_", "LANGSMITH_", "PYTEST_")
+    # To rewrite and compile the tests takes longer than half of the backends take to run them: it is done once.
+    foreign = ("LANGGRAPH_", "LANGCHAIN_", "LANGSMITH_", "PYTEST_", "PYTHONDONTWRITEBYTECODE")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     ours = [Path(__file__).parents[1], Path(langgraph_keel.__file__).parents[1], env.get("PYTHONPATH")]
     env["PYTHONPATH"] = os.pathsep.join(str(path) for path in ours if path)
-    env |= {"KEEL_UPSTREAM_SAVERS": saver, "KEEL_UPSTREAM_REPORT": str(report)}
+    env |= {"KEEL_UPSTREAM_SAVER": saver, "KEEL_UPSTREAM_REPORT": str(report)}
     return env | ({"LANGGRAPH_STRICT_MSGPACK": "true"} if strict else {})
 
 
