@@ -12,6 +12,7 @@ from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, value
 METADATA: dict[str, dict[str, Any]] = {
     "nested": {"deep": {"a": {"b": [1, 2]}}},
     "list": {"tags": ["x", "y"]},
+    "tuple": {"pairs": {"a": (1, [(2, 3)])}},
     "true": {"flag": True},
     "false": {"flag": False},
     "one": {"flag": 1},
@@ -27,6 +28,9 @@ FILTERS: list[tuple[dict[str, Any], set[str]]] = [
     ({"deep": {"a": {}}}, set()),
     ({"tags": ["x", "y"]}, {"list"}),
     ({"tags": ["x"]}, set()),
+    ({"tags": ("x", "y")}, {"list"}),
+    ({"pairs": {"a": [1, [[2, 3]]]}}, {"tuple"}),
+    ({"pairs": {"a": (1, [(2, 3)])}}, {"tuple"}),
     ({"tags": "x"}, set()),
     ({"flag": True}, {"true", "one"}),
     ({"flag": 1}, {"true", "one"}),
