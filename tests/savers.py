@@ -26,27 +26,21 @@ def needing(name: str, request: pytest.FixtureRequest) -> None:
 
 
 @contextmanager
-def postgres_place() -> Iterator[dict[str, Any]]:
-    """Tell `PostgresSaver` a schema of its own, in a server that some pytest above has started."""
-    url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"  # LangGraph's tests replace uuid4
+def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
+    """Open a saver on a schema of its own, in a server that some pytest above has started."""
+    url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
     try:
-        yield {"connection": url, "schema": schema}
+        with PostgresSaver(url, schema=schema, **options) as saver:
+            yield saver
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
 
 
 @contextmanager
-def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
-    """Open a saver on such a schema."""
-    with postgres_place() as place, PostgresSaver(**place, **options) as saver:
-        yield saver
-
-
-@contextmanager
 def redis_place() -> Iterator[dict[str, Any]]:
     """Tell `RedisSaver` a prefix of its own, in a server that some pytest above has started."""
-    url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"
+    url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"  # LangGraph's tests replace uuid4
     try:
         yield {"url": url, "prefix": prefix, "durability": "any"}
     finally:

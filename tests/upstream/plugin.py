@@ -12,8 +12,10 @@ stand-in is then InMemorySaver itself; `_aes` after a name encrypts), and `KEEL_
 as JSON.
 """
 
+import asyncio
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
@@ -27,7 +29,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver as LangGraphAsyncSqliteSaver
-from savers import postgres_saver, redis_saver
+from savers import redis_saver
 
 from langgraph_keel import FileSaver, MemorySaver, SqliteSaver
 from upstream import stand_in
@@ -72,7 +74,7 @@ SYNC: dict[str, Callable[[Path], AbstractContextManager[Saver]]] = {
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "keel_sqlite-memory": lambda _: SqliteSaver.from_conn_string(":memory:"),
     "keel_files": lambda directory: FileSaver(directory / "files"),
-    "keel_postgres": lambda _: postgres_saver(),
+    "keel_postgres": lambda _: stand_in.SCHEMAS.saver(),
     "keel_redis": lambda _: redis_saver(),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphSqliteSaver.from_conn_string(":memory:"),
@@ -83,7 +85,7 @@ ASYNC: dict[str, Callable[[Path], AbstractAsyncContextManager[Saver]]] = {
     "keel_sqlite": lambda directory: SqliteSaver.from_conn_string(str(directory / "keel.db")),
     "keel_sqlite-memory": lambda _: SqliteSaver.from_conn_string(":memory:"),
     "keel_files": lambda directory: FileSaver(directory / "files"),
-    "keel_postgres": lambda _: as_async(postgres_saver()),
+    "keel_postgres": lambda _: as_async(stand_in.SCHEMAS.saver()),
     "keel_redis": lambda _: as_async(redis_saver()),
     "langgraph_memory": lambda _: nullcontext(InMemorySaver()),
     "langgraph_sqlite": lambda _: LangGraphAsyncSqliteSaver.from_conn_string(":memory:"),
@@ -126,6 +128,31 @@ def sync_checkpointer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 async def async_checkpointer(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Saver]:
     async with ASYNC[request.param.removesuffix("_aes")](tmp_path) as saver:
         yield with_serializer(saver, request.param)
+
+
+# Tests that tell the order of things by hundredths or tenths of a second, or measure them: time passes so many times
+# slower for them, as on a machine that is busy a tenth of a second is nothing.
+SLOWED = {
+    "test_imp_nested": 20,
+    "test_imp_task": 10,
+    "test_in_one_fan_out_state_graph": 3,
+    "test_nested_graph_interrupts_parallel": 3,
+    "test_stream_buffering_single_node": 5,
+    "test_stream_subgraphs_during_execution": 5,
+}
+
+
+@pytest.fixture(autouse=True)
+def slow_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = request.node.originalname
+    factor = SLOWED.get("test_in_one_fan_out_state_graph" if name.startswith("test_in_one_fan_out") else name)
+    if factor is None:
+        return
+    sleep, asleep, counter = time.sleep, asyncio.sleep, time.perf_counter
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds * factor))
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds, *result: asleep(seconds * factor, *result))
+    for module in (time, request.module):
+        monkeypatch.setattr(module, "perf_counter", lambda: counter() / factor, raising=False)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -214,6 +241,10 @@ def why(report: pytest.TestReport) -> str:
     """The last line of what went wrong."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longreprtext)[:1000]
+
+
+def pytest_unconfigure() -> None:
+    stand_in.SCHEMAS.drop()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,20 +11,22 @@ from typing import Any
 
 from langgraph.checkpoint import memory
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from savers import postgres_place, redis_place
+from savers import redis_place
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 from langgraph_keel.saver import KeelSaver
+from upstream.schemas import Schemas
 
 Place = AbstractContextManager[dict[str, Any]]
 
+SCHEMAS = Schemas()
 # Of each backend, the class, and how it is told of a store of its own.
 BACKENDS: dict[str, tuple[type[KeelSaver], Callable[[Path], Place]]] = {
     "keel_memory": (MemorySaver, lambda _: nullcontext({})),
     "keel_sqlite": (SqliteSaver, lambda directory: nullcontext({"path": directory / "keel.db"})),
     "keel_sqlite-memory": (SqliteSaver, lambda _: nullcontext({"path": ":memory:"})),
     "keel_files": (FileSaver, lambda directory: nullcontext({"root": directory / "files"})),
-    "keel_postgres": (PostgresSaver, lambda _: postgres_place()),
+    "keel_postgres": (PostgresSaver, lambda _: SCHEMAS.place()),
     "keel_redis": (RedisSaver, lambda _: redis_place()),
 }
 

@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import langgraph_keel
@@ -20,9 +20,7 @@ import langgraph_keel
 # Room for a slow machine: a run takes about a minute on two cores.
 TIMEOUT = 800
 TEST_TIMEOUT = 120
-# A test that fails is run once more, alone, to tell a flaky test from a failure; more are no accident.
-MOST_RERUNS = 5
-# Some tests measure tenths of a second: where several of these runs go on at once, each has one worker.
+# Where several of these runs go on at once, each has one worker.
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
 CANNOT_FETCH = """\
@@ -84,7 +82,6 @@ class Outcome:
     deselected: int
     excluded: dict[str, str]
     idle: list[str]
-    flaky: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -92,25 +89,15 @@ class Outcome:
         counts = f"{sum(self.passed.values())} passed ({faces}), {len(self.failed)} failed, "
         rest = f"{len(self.skipped)} skipped, {self.deselected} without a saver, {self.seconds:.0f} s"
         rest += "".join(f"\n  left out: {test}: {why}" for test, why in self.excluded.items())
-        flaky = "".join(f"\n  failed once, passed when run again alone: {test}" for test in self.flaky)
-        return counts + rest + flaky
+        return counts + rest
 
 
 def run(suite: Path, saver: str, *, strict: bool, workers: int = WORKERS) -> Outcome:
     """Runs the tests that use a checkpointer with the saver that the plugin knows by this name."""
     began = time.monotonic()
     spread = ["-n", str(workers)] if workers > 1 else ["-p", "no:xdist"]
-    first = pytest_run(suite, ["tests", *spread], saver, strict=strict)
-    again = first.failed if len(first.failed) <= MOST_RERUNS else {}
-    flaky = {test: why for test, why in again.items() if passes_alone(suite, test, saver, strict=strict)}
-    failed = {test: why for test, why in first.failed.items() if test not in flaky}
-    seconds = time.monotonic() - began
-    return replace(first, failed=failed, flaky=flaky, seconds=seconds)
-
-
-def passes_alone(suite: Path, test: str, saver: str, *, strict: bool) -> bool:
-    outcome = pytest_run(suite, [test], saver, strict=strict)
-    return not outcome.failed and sum(outcome.passed.values()) == 1
+    outcome = pytest_run(suite, ["tests", *spread], saver, strict=strict)
+    return replace(outcome, seconds=time.monotonic() - began)
 
 
 def pytest_run(suite: Path, arguments: Sequence[str], saver: str, *, strict: bool) -> Outcome:
