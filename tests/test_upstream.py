@@ -7,7 +7,7 @@ import pytest
 from savers import needing
 from upstream.suite import Outcome, fetch, run
 
-pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 # One saver has this many to pass at the least: those that are given a saver, both faces together (langgraph 1.2.22 has
 # 648, 1.2.0 fewer), and those that make one themselves (290).

@@ -58,6 +58,11 @@ EXCLUDED: dict[str, str] = {
         "the thread and the channel; tests/test_pregel.py::test_checkpoint_errors, which has no such serializer, is run"
     ),
 }
+if os.environ.get("LANGGRAPH_STRICT_MSGPACK") == "true":
+    EXCLUDED[
+        "tests/test_delta_channel_exit_mode.py::"
+        "test_exit_resume_retried_after_its_final_checkpoint_fails_reruns_the_resumed_task"
+    ] = "sets an attribute of its saver, of which a graph has a copy when msgpack is strict; InMemorySaver fails it too"
 
 Saver = BaseCheckpointSaver[Any]
 

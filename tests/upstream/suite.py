@@ -17,8 +17,8 @@ from pathlib import Path
 
 import langgraph_keel
 
-# Room for a slow machine: a run takes about a minute on two cores.
-TIMEOUT = 800
+# Room for a slow machine: a run takes about a minute on two cores that do nothing else.
+TIMEOUT = 1400
 TEST_TIMEOUT = 120
 # Where several of these runs go on at once, each has one worker.
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
