@@ -330,7 +330,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             config: Where to put it; `checkpoint_id` in it is the parent.
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
-            new_versions: Not needed: what changed is found by content.
+            new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
+                value, keeps the value of the parent (`core.unnamed`). What else changed is found by content.
 
         Returns:
             The config of the new checkpoint.
@@ -342,7 +343,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.
         """
-        return self.engine.run(put(self.engine.session, config, checkpoint, metadata))
+        return self.engine.run(put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -352,7 +353,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`, asynchronously. Values are serialized before the first await."""
-        return await self.engine.arun(put(self.engine.session, config, checkpoint, metadata))
+        return await self.engine.arun(put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""

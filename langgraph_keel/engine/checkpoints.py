@@ -1,14 +1,15 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
 `put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: a base that
-another process pruned, a large state on a thread that this process has forgotten, and questions to a person.
+another process pruned, a large state (or a snapshot that stays) on a thread that this process has forgotten, and what
+a hook asks for, such as a question to a person.
 
 What delta channels are rebuilt from: the writes since their nearest stored value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -55,6 +56,7 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.unnamed import Unnamed, unnamed, versions_of
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
     CheckpointConflict,
@@ -97,16 +99,21 @@ class Draft:
 
 
 def put(
-    session: Session, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    session: Session,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: Collection[str] = (),
 ) -> Plan[Any, Any, RunnableConfig]:
     """Store a checkpoint; see `KeelSaver.put`."""
     parent = address_of(config)
     address = replace(parent, checkpoint_id=_id_of(checkpoint))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
+    rest = unnamed(parent.checkpoint_id, checkpoint, metadata, new_versions)
     for hear in session.hooks.draft_put:
         yield from hear(session, new)
-    draft = yield from _draft_put(session, new)
+    draft = yield from _draft_put(session, new, rest)
     try:
         for hear in session.hooks.before_put:
             yield from hear(session, new)
@@ -115,21 +122,23 @@ def put(
         for hear in session.hooks.put_failed:
             yield from hear(session, new, error)
         raise
-    session.memo.set(_key(address), stored)
+    session.memo.set(_key(address), replace(stored, versions=rest.versions))
     for hear in session.hooks.after_put:
         yield from hear(session, new)
     return config_of(address, "head")
 
 
-def _draft_put(session: Session, new: Put) -> Plan[Any, Any, Draft]:
-    """Encode a checkpoint. No trip, but for a large state whose parent this process has forgotten."""
-    base = session.memo.get(_key(new.address))
+def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Any, Any, Draft]:
+    """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
+    base = rest.usable(session.memo.get(_key(new.address)))
     values = new.checkpoint["channel_values"]
     draft = _draft(_entry(session, new), new.header, values, base, session.codec)
-    if base is None and new.parent.checkpoint_id and draft.weight > LARGE:
+    if base is None and new.parent.checkpoint_id and (rest.is_asked or draft.weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base = yield from _recall(session, new.parent)
         draft = _rebased(draft, base)
+    if stays := rest.staying(base):
+        draft = _assembled(draft.entry, {**draft.channels, **stays}, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
 
@@ -210,7 +219,10 @@ def _learn(session: Session, found: Found, result: CheckpointTuple) -> None:
         if ref.kind is not Kind.INLINE
     }
     channels = {channel: known for channel, known in known.items() if known is not None}
-    session.memo.set(_key(found.entry.address), Base(found.entry.stamp, channels, found.entry.address.checkpoint_id))
+    session.memo.set(
+        _key(found.entry.address),
+        Base(found.entry.stamp, channels, found.entry.address.checkpoint_id, versions_of(result.checkpoint)),
+    )
 
 
 def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Any, Any, CheckpointTuple]:

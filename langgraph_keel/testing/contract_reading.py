@@ -75,6 +75,14 @@ class ReadingContract(RigFixtures):
         rig.face.put(at(), checkpoint)
         assert cast(Any, rig.face.read(at()).checkpoint)["of_the_future"] == {"deep": [1, (2,)]}
 
+    def test_metadata_has_lists_for_tuples(self, rig: Rig) -> None:
+        metadata = {"counters": {"a": (1, 2)}, "deep": [((), {"k": (3,)})], "set": {(4, 5)}}
+        rig.face.put(at(), checkpoint_of("c1", {"state": (6, 7)}), metadata)
+        read = [rig.face.read(at()), *rig.face.list(at())]
+        said = {"counters": {"a": [1, 2]}, "deep": [[[], {"k": [3]}]], "set": {(4, 5)}}
+        assert [exact(found.metadata) for found in read] == [exact(said)] * 2
+        assert [values_of(found) for found in read] == [{"state": (6, 7)}] * 2
+
     def test_metadata_is_what_langgraph_makes_of_it(self, rig: Rig) -> None:
         configurable = {"user": "ann\x00e", "score": 0.5, "flag": True, "__secret": "s", "nested": {"a": 1}}
         config = cast(
@@ -269,6 +277,7 @@ def _spoil(found: Any) -> None:
 METADATA: dict[str, dict[str, Any]] = {
     "nested": {"deep": {"a": {"b": [1, 2]}}},
     "list": {"tags": ["x", "y"]},
+    "tuple": {"pairs": {"a": (1, [(2, 3)])}},
     "true": {"flag": True},
     "false": {"flag": False},
     "one": {"flag": 1},
@@ -284,6 +293,9 @@ FILTERS: list[tuple[dict[str, Any], set[str]]] = [
     ({"deep": {"a": {}}}, set()),
     ({"tags": ["x", "y"]}, {"list"}),
     ({"tags": ["x"]}, set()),
+    ({"tags": ("x", "y")}, {"list"}),
+    ({"pairs": {"a": [1, [[2, 3]]]}}, {"tuple"}),
+    ({"pairs": {"a": (1, [(2, 3)])}}, {"tuple"}),
     ({"tags": "x"}, set()),
     ({"flag": True}, {"true", "one"}),
     ({"flag": 1}, {"true", "one"}),

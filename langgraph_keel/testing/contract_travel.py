@@ -9,6 +9,7 @@ Differences: what changed between two checkpoints, found without reading what di
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -179,6 +180,39 @@ class DeltaContract(RigFixtures):
         rig.author().put({"plain": "again"}, checkpoint_id=id_of(configs[-2]))
         assert values_of(rig.face.read(at())) == {"plain": "again"}
 
+    def test_a_snapshot_stays_until_something_is_written(self, rig: Rig) -> None:
+        author = rig.author()
+        told = [step_after(author, n) for n in range(4)]
+        assert told == [values_of(rig.face.read(at("t", "", name))) for name in map(id_of, configs_of(rig))]
+        assert ["items" in values for values in told] == [True, True, True, False]
+
+    def test_a_snapshot_that_stays_is_no_copy(self, warm: Rig) -> None:
+        author = warm.author()
+        step_after(author, 0)
+        before = len(warm.backend.raw())
+        step_after(author, 1)
+        assert len(warm.backend.raw()) - before < 4 * len(LONG)
+
+    def test_a_snapshot_stays_after_a_prune_and_in_a_copy(self, rig: Rig) -> None:
+        author = rig.author()
+        told = [step_after(author, n) for n in range(3)]
+        rig.face.prune(["t"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.delete_thread("t")
+        assert values_of(rig.face.read(at("copy"))) == told[-1]
+        assert step_after(rig.continuing(at("copy")), 2) == told[-1]
+        assert "items" not in step_after(rig.continuing(at("copy")), 3)
+
+    def test_of_another_parent_or_version_nothing_stays(self, warm: Rig) -> None:
+        author = warm.author()
+        step_after(author, 0)
+        first = author.config
+        author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 5, "items": 3})
+        assert values_of(warm.face.read(at())) == {"plain": 0}
+        author.config = {**first, "configurable": {**first["configurable"], "checkpoint_id": "unknown"}}
+        author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 6, "items": 1})
+        assert values_of(warm.face.read(at())) == {"plain": 0}
+
     def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
         opened = GraphRuns(rig)
         for n in range(5):
@@ -191,6 +225,32 @@ class DeltaContract(RigFixtures):
             assert opened.state(thread)[-3:] == ["re 5", "last", "re 6"]
         rig.face.prune(["t", "copy"])
         assert opened.state("t") == opened.state("copy")
+
+
+LONG = [random.Random(n).random() for n in range(400)]
+
+
+def step_after(author: Author, n: int) -> dict[str, Any]:
+    """Put what LangGraph puts when `n` steps ago it put a snapshot, which the third step after that writes to.
+
+    Returns:
+        The values as they should be.
+    """
+    values: dict[str, Any] = {"plain": n}
+    snapshot = {"items": DeltaSnapshot(LONG)}
+    updates = int(n == 3)
+    author.put(
+        values if n else values | snapshot,
+        written=["plain", "items"] if n in (0, 3) else ["plain"],
+        channel_versions={"plain": n + 1, "items": 1 + updates},
+        metadata={"counters_since_delta_snapshot": {"items": (updates, n)}} if n else {},
+    )
+    return values if n == 3 else values | snapshot
+
+
+def configs_of(rig: Rig) -> list[RunnableConfig]:
+    """Return the configs of a thread's checkpoints, the oldest first."""
+    return [found.config for found in rig.face.list(at())][::-1]
 
 
 def extended(value: list[str], writes: list[list[str]]) -> list[str]:

@@ -285,13 +285,19 @@ class Author:
         *,
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        written: Sequence[str] | None = None,
         **changes: Any,
     ) -> RunnableConfig:
-        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph."""
+        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph.
+
+        The channels that are `written` have new versions; by default all that have one.
+        """
         step = next(self._step)
         checkpoint = checkpoint_of(checkpoint_id or next(self._ids), values, **changes)
         kept = {"source": "loop", "step": step, "parents": {}, **(metadata or {})}
-        stored = self.face.put(self.config, checkpoint, kept, checkpoint["channel_versions"])
+        versions = checkpoint["channel_versions"]
+        new = versions if written is None else {name: versions[name] for name in written}
+        stored = self.face.put(self.config, checkpoint, kept, new)
         configurable = {**self.config["configurable"], "checkpoint_id": checkpoint["id"]}
         self.config = cast(RunnableConfig, {**self.config, "configurable": configurable})
         return stored

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 from weakref import WeakSet
 
 from langgraph_keel.engine.encoding.values import Known
@@ -34,16 +35,24 @@ DEFAULT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """One entry this process stored or read, and what it knows of its channels."""
+    """One entry this process stored or read, and what it knows of its channels.
+
+    Attributes:
+        stamp: The entry.
+        channels: What stands in items.
+        checkpoint_id: Its id.
+        versions: The versions of its channels.
+    """
 
     stamp: Stamp
     channels: Mapping[str, Known]
     checkpoint_id: str | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
         """Bytes this takes in memory, about."""
-        return 500 + sum(len(name) + known.weight for name, known in self.channels.items())
+        return 500 + 100 * len(self.versions) + sum(len(name) + known.weight for name, known in self.channels.items())
 
 
 class Memo:
