@@ -30,9 +30,9 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 BACKENDS = ["keel_memory", "keel_sqlite", "keel_files", "keel_postgres", "keel_redis"]
 # What strictness changes is the serializer, which every backend has in common: two of them tell. They run, as SQLite
-# in memory does, where KEEL_FULL=1.
+# in memory does, where KEEL_TIER=full.
 VARIANTS = [("keel_memory", True), ("keel_sqlite_aes", True), ("keel_sqlite-memory", False)]
-RUNS = [*((backend, False) for backend in BACKENDS), *(VARIANTS if os.environ.get("KEEL_FULL") == "1" else ())]
+RUNS = [*((backend, False) for backend in BACKENDS), *(VARIANTS if os.environ.get("KEEL_TIER") == "full" else ())]
 
 
 @pytest.mark.parametrize(("saver", "strict"), RUNS, ids=[f"{s}-{'strict' if t else 'default'}" for s, t in RUNS])
