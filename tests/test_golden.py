@@ -58,6 +58,8 @@ def differences(old: Any, new: Any, where: str = "") -> Iterator[str]:
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for place, (was, now) in enumerate(zip(old, new, strict=True)):
             yield from differences(was, now, f"{where}[{place}]")
+    elif "['metadata']" in where and (old, new) == ("tuple", "list"):
+        return  # LangGraph's savers give lists, and so does Keel since then; what is stored is a tuple as ever
     elif old != new:
         yield f"{where}: was {old!r:.300}, is {new!r:.300}"
 

@@ -28,7 +28,7 @@ class Schemas:
         """Tell `PostgresSaver` a schema that nobody else uses, and that holds nothing."""
         schema = self._free.pop() if self._free else f"keel_{token_hex(6)}"  # LangGraph's tests replace uuid4
         yield {"connection": _url(), "schema": schema}
-        self._execute("; ".join(f"DELETE FROM {Tables(schema).named(f'{{{name}}}')}" for name in TABLES))
+        self._execute("; ".join(f"DELETE FROM {Tables(schema).fill_names(f'{{{name}}}')}" for name in TABLES))
         self._free.append(schema)
 
     @contextmanager

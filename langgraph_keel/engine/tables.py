@@ -1,0 +1,194 @@
+"""Records in cells: the one place that decodes a cell, pages a shelf, or tries a swap again.
+
+A feature declares a `CellTable` for each kind of record that it keeps beside the checkpoints, and reaches the records
+by `Cells(session, table, thread_id)`. What a cell is, and why two writers cannot overwrite each other, says `cells.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import CorruptStore, ValueRefused
+
+T = TypeVar("T")
+PAGE = 500
+"""Cells that are read in one trip."""
+_UNREADABLE = (CorruptStore, ValueRefused, TypeError, ValueError, KeyError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class CellTable(Generic[T]):
+    """Cells of one kind, and the record that each of them holds.
+
+    Attributes:
+        kind: The kind of the shelf: part of the stored format.
+        name: How an error names one of the records, such as "a label".
+        pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
+        unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
+            or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
+    """
+
+    kind: str
+    name: str
+    pack: Callable[[T], Sequence[Any]]
+    unpack: Callable[[Sequence[Any]], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[T]):
+    """A record as it stands in its cell.
+
+    Attributes:
+        record: The record.
+        cell: The cell; its token is what a change has to know.
+    """
+
+    record: T
+    cell: Cell
+
+    @property
+    def token(self) -> str:
+        """What a change of it has to know."""
+        return self.cell.token
+
+
+class Cells(Generic[T]):
+    """The records of one kind, of one thread or of none.
+
+    Args:
+        session: What it runs on.
+        table: Their kind.
+        thread_id: The thread that they belong to and are deleted with; `None` for those that all threads share.
+    """
+
+    def __init__(self, session: Session, table: CellTable[T], thread_id: str | None) -> None:
+        self.shelf = Shelf(thread_id, table.kind)
+        self._session = session
+        self._table = table
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, keys: Sequence[str]) -> Plan[Any, Any, dict[str, Kept[T]]]:
+        """Read records by their keys, without those that are not there. One trip.
+
+        Raises:
+            CorruptStore: One of them does not decode.
+        """
+        cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
+        return {key: self.keep(key, cell) for key, cell in cells.items()}
+
+    def find(self, key: str) -> Plan[Any, Any, Kept[T] | None]:
+        """Read one record; `None` if it is not there. One trip.
+
+        Raises:
+            CorruptStore: It does not decode.
+        """
+        return (yield from self.read([key])).get(key)
+
+    def page(
+        self, prefix: str = "", after: str | None = None, limit: int = PAGE
+    ) -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
+        """Read a page of records, in the order of their keys. Without their bodies; one trip.
+
+        Raises:
+            CorruptStore: One of them does not decode.
+        """
+        cells = yield from self._session.store.list_cells(self.shelf, prefix, after, limit)
+        return [(key, self.keep(key, cell)) for key, cell in cells]
+
+    def every(self, prefix: str = "") -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
+        """Read all records whose keys begin so, in the order of their keys. Without their bodies; a trip a page.
+
+        Raises:
+            CorruptStore: One of them does not decode.
+        """
+        found: list[tuple[str, Kept[T]]] = []
+        while True:
+            page = yield from self.page(prefix, found[-1][0] if found else None)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    def keep(self, key: str, cell: Cell) -> Kept[T]:
+        """Return the record in a cell.
+
+        Raises:
+            CorruptStore: It does not decode.
+        """
+        try:
+            return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
+        except _UNREADABLE as error:
+            whose = "" if self.shelf.thread_id is None else f"thread {self.shelf.thread_id!r}: "
+            raise CorruptStore(f"{whose}{self._table.name} ({key}) does not decode: {error}") from error
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def swap(
+        self,
+        key: str,
+        expected: str | None,
+        record: T | None,
+        *,
+        token: str | None = None,
+        body: bytes = b"",
+        origin: str = "",
+        expires_at: int | None = None,
+    ) -> Plan[Any, Any, tuple[bool, Kept[T] | None]]:
+        """Replace a record, if nobody else has. One trip.
+
+        Args:
+            key: Its key.
+            expected: The token of what stands there; `None` if nothing does.
+            record: What to write; `None` is nothing.
+            token: What tells this content from all others; random, if it is left out.
+            body: The rest of the cell.
+            origin: The thread that a shared record is of, and is deleted with.
+            expires_at: Milliseconds since 1970 from which on it is gone.
+
+        Returns:
+            Whether it was done, and what stands there now; `None` if nothing does.
+
+        Raises:
+            CorruptStore: What stands there instead does not decode.
+        """
+        new = None
+        if record is not None:
+            header = self._session.codec.encode(list(self._table.pack(record)))
+            new = Cell(token or self._session.new_token(), header, body, origin, expires_at)
+        reply = yield from self._session.store.swap_cell(self.shelf, key, expected, new)
+        if reply.done:
+            return True, None if record is None or new is None else Kept(record, new)
+        return False, None if reply.cell is None else self.keep(key, reply.cell)
+
+    def change(self, key: str, change: Callable[[T | None], T | None]) -> Plan[Any, Any, T | None]:
+        """Change a record, again whenever somebody else was quicker. Two trips, and one for each who was.
+
+        Args:
+            key: Its key.
+            change: Returns what is to stand in the place of a record, or of none (`None`); the same again is no change.
+
+        Returns:
+            What stands there now.
+
+        Raises:
+            CorruptStore: What stands there does not decode.
+        """
+        held = yield from self.find(key)
+        while True:
+            was = held.record if held else None
+            record = change(was)
+            if record == was:
+                return was
+            done, held = yield from self.swap(key, held.token if held else None, record)
+            if done:
+                return record
+
+    def remove(self, tokens: Mapping[str, str]) -> Plan[Any, Any, int]:
+        """Remove records, each only if its token is still this one; return how many went. One trip."""
+        removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
+        return removed
