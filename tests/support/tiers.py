@@ -105,10 +105,9 @@ def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         yield best
 
 
-def _values(item: pytest.Item) -> set[tuple[str, int | str]]:
-    """Return the parameters of a test, each with the number of its value."""
-    assert isinstance(item, pytest.Function)
-    return {("", ""), *item.callspec.indices.items()}
+def _values(item: pytest.Item) -> set[tuple[str, int]]:
+    """Return the parameters of a test, each with the identity of its value, which all tests of a function share."""
+    return {("", 0), *((name, id(value)) for name, value in _params(item).items())}
 
 
 class Tiers:
