@@ -6,9 +6,10 @@ A store is wrong on either face and with either memo, so the blocking face with 
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from stores import MemoryUnderTest
@@ -20,14 +21,26 @@ from langgraph_keel.testing.contract_cells import OF_THREAD, SHARED
 NAMES = [name for name in dir(SaverContract) if name.startswith("test_")]
 
 
-def failure(name: str, store: Callable[[], MemoryStore]) -> BaseException | None:
-    """Run one test of the contract with all of its parameters; return what the first failure says."""
-    for given in parameters(getattr(SaverContract, name)):
-        try:
+def failure(name: str, store: Callable[[], MemoryStore], seconds: float = 0) -> BaseException | None:
+    """Run one test of the contract with all of its parameters; return what the first failure says.
+
+    A store that is wrong may well make a listing that never ends: a test that takes longer fails.
+    """
+    old = signal.signal(signal.SIGVTALRM, _too_long)
+    try:
+        for given in parameters(getattr(SaverContract, name)):
+            signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
             run(name, store(), given)
-        except (Exception, pytest.fail.Exception) as failed:
-            return failed
+    except (Exception, pytest.fail.Exception) as failed:
+        return failed
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, old)
     return None
+
+
+def _too_long(number: int, frame: Any) -> NoReturn:
+    raise TimeoutError
 
 
 def run(name: str, store: MemoryStore, given: dict[str, Any]) -> None:
