@@ -10,17 +10,16 @@ Backends are imported when they are first named, so that none needs another's cl
 
 from __future__ import annotations
 
-import os
-import re
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from langgraph_keel.approvals.ask import arequest_approval, request_approval
 from langgraph_keel.approvals.requests import ApprovalRequest, Decision
 from langgraph_keel.approvals.worker import Resumed
+from langgraph_keel.backends.registry import BACKENDS, find_opener
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.records import ThreadInfo
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import (
     AccessDenied,
@@ -60,6 +59,7 @@ from langgraph_keel.history.edits import Edit
 from langgraph_keel.history.labels import Label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.timeline import Timeline
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.provenance.drift import Change, DriftReport
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -91,43 +91,52 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "CacheStats": "langgraph_keel.tools",
-    "FileSaver": "langgraph_keel.backends.files",
     "KeelCache": "langgraph_keel.tools",
-    "MemorySaver": "langgraph_keel.backends.memory",
-    "PostgresSaver": "langgraph_keel.backends.postgres",
-    "RedisSaver": "langgraph_keel.backends.redis",
     "SlidingWindow": "langgraph_keel.summaries.node",
-    "SqliteSaver": "langgraph_keel.backends.sqlite",
     "SummarizationNode": "langgraph_keel.summaries.node",
     "Summary": "langgraph_keel.summaries.summarizer",
     "ToolCache": "langgraph_keel.tools",
     "ToolPolicy": "langgraph_keel.tools",
 }
-
-
-_CLIENTS = {"psycopg": "postgres", "redis": "redis"}
-_OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
+_SAVERS = {backend.saver: backend for backend in BACKENDS}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a backend when it is first named."""
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(_LAZY[name]), name)
-    except ModuleNotFoundError as error:
-        client = (error.name or "").partition(".")[0]
-        if extra := _CLIENTS.get(client):
-            error.msg = f"{name} needs {client}: pip install 'langgraph-keel[{extra}]'"
-        raise
+    """Import a backend, or another module of names that not every program needs, when it is first named."""
+    if name in _SAVERS:
+        return publish(_SAVERS[name].load(name))
+    if name in _LAZY:
+        return publish(getattr(import_module(_LAZY[name]), name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """List the public names, those of backends that are not imported yet too."""
-    return sorted({*__all__, *_LAZY})
+    return sorted({*__all__, *_LAZY, *_SAVERS})
 
 
-def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
+class OpenOptions(SaverOptions, total=False):
+    """What `open_saver` takes: the options of every saver, and those of the savers of Keel's own backends."""
+
+    timeout: float
+    auto_setup: bool
+    # FileSaver
+    memory: int
+    git: bool
+    # PostgresSaver
+    schema: str | None
+    partitions: int
+    pool_size: int
+    prepare_threshold: int | None
+    # RedisSaver
+    prefix: str
+    refresh_ttl_on_read: bool
+    durability: Literal["disk", "any"]
+    allow_eviction: bool
+    max_connections: int
+
+
+def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptions]) -> KeelSaver:
     """Open a saver by URL; the command line uses the same.
 
         open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
@@ -137,57 +146,20 @@ def open_saver(url: str, *, read_only: bool = False, **options: Any) -> KeelSave
     Args:
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
             `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
-            `files:relative` or `files:/absolute` (a directory), or `memory:`.
+            `files:relative` or `files:/absolute` (a directory), or `memory:`; or a URL of a backend that another
+            package adds (`langgraph_keel.backends.registry`).
         read_only: Never write, and do not create what is missing.
-        **options: As for the saver that the URL names.
+        **options: As for the saver that the URL names (one of another package may take more than are typed here).
 
     Returns:
         A saver, to be closed by `with`, `async with` or `close()`.
 
     Raises:
-        InvalidInput: The URL names no backend of Keel, or one whose client library is not installed; or one of
+        InvalidInput: The URL names no backend, or one whose client library is not installed; or one of
             SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
-    scheme, _, rest = url.partition(":")
-    if scheme in ("memory", "sqlite", "files"):
-        _check_path(url, rest.removeprefix("///") if scheme == "sqlite" else rest)
-    if scheme == "memory":
-        return _opened("MemorySaver", **options)
-    if scheme == "sqlite" and rest.startswith("///") and len(rest) > 3:
-        return _opened("SqliteSaver", rest[3:], read_only=read_only, **options)
-    if scheme == "files" and rest.strip("/"):
-        return _opened("FileSaver", rest, read_only=read_only, **options)
-    if scheme in ("postgresql", "postgres"):
-        return _opened("PostgresSaver", url, read_only=read_only, **options)
-    if scheme in ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"):
-        return _opened("RedisSaver", url, read_only=read_only, **options)
-    shown = f"{scheme}:..." if "@" in url else url  # never a password
-    raise InvalidInput(
-        f"{shown!r} names no store: use sqlite:///relative.db, sqlite:////absolute/path.db, postgresql://..., "
-        "redis://..., files:directory or memory:"
-    )
-
-
-def _check_path(url: str, path: str) -> None:
-    """See that a path has no options, which would become part of its name.
-
-    Raises:
-        InvalidInput: It ends in what looks like options, and nothing of that name is there.
-    """
-    found = _OPTIONS.fullmatch(url)
-    if found and not os.path.lexists(path):
-        names = (option.partition("=")[0] for option in found[2].split("&"))
-        given = ", ".join(f"{name}=..." for name in names)
-        raise InvalidInput(f"{url!r}: such URLs take no options: write open_saver({found[1]!r}, {given})")
-
-
-def _opened(name: str, *args: Any, **options: Any) -> KeelSaver:
-    try:
-        kind: type[KeelSaver] = __getattr__(name)
-    except ModuleNotFoundError as error:
-        raise InvalidInput(str(error)) from error
-    return kind(*args, **options)
+    return find_opener(url)(url, read_only=read_only, **options)
 
 
 __all__ = [
@@ -228,6 +200,7 @@ __all__ = [
     "NotAllowed",
     "NotFound",
     "NotSetUp",
+    "OpenOptions",
     "PostgresSaver",
     "PruneReport",
     "ReadOnlyStore",
@@ -239,6 +212,7 @@ __all__ = [
     "Restored",
     "Resumed",
     "Retention",
+    "SaverOptions",
     "SlidingWindow",
     "SqliteSaver",
     "StateDiff",
@@ -269,6 +243,10 @@ __all__ = [
     "request_approval",
 ]
 
-for _name, _client in {"PostgresSaver": "psycopg", "RedisSaver": "redis"}.items():
-    if find_spec(_client) is None:
-        __all__.remove(_name)  # `import *` must not fail where a client library is not installed
+for _name in __all__:
+    if _name not in _LAZY and _name not in _SAVERS:
+        publish(globals()[_name])
+
+for _backend in BACKENDS:
+    if not _backend.is_installed:
+        __all__.remove(_backend.saver)  # `import *` must not fail where a client library is not installed

@@ -1,15 +1,19 @@
 """KeelSaver: LangGraph's checkpoint-saver interface, both faces, one line a method.
 
-What the methods mean is in `core`; how bytes are kept is in a backend's store; this class only brings a plan and a
-driver together (`running`). What LangGraph does not know is in `inspection`, `travel`, `upkeep`, `erasing` and
-`archiving`.
+What the methods mean is in `engine`; how bytes are kept is in a backend's store; this class brings a plan and a driver
+together, and is the only place where the features meet. What LangGraph does not know stands in groups of methods, each
+in its room.
 """
 
 from __future__ import annotations
 
 import copy
+from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from secrets import token_hex
+from types import TracebackType
+from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -19,20 +23,54 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.engine.checkpoints import delta_history
-from langgraph_keel.engine.config import address_of, texts_of, thread_id_of
+from langgraph_keel.approvals.hook import Questions
+from langgraph_keel.approvals.inbox import Inbox
+from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
+from langgraph_keel.approvals.run_claims import PlainResume, Runs
+from langgraph_keel.engine.checkpoints import (
+    begin_run,
+    copy_thread,
+    delete_thread,
+    delta_history,
+    list_threads,
+    load,
+    page,
+    put,
+    put_writes,
+    revive,
+)
+from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
+from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
-from langgraph_keel.engine.queries import query_of
-from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.serde.codec import allowing
-from langgraph_keel.provenance import carryover as carried
-from langgraph_keel.retention import prune as retention
-from langgraph_keel.summaries.methods import Archiving
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
+from langgraph_keel.engine.records import Query, ThreadInfo
+from langgraph_keel.engine.serde.codec import Codec, allowing
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.history.labels import LabelHook
+from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.provenance.capture import recording
+from langgraph_keel.provenance.hook import OnDrift
+from langgraph_keel.provenance.methods import ProvenanceMethods
+from langgraph_keel.retention.background import UpkeepThread, upkeep_of
+from langgraph_keel.retention.methods import RetentionMethods
+from langgraph_keel.retention.owners import OwnerHook
+from langgraph_keel.retention.prune import delete_for_runs
+from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
+from langgraph_keel.summaries.methods import ArchiveMethods
+from langgraph_keel.tools.hook import LedgerHook
+from langgraph_keel.tools.methods import ToolMethods
 
 
-class KeelSaver(Archiving):
+class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -75,6 +113,112 @@ class KeelSaver(Archiving):
         memo_bytes: Most bytes it takes, about.
     """
 
+    def __init__(
+        self,
+        store: Store[Any, Any],
+        driver: Driver[Any, Any],
+        async_driver: AsyncDriver[Any, Any],
+        *,
+        serde: SerializerProtocol | None = None,
+        types: Collection[type | tuple[str, ...]] | None = None,
+        on_conflict: OnConflict = "raise",
+        provenance: bool = True,
+        graph_version: str | None = None,
+        on_drift: OnDrift = "warn",
+        plain_resume: PlainResume = "allow",
+        archive_removed: bool | Collection[str] = False,
+        owner: Owner | None = None,
+        keep_last: int | None = None,
+        ttl: float | timedelta | None = None,
+        upkeep_every: float = 60.0,
+        memo_entries: int = DEFAULT_ENTRIES,
+        memo_bytes: int = DEFAULT_BYTES,
+        extra_hooks: Sequence[Hook] = (),
+    ) -> None:
+        if on_conflict not in ("raise", "fork"):
+            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        if owner is not None and not callable(owner):
+            raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
+        if serde is not None and types is not None:
+            raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
+        super().__init__(serde=serde or KeelSerializer(types=types))
+        hooks: list[Hook] = [*extra_hooks, Runs(plain_resume), OwnerHook(), Questions()]
+        hooks.append(recording(graph_version, on_drift, provenance))
+        hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
+        hooks += [each for each in (archive_rule(archive_removed),) if each]
+        hooks += [each for each in (upkeep_of(self, driver, keep_last, ttl, upkeep_every),) if each]
+        session = Session(
+            store,
+            Codec(self.serde),
+            Memo(memo_entries, memo_bytes),
+            Hooks(hooks),
+            clock=lambda: datetime.now(UTC),
+            new_token=lambda: token_hex(16),
+            new_id=lambda step: str(uuid6(clock_seq=step)),
+            driver=driver,
+            on_conflict=on_conflict,
+            owner=owner,
+        )
+        self._engine = Engine(session, async_driver)
+
+    @property
+    def engine(self) -> Engine:
+        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
+        # Programs assign `saver.serde`.
+        if not self._engine.session.codec.uses(self.serde):
+            self._engine = self._engine.with_serde(self.serde)
+        return self._engine
+
+    def with_engine(self, engine: Engine) -> Self:
+        """Return a copy of this saver that runs on another engine."""
+        clone = copy.copy(self)
+        clone._engine = engine
+        return clone
+
+    # -- open and close ----------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+
+    @property
+    def ddl(self) -> str:
+        """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        return ""
+
+    def close(self) -> None:
+        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
+
+        What needs the store afterwards raises `StoreClosed`.
+        """
+        for closer in list(self.engine.closers):
+            closer.close()
+        if upkeep := self.engine.session.hooks.find(UpkeepThread):
+            upkeep.close()
+        self._close()
+
+    def _close(self) -> None:
+        """Give back what is open; backends override it. Must be safe to call again."""
+
+    def __enter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the saver."""
+        await to_thread(self.close)
+
     # -- reading -----------------------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -95,11 +239,11 @@ class KeelSaver(Archiving):
             RefusedType: A stored value is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._run(self._begin(config, is_async=False))
+        return self.engine.run(begin_run(self.engine.session, config, is_async=False))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
-        return await self._arun(self._begin(config, is_async=True))
+        return await self.engine.arun(begin_run(self.engine.session, config, is_async=True))
 
     def list(
         self,
@@ -123,13 +267,13 @@ class KeelSaver(Archiving):
             InvalidConfig: `config` names no usable thread.
         """
         query: Query | None = query_of(config, filter, before, limit)
-        codec, left = self._codec, limit
+        engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = self._run(self._core.page(codec, query, filter))
-            unpacker = Unpacker(codec)
-            for found in self._run(self._core.load(codec, entries[:left])):
+            entries, query = engine.run(page(engine.session, query, filter))
+            unpacker = Unpacker(engine.session.codec)
+            for found in engine.run(load(engine.session, entries[:left])):
                 left = left if left is None else left - 1
-                yield self._run(self._core.revive(codec, found, unpacker, "named"))
+                yield engine.run(revive(engine.session, found, unpacker, "named"))
 
     async def alist(
         self,
@@ -141,13 +285,13 @@ class KeelSaver(Archiving):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`, asynchronously."""
         query: Query | None = query_of(config, filter, before, limit)
-        codec, left = self._codec, limit
+        engine, left = self.engine, limit
         while query is not None and left != 0:
-            entries, query = await self._arun(self._core.page(codec, query, filter))
-            unpacker = Unpacker(codec)
-            for found in await self._arun(self._core.load(codec, entries[:left])):
+            entries, query = await engine.arun(page(engine.session, query, filter))
+            unpacker = Unpacker(engine.session.codec)
+            for found in await engine.arun(load(engine.session, entries[:left])):
                 left = left if left is None else left - 1
-                yield await self._arun(self._core.revive(codec, found, unpacker, "named"))
+                yield await engine.arun(revive(engine.session, found, unpacker, "named"))
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -158,7 +302,7 @@ class KeelSaver(Archiving):
         """
         if not channels:
             return {}
-        return self._run(delta_history(self._core.store, self._codec, address_of(config), channels))
+        return self.engine.run(delta_history(self.engine.session, address_of(config), channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -166,7 +310,7 @@ class KeelSaver(Archiving):
         """As `get_delta_channel_history`, asynchronously."""
         if not channels:
             return {}
-        return await self._arun(delta_history(self._core.store, self._codec, address_of(config), channels))
+        return await self.engine.arun(delta_history(self.engine.session, address_of(config), channels))
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -186,7 +330,8 @@ class KeelSaver(Archiving):
             config: Where to put it; `checkpoint_id` in it is the parent.
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
-            new_versions: Not needed: what changed is found by content.
+            new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
+                value, keeps the value of the parent (`core.unnamed`). What else changed is found by content.
 
         Returns:
             The config of the new checkpoint.
@@ -198,7 +343,7 @@ class KeelSaver(Archiving):
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.
         """
-        return self._run(self._put(config, checkpoint, metadata))
+        return self.engine.run(put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     async def aput(
         self,
@@ -208,7 +353,7 @@ class KeelSaver(Archiving):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`, asynchronously. Values are serialized before the first await."""
-        return await self._arun(self._put(config, checkpoint, metadata))
+        return await self.engine.arun(put(self.engine.session, config, checkpoint, metadata, new_versions))
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -222,23 +367,23 @@ class KeelSaver(Archiving):
             UnstorableValue: A value has no stored form.
             InvalidConfig: The config names no thread or no checkpoint.
         """
-        self._run(self._write(config, writes, task_id, task_path))
+        self.engine.run(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self._arun(self._write(config, writes, task_id, task_path))
+        await self.engine.arun(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete everything of a thread; no error if there is none."""
-        self._run(self._core.delete_thread(thread_id_of(thread_id)))
+        self.engine.run(delete_thread(self.engine.session, thread_id_of(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`, asynchronously."""
-        await self._arun(self._core.delete_thread(thread_id_of(thread_id)))
+        await self.engine.arun(delete_thread(self.engine.session, thread_id_of(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs, and their writes, in every thread.
@@ -247,11 +392,11 @@ class KeelSaver(Archiving):
         calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
         checkpoint of theirs.
         """
-        self._run(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
+        self.engine.run(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`, asynchronously."""
-        await self._arun(retention.delete_for_runs(self._core, self._codec, texts_of(run_ids, "run id")))
+        await self.engine.arun(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
@@ -262,12 +407,12 @@ class KeelSaver(Archiving):
             ThreadExists: The target holds checkpoints or writes already.
         """
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        self._run(carried.copy_thread(self._core, source, target, self._made()))
+        self.engine.run(copy_thread(self.engine.session, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """As `copy_thread`, asynchronously."""
         source, target = thread_id_of(source_thread_id), thread_id_of(target_thread_id)
-        await self._arun(carried.copy_thread(self._core, source, target, self._made()))
+        await self.engine.arun(copy_thread(self.engine.session, source, target))
 
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
@@ -283,3 +428,91 @@ class KeelSaver(Archiving):
         clone = copy.copy(self)
         clone.serde = serde
         return clone
+
+    # -- what LangGraph does not know --------------------------------------------------------------------------
+
+    def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
+        """Yield the threads of this store, last activity first.
+
+        Args:
+            limit: Most to yield.
+            model: Only threads that this model has written, by the name asked for or served.
+        """
+        pages = ThreadPages(self.engine.session, limit, model)
+        while (page := self.engine.run(pages.next())) is not None:
+            yield from page
+
+    async def athreads(self, limit: int | None = None, *, model: str | None = None) -> AsyncIterator[ThreadInfo]:
+        """As `threads`, asynchronously."""
+        pages = ThreadPages(self.engine.session, limit, model)
+        while (page := await self.engine.arun(pages.next())) is not None:
+            for info in page:
+                yield info
+
+    @property
+    def approvals(self) -> Inbox:
+        """What waits for a person, in all threads, and what persons decide."""
+        return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
+
+    def _notify(self) -> None:
+        """Tell other processes that somebody has decided; backends with a server override it, and the next three."""
+
+    async def _anotify(self) -> None:
+        """As `_notify`, asynchronously."""
+
+    def _listen(self) -> Source | None:
+        """Begin to listen to what `_notify` tells; `None` where nothing is told."""
+        return None
+
+    async def _alisten(self) -> AsyncSource | None:
+        """As `_listen`, asynchronously."""
+        return None
+
+
+class ThreadPages:
+    """Reads a store's threads page by page, last activity first.
+
+    Args:
+        session: What it runs on.
+        limit: Most threads to read.
+        model: Only threads that this model has written.
+    """
+
+    def __init__(self, session: Session, limit: int | None, model: str | None) -> None:
+        self._session = session
+        self._model = model
+        self._after: tuple[str, str] | None = None
+        self._left = checked_limit(limit)
+
+    def next(self) -> Plan[Any, Any, Sequence[ThreadInfo] | None]:
+        """Return the next threads; `None` if there are no more."""
+        if self._left == 0:
+            return None
+        size = PAGE if self._left is None or self._model else min(PAGE, self._left)
+        page = yield from list_threads(self._session, self._after, size)
+        if not page:
+            return None
+        self._after = page[-1].updated_at, page[-1].thread_id
+        wanted = [info for info in page if self._model is None or self._model in info.models][: self._left]
+        if len(page) < size:
+            self._left = 0
+        elif self._left is not None:
+            self._left -= len(wanted)
+        return wanted
+
+
+def archive_rule(removed: bool | Collection[str]) -> ArchiveRule | None:
+    """Return the rule that archives what others take out of lists of messages, if there shall be one.
+
+    Raises:
+        InvalidInput: What to watch is neither said by True or False nor by names of channels.
+    """
+    if not isinstance(removed, bool) and not _are_names(removed):
+        raise InvalidInput(f"archive_removed must be True, False or names of channels, as in ['messages']: {removed!r}")
+    if not removed:
+        return None
+    return ArchiveRule(None if removed is True else frozenset(removed))
+
+
+def _are_names(given: object) -> bool:
+    return isinstance(given, Collection) and not isinstance(given, str) and all(isinstance(name, str) for name in given)

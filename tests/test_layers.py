@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -16,40 +18,30 @@ FLOORS = (
     {"display", "engine"},
     {"tools", "provenance", "approvals", "summaries", "retention"},
     {"history"},
-    {"running", "inspection", "saver"},
+    {"options"},
+    {"saver"},
     {"backends"},
     {""},  # the package itself: public names
     {"cli", "testing"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says.
-NEIGHBOURS = {("provenance", "tools"), ("inspection", "running"), ("saver", "inspection"), ("saver", "running")}
+NEIGHBOURS = {("provenance", "tools")}
 # What still points upwards, from file to file; it shrinks, and then it goes.
-EXCEPTIONS = {
-    ("approvals.run_claims", "provenance.hook"),
-    ("engine.checkpoints", "approvals.requests"),
-    ("engine.checkpoints", "provenance.hook"),
-    ("engine.checkpoints", "summaries.archive.hook"),
-    ("engine.writes", "provenance.records"),
-    ("history.methods", "inspection"),
-    ("provenance.carryover", "retention.owners"),
-    ("provenance.carryover", "summaries.archive.storage"),
-    ("provenance.replay.run", "retention.policy"),
-    ("retention.erase", "approvals.requests"),
-    ("retention.methods", "history.methods"),
-    ("retention.prune", "approvals.requests"),
-    ("retention.prune", "history.labels"),
-    ("retention.prune", "provenance.carryover"),
-    ("retention.prune", "tools.ledger"),
-    ("summaries.archive.archive", "history.render.rows"),
-    ("summaries.methods", "retention.methods"),
-    ("tools.cache", "saver"),
-    ("tools.node_cache", "retention.erase"),
-    ("tools.node_cache", "saver"),
-    ("tools.stats", "saver"),
-}
+EXCEPTIONS = {("summaries.archive.archive", "history.render.rows")}
 CIRCLES = 3
 """As many groups of modules import each other, counting imports inside functions; none at the end."""
+
+PRIVATE = "_langgraph"
+"""The only module that knows what LangGraph and LangChain keep private."""
+HIDDEN = {
+    "langchain_core.runnables.config.var_child_runnable_config",
+    "langchain_core.tracers.context.register_configure_hook",
+    *(f"langgraph.checkpoint.serde.types.{name}" for name in ("ERROR", "INTERRUPT", "RESUME", "SCHEDULED", "TASKS")),
+}
+"""Names that are private, or in no reference, without a `_`."""
+RESERVED = re.compile(r"__pregel|branch:|join:|(langgraph|langchain)[\w.]*\._|langgraph_(?!keel)\w+$")
+"""How LangGraph's own keys, channels and private names begin."""
 
 CLIENTS = {"sqlite3", "redis", "psycopg", "psycopg_pool"}
 FORMATS = {"ormsgpack", "xxhash", "zstandard", "langchain_core", "langgraph", "pydantic", "typing_extensions"}
@@ -144,6 +136,56 @@ def test_the_engine_does_no_io(path: Path) -> None:
     assert roots <= set(sys.stdlib_module_names) | FORMATS | {"langgraph_keel"}
     if path.stem != "leases":  # renews what is held, in a thread; says who this process is
         assert not roots & {"asyncio", "socket", "sqlite3", "subprocess", "time", "random", "tempfile"}
+
+
+def is_private(name: str) -> bool:
+    root, *parts = name.split(".")
+    is_theirs = root.startswith(("langgraph", "langchain")) and root != "langgraph_keel"
+    return is_theirs and (name in HIDDEN or any(part.startswith("_") for part in parts))
+
+
+def texts_of(tree: ast.AST) -> Iterator[str]:
+    """The literals of a module, without docstrings and other texts that stand alone."""
+    alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in alone:
+            yield node.value
+
+
+def reserved() -> frozenset[str]:
+    """What LangGraph reserves, of what Keel knows; separators are too short to tell."""
+    from langgraph_keel import _langgraph
+
+    held = {value for name, value in vars(_langgraph).items() if name.isupper() and isinstance(value, str)}
+    return frozenset({text for text in held if len(text) > 1} | {"__start__", "__remove_all__", "_DeltaSnapshot"})
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != PRIVATE])
+def test_one_module_knows_what_langgraph_keeps_private(name: str) -> None:
+    path = MODULES[name]
+    assert not {name for name in imported(path) if is_private(name)}
+    texts = set(texts_of(ast.parse(path.read_text())))
+    assert not {text for text in texts if RESERVED.match(text)} | texts & reserved()
+
+
+def test_langgraph_still_calls_things_so() -> None:
+    from langgraph._internal import _constants
+    from langgraph._internal._scratchpad import PregelScratchpad
+    from langgraph.checkpoint.base import EXCLUDED_METADATA_KEYS
+    from langgraph.graph import state
+
+    from langgraph_keel import _langgraph as ours
+
+    elsewhere = ("BRANCH", "DELTA", "JOIN", "METADATA", "PREGEL", "SAFE", "SCHEDULED")
+    names = [name for name in ours.__all__ if name.isupper() and not name.startswith(elsewhere)]
+    # The first versions of 1.2 may not know CONFIG_KEY_STRICT_RESUME.
+    theirs = {name: getattr(_constants, name) for name in names if name in vars(_constants) or "STRICT" not in name}
+    assert theirs == {name: getattr(ours, name) for name in theirs}
+    assert {ours.METADATA_STEP, ours.METADATA_NODE, ours.METADATA_NS} <= EXCLUDED_METADATA_KEYS
+    assert state._CHANNEL_BRANCH_TO.format("") == ours.BRANCH_TO
+    assert (ours.DeltaSnapshot.__module__, ours.DeltaSnapshot.__qualname__) == ours.DELTA_SNAPSHOT
+    fields = {field.name for field in dataclasses.fields(PregelScratchpad)}
+    assert {name for name in vars(ours.Scratchpad) if isinstance(vars(ours.Scratchpad)[name], property)} <= fields
 
 
 def test_every_public_name_is_importable_and_documented() -> None:

@@ -21,9 +21,14 @@ from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
 
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+)
 from langgraph_keel.approvals.checks import ahead, check_question, mapping_of, names_of, plain_data
-from langgraph_keel.approvals.hook import RESTRICTIONS, hash_of
-from langgraph_keel.approvals.inbox import Inbox, now
+from langgraph_keel.approvals.questions import RESTRICTIONS, hash_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,
     DECIDED,
@@ -39,6 +44,7 @@ from langgraph_keel.approvals.requests import (
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import owner_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 Facts = Mapping[str, Any]
@@ -68,10 +74,10 @@ class _Question:
         """Whether a subgraph asks."""
         return self.parts[0] != self.request.checkpoint_id
 
-    def round(self, nth: int, old: ApprovalRequest | None) -> tuple[ApprovalRequest, dict[str, Any]]:
+    def round(self, nth: int, old: ApprovalRequest | None, now: str) -> tuple[ApprovalRequest, dict[str, Any]]:
         """Return the request of a round, after `old`, and what the interrupt carries."""
         of = (*self.parts, str(nth))
-        request = replace(self.request, id=request_id(self.request.thread_id, *of), asked_at=now())
+        request = replace(self.request, id=request_id(self.request.thread_id, *of), asked_at=now)
         if old is not None:
             owner = self.request.owner or old.owner
             request = replace(request, before=old.facts, earlier=_earlier(old), owner=owner)
@@ -139,9 +145,8 @@ def request_approval(
     else:
         raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    saver, plan = _asking(question)
-    decision: Decision = saver._run(plan)
-    return decision
+    engine, plan = _asking(question)
+    return engine.run(plan)
 
 
 async def arequest_approval(
@@ -158,9 +163,8 @@ async def arequest_approval(
 ) -> Decision:
     """As `request_approval`, asynchronously."""
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    saver, plan = _asking(question)
-    decision: Decision = await saver._arun(plan)
-    return decision
+    engine, plan = _asking(question)
+    return await engine.arun(plan)
 
 
 def _question(
@@ -177,7 +181,7 @@ def _question(
     check_question(action, description, on_expiry, revalidate)
     config = _config()
     values = config.get("configurable") or {}
-    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
+    info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     if info is None or info.thread_id is None:
         raise InvalidConfig(_OUTSIDE)
     plain = plain_data("args", args)
@@ -186,7 +190,7 @@ def _question(
         "",
         thread_id_of(info.thread_id),
         # The root's: by that the thread is seen to have gone on.
-        str((values.get("checkpoint_map") or {}).get("") or info.checkpoint_id),
+        str((values.get(CONFIG_KEY_CHECKPOINT_MAP) or {}).get("") or info.checkpoint_id),
         parts[1],
         action=action,
         args=plain,
@@ -199,7 +203,7 @@ def _question(
         on_expiry=on_expiry,
     )
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
-    nth = _number(values.get("__pregel_scratchpad"), (str(info.node_attempt), *parts[1:]))
+    nth = _number(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
 
 
@@ -225,20 +229,20 @@ def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
         return str(numbers[key])
 
 
-def _asking(question: _Question) -> tuple[Any, Plan[Any, Any, Decision]]:
+def _asking(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
     config = _config()
-    saver = (config.get("configurable") or {}).get("__pregel_checkpointer")
-    inbox = getattr(saver, "approvals", None)
-    if saver is None or not isinstance(inbox, Inbox):
+    saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+    engine = engine_of(saver)
+    if engine is None:
         raise InvalidConfig(
             f"request_approval keeps its requests with the checkpoints: compile the graph with one of Keel's savers, "
             f"not {type(saver).__name__}"
         )
-    request = replace(question.request, owner=owner_of(config, saver._core.owner))
-    return saver, _answered(inbox.plans, replace(question, request=request))
+    request = replace(question.request, owner=owner_of(config, engine.session.owner))
+    return engine, _answered(Approvals(engine.session), replace(question, request=request))
 
 
-def _answered(approvals: Approvals[Any, Any], question: _Question) -> Plan[Any, Any, Decision]:
+def _answered(approvals: Approvals, question: _Question) -> Plan[Any, Any, Decision]:
     """Return the decision on a question; every round of it was asked because the facts had changed."""
     old: ApprovalRequest | None = None
     for nth in count():
@@ -249,16 +253,16 @@ def _answered(approvals: Approvals[Any, Any], question: _Question) -> Plan[Any, 
 
 
 def _round(
-    approvals: Approvals[Any, Any], question: _Question, nth: int, old: ApprovalRequest | None
+    approvals: Approvals, question: _Question, nth: int, old: ApprovalRequest | None
 ) -> Plan[Any, Any, tuple[Decision | None, ApprovalRequest]]:
     """Return the decision of a round, or `None` if the facts have changed since; and what was asked."""
-    asked, payload = question.round(nth, old)
+    asked, payload = question.round(nth, old, approvals.now)
     held = yield from approvals.ask(asked)
     if question.is_nested and not held.request.interrupt_ids:
         yield from _check_place(approvals, held)
-    _count(held.request, payload)
+    _count(held.request, payload, approvals.now)
     while (held := (yield from _checked(approvals, question, held))).request.status != SUPERSEDED:
-        if not as_of(held.request, now()).is_settled:
+        if not as_of(held.request, approvals.now).is_settled:
             interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
         elif taken := (yield from _taken(approvals, held)):
             return taken, held.request
@@ -266,7 +270,7 @@ def _round(
     return None, held.request
 
 
-def _check_place(approvals: Approvals[Any, Any], held: Held) -> Plan[Any, Any, None]:
+def _check_place(approvals: Approvals, held: Held) -> Plan[Any, Any, None]:
     """See that a graph is where it was when it is resumed.
 
     Raises:
@@ -276,14 +280,14 @@ def _check_place(approvals: Approvals[Any, Any], held: Held) -> Plan[Any, Any, N
     for old in [each.request for each in (yield from approvals.of_thread(new.thread_id))]:
         is_same = (old.checkpoint_id, old.action, old.args_hash) == (new.checkpoint_id, new.action, new.args_hash)
         if is_same and old.task_id != new.task_id and old.status in DECIDED and old.interrupt_ids:
-            yield from approvals.end(held, SUPERSEDED, now(), "its task is gone")
+            yield from approvals.end(held, SUPERSEDED, approvals.now, "its task is gone")
             raise InvalidConfig(
                 f"thread {new.thread_id!r}: {new.action!r} was decided, but the task that asked is gone: a subgraph "
                 "compiled with checkpointer=False forgets where it was. Compile it without that, and ask again"
             )
 
 
-def _count(request: ApprovalRequest, payload: Mapping[str, Any]) -> None:
+def _count(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
     """Let LangGraph count as given the answers to a question that has stopped the graph.
 
     In a `ToolNode`, another tool may have taken one that was meant for this: what is decided must not be asked again.
@@ -292,25 +296,27 @@ def _count(request: ApprovalRequest, payload: Mapping[str, Any]) -> None:
         try:
             interrupt(payload)
         except GraphInterrupt:
-            if not as_of(request, now()).is_settled:
+            if not as_of(request, now).is_settled:
                 raise
 
 
-def _checked(approvals: Approvals[Any, Any], question: _Question, held: Held) -> Plan[Any, Any, Held]:
+def _checked(approvals: Approvals, question: _Question, held: Held) -> Plan[Any, Any, Held]:
     """Return a request, superseded if what it rests on has changed, and nobody has said no."""
-    said, current = as_of(held.request, now()), question.request.facts
+    said, current = as_of(held.request, approvals.now), question.request.facts
     is_no = said.decision is not None and not said.decision.approved
     if said.status == SUPERSEDED or is_no or question.is_still_good(said.facts, current):
         return held
-    new = happened(replace(said, status=SUPERSEDED), SUPERSEDED, now(), reason="the facts have changed", facts=current)
+    new = happened(
+        replace(said, status=SUPERSEDED), SUPERSEDED, approvals.now, reason="the facts have changed", facts=current
+    )
     changed = yield from approvals.change(held, new)
     return changed or (yield from _checked(approvals, question, (yield from approvals.read([said.id]))[said.id]))
 
 
-def _taken(approvals: Approvals[Any, Any], held: Held) -> Plan[Any, Any, Decision | None]:
+def _taken(approvals: Approvals, held: Held) -> Plan[Any, Any, Decision | None]:
     """Return the decision of a request, which is consumed from then on; `None` if somebody has changed it meanwhile."""
-    held = yield from approvals.expire(held, now())
+    held = yield from approvals.expire(held, approvals.now)
     if held.request.status == CONSUMED:  # by an earlier attempt at the task
         return held.request.decision
-    taken = yield from approvals.consume(held, now())
+    taken = yield from approvals.consume(held, approvals.now)
     return taken.request.decision if taken else None

@@ -5,10 +5,8 @@ Requests as a notebook shows them: a table, newest facts beside those of an earl
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from secrets import token_hex
-from typing import Any, Protocol
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
@@ -16,7 +14,7 @@ from langgraph.types import Command
 from langgraph_keel.approvals import plans as deciding
 from langgraph_keel.approvals import worker
 from langgraph_keel.approvals.checks import ago, ahead
-from langgraph_keel.approvals.plans import Desk
+from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
     CLOSED,
     CURRENT,
@@ -36,12 +34,10 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import one_line
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
-from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import iso_time
+from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import InvalidInput
 
 SHORT = 12
@@ -110,30 +106,6 @@ Progress = Callable[[int, int], None]
 """Told how many were read, and how many there are."""
 
 
-class Runner(worker.Runner, Protocol):
-    """What an inbox needs of a saver."""
-
-    @property
-    def _core(self) -> Checkpoints[Any, Any]: ...
-
-    @property
-    def _codec(self) -> Codec: ...
-
-    def _announce(self) -> None: ...
-
-    async def _aannounce(self) -> None: ...
-
-
-def now() -> str:
-    """Return the time, as ISO text."""
-    return iso_time(time.time_ns() // 1_000_000)
-
-
-def new_token() -> str:
-    """Return what no cell has held."""
-    return token_hex(16)
-
-
 class Inbox:
     """The requests of all threads in a store.
 
@@ -141,20 +113,18 @@ class Inbox:
     decision is durable when a method returns; the graph takes it when it is resumed (`resume`, `run_when_decided`).
 
     Args:
-        saver: The saver it belongs to.
+        engine: What its saver runs on.
+        bell: Rings when somebody has decided.
     """
 
-    def __init__(self, saver: Runner) -> None:
-        self._saver = saver
+    def __init__(self, engine: Engine, bell: Bell) -> None:
+        self._engine = engine
+        self.bell = bell
 
     @property
-    def _desk(self) -> Desk:
-        return Desk(self._saver._core.store, self._saver._codec, now, new_token)
-
-    @property
-    def plans(self) -> Approvals[Any, Any]:
+    def plans(self) -> Approvals:
         """The plans of requests, for those who run plans."""
-        return self._desk.approvals
+        return Approvals(self._engine.session)
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -183,7 +153,7 @@ class Inbox:
         Raises:
             InvalidInput: There is no such status, `limit` is negative, or no request has the id `after`.
         """
-        return self._saver._run(self._pending(thread_id, owner, action, status, older_than, after, limit))
+        return self._engine.run(self._pending(thread_id, owner, action, status, older_than, after, limit))
 
     async def apending(
         self,
@@ -197,7 +167,7 @@ class Inbox:
         limit: int | None = 100,
     ) -> Requests:
         """As `pending`, asynchronously."""
-        return await self._saver._arun(self._pending(thread_id, owner, action, status, older_than, after, limit))
+        return await self._engine.arun(self._pending(thread_id, owner, action, status, older_than, after, limit))
 
     def _pending(
         self,
@@ -210,7 +180,7 @@ class Inbox:
         limit: int | None,
     ) -> Plan[Any, Any, Requests]:
         wanted, limit = _statuses(status), checked_limit(limit)
-        found = [as_of(held.request, now()) for held in (yield from self._found(thread_id, wanted))]
+        found = [as_of(held.request, self._engine.session.now) for held in (yield from self._found(thread_id, wanted))]
         before = None if older_than is None else ago("older_than", older_than)
         fitting = [
             request
@@ -227,7 +197,7 @@ class Inbox:
         if thread_id is None:
             found = list((yield from approvals.all(CURRENT)))
         else:
-            found = list((yield from deciding.looked(self._desk, thread_id_of(thread_id))))
+            found = list((yield from deciding.looked(self._engine.session, thread_id_of(thread_id))))
         if not CLOSED.isdisjoint(wanted):
             over = yield from approvals.all(OVER)
             found += [held for held in over if thread_id in (None, held.request.thread_id)]
@@ -239,11 +209,11 @@ class Inbox:
         Raises:
             NotFound: No request, or more than one, has such an id.
         """
-        return as_of(self._saver._run(self.plans.one(request_id)).request, now())
+        return as_of(self._engine.run(self.plans.one(request_id)).request, self._engine.session.now)
 
     async def aget(self, request_id: str) -> ApprovalRequest:
         """As `get`, asynchronously."""
-        return as_of((await self._saver._arun(self.plans.one(request_id))).request, now())
+        return as_of((await self._engine.arun(self.plans.one(request_id))).request, self._engine.session.now)
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
@@ -297,13 +267,13 @@ class Inbox:
         return await self._adecide(request_id, decision)
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = self._saver._run(deciding.decided(self._desk, request_id, decision))
-        self._saver._announce()
+        request = self._engine.run(deciding.decided(self._engine.session, request_id, decision))
+        self.bell.ring()
         return request
 
     async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = await self._saver._arun(deciding.decided(self._desk, request_id, decision))
-        await self._saver._aannounce()
+        request = await self._engine.arun(deciding.decided(self._engine.session, request_id, decision))
+        await self.bell.aring()
         return request
 
     def claim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
@@ -314,11 +284,13 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._saver._run(deciding.claimed(self._desk, request_id, by, ahead("seconds", seconds)))
+        return self._engine.run(deciding.claimed(self._engine.session, request_id, by, ahead("seconds", seconds)))
 
     async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
         """As `claim`, asynchronously."""
-        return await self._saver._arun(deciding.claimed(self._desk, request_id, by, ahead("seconds", seconds)))
+        return await self._engine.arun(
+            deciding.claimed(self._engine.session, request_id, by, ahead("seconds", seconds))
+        )
 
     # -- going on ----------------------------------------------------------------------------------------------
 
@@ -331,11 +303,11 @@ class Inbox:
         Raises:
             NotFound: Nothing was decided that the agent has not taken; it says what waits.
         """
-        return self._saver._run(deciding.resume(self._desk, thread_id_of(thread_id)))
+        return self._engine.run(deciding.resume(self._engine.session, thread_id_of(thread_id)))
 
     async def aresume(self, thread_id: str) -> Command[Any]:
         """As `resume`, asynchronously."""
-        return await self._saver._arun(deciding.resume(self._desk, thread_id_of(thread_id)))
+        return await self._engine.arun(deciding.resume(self._engine.session, thread_id_of(thread_id)))
 
     def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """Wait until threads can go on, that is until all that some task of theirs has asked is decided, or expired.
@@ -352,11 +324,11 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        return worker.wait(self._saver, self._desk, Patience(poll, timeout))
+        return worker.wait(self._engine, self.bell, Patience(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        return await worker.await_decided(self._saver, self._desk, Patience(poll, timeout))
+        return await worker.await_decided(self._engine, self.bell, Patience(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -393,7 +365,7 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
-        return Worker(self._saver, self._desk, graph, config or {}, Patience(poll, timeout), Tried(poll))
+        return Worker(self._engine, self.bell, graph, config or {}, Patience(poll, timeout), Tried(poll))
 
     def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """Look after all threads that wait: what has expired says so, what they went on without is closed.
@@ -406,25 +378,21 @@ class Inbox:
         Returns:
             The requests that a reminder is due for; they are not returned again for as long.
         """
-        return self._saver._run(self._swept(remind_after))
+        return self._engine.run(deciding.sweep_requests(self._engine.session, remind_after))
 
     async def asweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """As `sweep`, asynchronously."""
-        return await self._saver._arun(self._swept(remind_after))
-
-    def _swept(self, remind_after: float | None) -> Plan[Any, Any, Sequence[ApprovalRequest]]:
-        before = "" if remind_after is None else ago("remind_after", remind_after)
-        return (yield from deciding.swept(self._desk, before))
+        return await self._engine.arun(deciding.sweep_requests(self._engine.session, remind_after))
 
     # -- the audit trail ---------------------------------------------------------------------------------------
 
     def audit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
         """Return a page of what was asked, decided and taken, in order: the events after that number."""
-        return self._saver._run(audit.events(self._saver._core.store, self._saver._codec, after, limit))
+        return self._engine.run(audit.events(self._engine.session, after, limit))
 
     async def aaudit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
         """As `audit`, asynchronously."""
-        return await self._saver._arun(audit.events(self._saver._core.store, self._saver._codec, after, limit))
+        return await self._engine.arun(audit.events(self._engine.session, after, limit))
 
     def verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
         """Return whether the audit trail is as it was written; see `langgraph_keel.engine.audit.verify`.
@@ -433,11 +401,11 @@ class Inbox:
             expected: A head that was noted earlier (`AuditVerdict.head`), which must still be there.
             progress: Called with how many events were read, and how many there are.
         """
-        return self._saver._run(audit.verify(self._saver._core.store, self._saver._codec, expected, progress))
+        return self._engine.run(audit.verify(self._engine.session, expected, progress))
 
     async def averify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
         """As `verify_audit`, asynchronously."""
-        return await self._saver._arun(audit.verify(self._saver._core.store, self._saver._codec, expected, progress))
+        return await self._engine.arun(audit.verify(self._engine.session, expected, progress))
 
 
 def _statuses(status: str | Collection[str]) -> Collection[str]:

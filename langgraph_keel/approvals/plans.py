@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command, Interrupt
 
-from langgraph_keel.approvals.hook import Questions, close, interrupts_in
+from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of
+from langgraph_keel.approvals.questions import close, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import (
     CURRENT,
     OPEN,
@@ -26,8 +27,7 @@ from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import AlreadyDecided, NotFound, ValueRefused
 
@@ -35,66 +35,39 @@ _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """What every plan here needs.
-
-    Attributes:
-        store: The store.
-        codec: How records are written.
-        now: The time, as ISO text.
-        tokens: Where tokens come from.
-    """
-
-    store: Store[Any, Any]
-    codec: Codec
-    now: Callable[[], str]
-    tokens: Callable[[], str]
-
-    @property
-    def approvals(self) -> Approvals[Any, Any]:
-        """The plans of requests."""
-        return Approvals(self.store, self.codec, self.tokens)
-
-    @property
-    def questions(self) -> Questions:
-        """What writes new requests down."""
-        return Questions(self.store, self.now, self.tokens)
-
-
-def looked(desk: Desk, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
+def looked(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
     """Look what waits in a thread, whatever was written down of it: a crash may have left that undone.
 
     What is new is written down, what the thread has gone on without is closed, and what expired is said to have. Two
     trips, if there is nothing of that.
     """
-    head = yield from desk.store.read_entry(Address(thread_id, "", None))
-    known = yield from desk.approvals.of_thread(thread_id)
-    if head is not None and (yield from _noted(desk, head, known)):
-        known = yield from desk.approvals.of_thread(thread_id)
+    head = yield from session.store.read_entry(Address(thread_id, "", None))
+    known = yield from Approvals(session).of_thread(thread_id)
+    if head is not None and (yield from _noted(session, head, known)):
+        known = yield from Approvals(session).of_thread(thread_id)
     found: list[Held] = []
     for held in known:
-        ended = yield from _end_of(desk, held.request, head)
+        ended = yield from _end_of(session, held.request, head)
         if ended is None:
-            found.append((yield from desk.approvals.expire(held, desk.now())))
+            found.append((yield from Approvals(session).expire(held, session.now)))
         else:
-            yield from close(desk.approvals, held, desk.now(), is_answered=ended == "loop")
+            yield from close(Approvals(session), held, session.now, is_answered=ended == "loop")
     return found
 
 
-def _noted(desk: Desk, head: Found, known: Sequence[Held]) -> Plan[Any, Any, bool]:
+def _noted(session: Session, head: Found, known: Sequence[Held]) -> Plan[Any, Any, bool]:
     """Write down what waits at a checkpoint and was not noted; return whether there was any."""
     noted = {name for held in known for name in held.request.interrupt_ids}
-    missing = [(task, each) for task, each in _interrupts(desk, head) if each.id not in noted]
+    missing = [(task, each) for task, each in _interrupts(session, head) if each.id not in noted]
     for task_id, interrupt in missing:
-        yield from desk.questions.noted(desk.codec, head.entry.address, interrupt, task_id)
+        yield from record_interrupt(session, head.entry.address, interrupt, task_id)
     return bool(missing)
 
 
-def _interrupts(desk: Desk, head: Found) -> Sequence[tuple[str, Interrupt]]:
+def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]]:
     """Return the tasks and interrupts that wait at a checkpoint; none if they cannot be read here."""
     try:
-        writes = pending_writes(head.batches, desk.codec, where_is(head.entry.address))
+        writes = pending_writes(head.batches, session.codec, where_is(head.entry.address))
     except ValueRefused:
         return ()  # of classes of the program, which this process does not know: it has noted them itself
     waits = waiting_tasks(writes)
@@ -102,27 +75,27 @@ def _interrupts(desk: Desk, head: Found) -> Sequence[tuple[str, Interrupt]]:
     return [(task, each) for task, value in asked for each in interrupts_in(value)]
 
 
-def _end_of(desk: Desk, request: ApprovalRequest, head: Found | None) -> Plan[Any, Any, str | None]:
+def _end_of(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[Any, Any, str | None]:
     """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         return None
     # An interrupt may be stored before its checkpoint is (G4): then there is none of that id yet.
-    if not (yield from desk.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))):
+    if not (yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))):
         return None
-    entries = yield from desk.store.scan(Query(request.thread_id, "", limit=_LOOKED_AT))
+    entries = yield from session.store.scan(Query(request.thread_id, "", limit=_LOOKED_AT))
     child = next((entry for entry in entries if entry.parent == request.checkpoint_id), None)
-    return "unknown" if child is None else _source_of(desk, child)
+    return "unknown" if child is None else _source_of(session, child)
 
 
-def _source_of(desk: Desk, entry: Entry) -> str:
+def _source_of(session: Session, entry: Entry) -> str:
     try:
-        header = unpack_header(entry.header, desk.codec, where_is(entry.address))
+        header = unpack_header(entry.header, session.codec, where_is(entry.address))
     except ValueRefused:
         return "unknown"
     return str(header.metadata.get("source"))
 
 
-def decided(desk: Desk, name: str, decision: Decision) -> Plan[Any, Any, ApprovalRequest]:
+def decided(session: Session, name: str, decision: Decision) -> Plan[Any, Any, ApprovalRequest]:
     """Decide a request; of two who do so at once, one wins.
 
     Raises:
@@ -131,9 +104,9 @@ def decided(desk: Desk, name: str, decision: Decision) -> Plan[Any, Any, Approva
         NotAllowed: Not by this reviewer, or not so.
     """
     while True:
-        held = yield from live(desk, name)
+        held = yield from live(session, name)
         _check_format(held.request, decision)
-        changed = yield from desk.approvals.decide(held, replace(decision, at=desk.now()))
+        changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
             return changed.request
 
@@ -152,41 +125,41 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def live(desk: Desk, name: str) -> Plan[Any, Any, Held]:
+def live(session: Session, name: str) -> Plan[Any, Any, Held]:
     """Return a request as it is, which is not over.
 
     Raises:
         NotFound: There is no such request.
         AlreadyDecided: It is over.
     """
-    held = yield from desk.approvals.one(name)
+    held = yield from Approvals(session).one(name)
     request = held.request
     if held.request.status in OPEN:
-        found = {each.request.id: each for each in (yield from looked(desk, request.thread_id))}
-        held = found.get(request.id) or (yield from desk.approvals.one(name))
+        found = {each.request.id: each for each in (yield from looked(session, request.thread_id))}
+        held = found.get(request.id) or (yield from Approvals(session).one(name))
     if held.request.status not in OPEN:
         by = held.request.decision.by if held.request.decision else ""
         raise AlreadyDecided(held.request.id, held.request.status, by)
     return held
 
 
-def claimed(desk: Desk, name: str, by: str, until: str) -> Plan[Any, Any, ApprovalRequest]:
+def claimed(session: Session, name: str, by: str, until: str) -> Plan[Any, Any, ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decided`."""
     while True:
-        held = yield from live(desk, name)
-        changed = yield from desk.approvals.claim(held, by, desk.now(), until)
+        held = yield from live(session, name)
+        changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request
 
 
-def answers(desk: Desk, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
     """Return what was decided in a thread and the agent has not taken, by interrupt, in the askers' formats.
 
     Questions of one task are answered together: LangGraph runs a task from its beginning at each answer, and what it
     did after the first one would be done again. What was taken is given again as long as the step has not ended: the
     process that took it may have died, and nothing else remembers what the graph was resumed with.
     """
-    found = [held.request for held in (yield from looked(desk, thread_id))]
+    found = [held.request for held in (yield from looked(session, thread_id))]
     known = [request for request in found if request.status != SUPERSEDED]  # because of facts: it was asked anew
     undecided = {request.task_id for request in known if not request.is_settled}
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
@@ -203,35 +176,36 @@ def _answer(requests: Sequence[ApprovalRequest]) -> Any:
     return answer_of(last.value, [each.decision for each in parts if each.decision is not None], last.schema)
 
 
-def resume(desk: Desk, thread_id: str) -> Plan[Any, Any, Command[Any]]:
+def resume(session: Session, thread_id: str) -> Plan[Any, Any, Command[Any]]:
     """Return what to invoke the graph with, so that it takes what was decided.
 
     Raises:
         NotFound: Nothing was decided that the agent has not taken.
     """
-    found = yield from answers(desk, thread_id)
+    found = yield from answers(session, thread_id)
     if not found:
-        if (yield from desk.store.read_entry(Address(thread_id, "", None))) is None:
+        if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:
             raise NotFound(f"there is no thread {thread_id!r} in this store")
-        waiting = yield from desk.approvals.of_thread(thread_id)
-        ids = ", ".join(f"{each.request.id} is {as_of(each.request, desk.now()).status}" for each in waiting)
+        waiting = yield from Approvals(session).of_thread(thread_id)
+        ids = ", ".join(f"{each.request.id} is {as_of(each.request, session.now).status}" for each in waiting)
         raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}")
     return Command(resume=dict(found))
 
 
-def swept(desk: Desk, remind_before: str) -> Plan[Any, Any, Sequence[ApprovalRequest]]:
+def sweep_requests(session: Session, remind_after: float | None) -> Plan[Any, Any, Sequence[ApprovalRequest]]:
     """Look after every thread that a request names; return those to be reminded of, which say so from then on.
 
     Args:
-        desk: What to work with.
-        remind_before: ISO time: what was asked before, and not reminded of since, is due.
+        session: What it runs on.
+        remind_after: Seconds after which what was asked, or reminded of last, is due; `None` is never.
     """
-    known = yield from desk.approvals.all(CURRENT)
+    remind_before = "" if remind_after is None else ago("remind_after", remind_after)
+    known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []
     for thread_id in sorted({held.request.thread_id for held in known}):
-        for held in (yield from looked(desk, thread_id)):
-            request = as_of(held.request, desk.now())
+        for held in (yield from looked(session, thread_id)):
+            request = as_of(held.request, session.now)
             if request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before:
-                changed = yield from desk.approvals.change(held, replace(held.request, reminded_at=desk.now()))
+                changed = yield from Approvals(session).change(held, replace(held.request, reminded_at=session.now))
                 due += [changed.request] if changed else []
     return due

@@ -13,19 +13,15 @@ changed; *consumed* once the agent has taken the decision.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
-from typing import Any, Generic, Literal, Protocol
-
-from langgraph.checkpoint.base import CheckpointTuple
+from typing import Any, Literal
 
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.plan import Plan, Q, R
-from langgraph_keel.engine.records import Address
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import AlreadyDecided, CorruptStore, InvalidInput, NotAllowed, NotFound
 
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
@@ -242,24 +238,6 @@ class Held:
     shelf: Shelf = CURRENT
 
 
-class Noticing(Protocol):
-    """What notices the questions of a graph as its saver's verbs go by; see `langgraph_keel.approvals.hook`."""
-
-    def seen(self, found: CheckpointTuple) -> None:
-        """A run may go on from this checkpoint."""
-
-    def written(
-        self, codec: Codec, address: Address, config: Mapping[str, Any], writes: Sequence[tuple[str, Any]], task_id: str
-    ) -> Plan[Any, Any, None]:
-        """A task has written this; before it is stored. No trip, if it asks nothing."""
-
-    def stepped(self, codec: Codec, new: Address, parent: str | None, source: object) -> Plan[Any, Any, None]:
-        """A checkpoint was stored. No trip, if nothing is known to wait in its thread."""
-
-    def rewound(self, codec: Codec, new: Address) -> Plan[Any, Any, None]:
-        """A thread goes on from this twin of an older checkpoint. No trip, if nothing is known to wait in it."""
-
-
 def request_id(thread_id: str, *parts: str) -> str:
     """Return the id of a request of a thread: those of one thread begin alike."""
     text = "\x00".join((thread_id, *parts)).encode("utf-8", "surrogatepass")
@@ -277,32 +255,33 @@ def happened(request: ApprovalRequest, kind: str, at: str, by: str = "", **more:
     return replace(request, history=(*request.history, event))
 
 
-class Approvals(Generic[Q, R]):
+class Approvals:
     """The plans of requests, over one store.
 
     Args:
-        store: The store.
-        codec: How records are written.
-        tokens: Where tokens come from: 32 letters and digits, never the same again.
+        session: What it runs on.
     """
 
-    def __init__(self, store: Store[Q, R], codec: Codec, tokens: Callable[[], str]) -> None:
-        self._store = store
-        self._codec = codec
-        self._tokens = tokens
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def now(self) -> str:
+        """The time, as ISO text."""
+        return self._session.now
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, ids: Sequence[str]) -> Plan[Q, R, Mapping[str, Held]]:
+    def read(self, ids: Sequence[str]) -> Plan[Any, Any, Mapping[str, Held]]:
         """Read requests by their ids, without those that are not there. One trip, two if some are over."""
-        found = yield from self._store.read_cells(CURRENT, ids)
+        found = yield from self._session.store.read_cells(CURRENT, ids)
         held = {name: self._held(name, cell) for name, cell in found.items()}
         if missing := [name for name in ids if name not in held]:
-            over = yield from self._store.read_cells(OVER, missing)
+            over = yield from self._session.store.read_cells(OVER, missing)
             held |= {name: self._held(name, cell, OVER) for name, cell in over.items()}
         return held
 
-    def one(self, name: str) -> Plan[Q, R, Held]:
+    def one(self, name: str) -> Plan[Any, Any, Held]:
         """Read a request by its id, or by the beginning of it that no other has.
 
         Raises:
@@ -313,18 +292,18 @@ class Approvals(Generic[Q, R]):
             raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
         found: dict[str, Held] = {}
         for shelf in (OVER, CURRENT):
-            page = yield from self._store.list_cells(shelf, name, None, 2)
+            page = yield from self._session.store.list_cells(shelf, name, None, 2)
             found |= {key: self._held(key, cell, shelf) for key, cell in page}
         if len(found) != 1:
             raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
         return next(iter(found.values()))
 
-    def page(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Q, R, Sequence[Held]]:
+    def page(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Any, Any, Sequence[Held]]:
         """Read a page of requests, in the order of their ids. One trip."""
-        page = yield from self._store.list_cells(shelf, prefix, after, limit)
+        page = yield from self._session.store.list_cells(shelf, prefix, after, limit)
         return [self._held(key, cell, shelf) for key, cell in page]
 
-    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Q, R, Sequence[Held]]:
+    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Any, Any, Sequence[Held]]:
         """Read requests whose ids begin so. A trip for each 1,000."""
         found: list[Held] = []
         after: str | None = None
@@ -335,33 +314,33 @@ class Approvals(Generic[Q, R]):
                 return found
             after = page[-1].request.id
 
-    def of_thread(self, thread_id: str) -> Plan[Q, R, Sequence[Held]]:
+    def of_thread(self, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
         """Read a thread's requests that are not over."""
         found = yield from self.all(CURRENT, thread_prefix(thread_id))
         return [held for held in found if held.request.thread_id == thread_id]
 
     # -- what becomes of them ----------------------------------------------------------------------------------
 
-    def ask(self, request: ApprovalRequest) -> Plan[Q, R, Held]:
+    def ask(self, request: ApprovalRequest) -> Plan[Any, Any, Held]:
         """Write a new request, or return what stands there: the same question may be asked again."""
         what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
         what |= {} if request.action else {"value": request.value}
         asked = happened(request, "asked", request.asked_at, **what)
-        cell = self._cell(self._tokens(), asked)
-        reply = yield from self._store.swap_cell(CURRENT, request.id, None, cell)
+        cell = self._cell(self._session.new_token(), asked)
+        reply = yield from self._session.store.swap_cell(CURRENT, request.id, None, cell)
         if reply.done:
             return (yield from self._logged(Held(asked, cell.token)))
         if reply.cell is None:
             return (yield from self.ask(request))
         return self._held(request.id, reply.cell)
 
-    def change(self, held: Held, new: ApprovalRequest) -> Plan[Q, R, Held | None]:
+    def change(self, held: Held, new: ApprovalRequest) -> Plan[Any, Any, Held | None]:
         """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail."""
-        cell = self._cell(self._tokens(), new)
-        reply = yield from self._store.swap_cell(held.shelf, new.id, held.token, cell)
+        cell = self._cell(self._session.new_token(), new)
+        reply = yield from self._session.store.swap_cell(held.shelf, new.id, held.token, cell)
         return (yield from self._logged(Held(new, cell.token, held.shelf))) if reply.done else None
 
-    def decide(self, held: Held, decision: Decision) -> Plan[Q, R, Held | None]:
+    def decide(self, held: Held, decision: Decision) -> Plan[Any, Any, Held | None]:
         """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
 
         Raises:
@@ -373,7 +352,7 @@ class Approvals(Generic[Q, R]):
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
         return (yield from self.change(held, happened(new, new.status, said.at, said.by, **more)))
 
-    def claim(self, held: Held, by: str, at: str, until: str) -> Plan[Q, R, Held | None]:
+    def claim(self, held: Held, by: str, at: str, until: str) -> Plan[Any, Any, Held | None]:
         """Hold a request for a reviewer; with an `until` that is past, let it go.
 
         Raises:
@@ -390,7 +369,7 @@ class Approvals(Generic[Q, R]):
             new = replace(request, status=WAITING, claimed_by="", claimed_until="")
         return (yield from self.change(held, happened(new, "claimed" if until > at else "released", at, by)))
 
-    def expire(self, held: Held, now: str) -> Plan[Q, R, Held]:
+    def expire(self, held: Held, now: str) -> Plan[Any, Any, Held]:
         """Write that nobody decided in time, if that is so."""
         request = as_of(held.request, now)
         if request.status != EXPIRED or held.request.status == EXPIRED:
@@ -398,11 +377,11 @@ class Approvals(Generic[Q, R]):
         changed = yield from self.change(held, happened(request, EXPIRED, now))
         return changed or held
 
-    def consume(self, held: Held, at: str) -> Plan[Q, R, Held | None]:
+    def consume(self, held: Held, at: str) -> Plan[Any, Any, Held | None]:
         """Write that the agent has taken the decision."""
         return (yield from self.change(held, happened(replace(held.request, status=CONSUMED), CONSUMED, at)))
 
-    def end(self, held: Held, status: str, at: str, why: str = "") -> Plan[Q, R, None]:
+    def end(self, held: Held, status: str, at: str, why: str = "") -> Plan[Any, Any, None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
         if held.request.status not in (CONSUMED, SUPERSEDED):
             new = happened(replace(held.request, status=status), status, at, reason=why or None)
@@ -411,33 +390,35 @@ class Approvals(Generic[Q, R]):
                 return  # somebody else has changed it: it will be found again
             held = changed
         # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
-        yield from self._store.swap_cell(OVER, held.request.id, None, self._cell(self._tokens(), held.request))
-        yield from self._store.remove_cells(CURRENT, {held.request.id: held.token})
+        yield from self._session.store.swap_cell(
+            OVER, held.request.id, None, self._cell(self._session.new_token(), held.request)
+        )
+        yield from self._session.store.remove_cells(CURRENT, {held.request.id: held.token})
 
     # -- cells -------------------------------------------------------------------------------------------------
 
-    def _logged(self, held: Held) -> Plan[Q, R, Held]:
+    def _logged(self, held: Held) -> Plan[Any, Any, Held]:
         """Append to the audit trail what has happened and does not stand there; again, after a crash in between."""
         request = held.request
         for nth in range(request.audited, len(request.history)):
             event = dict(request.history[nth])
             content = {**_about(request), "n": nth, **event}
-            yield from audit.append(
-                self._store, self._codec, request.thread_id, event["at"], event["kind"], content, self._tokens
-            )
+            yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content)
         new = replace(request, audited=len(request.history))
         # Under the same token: for others nothing has changed.
-        reply = yield from self._store.swap_cell(held.shelf, request.id, held.token, self._cell(held.token, new))
+        reply = yield from self._session.store.swap_cell(
+            held.shelf, request.id, held.token, self._cell(held.token, new)
+        )
         return replace(held, request=new if reply.done else request)
 
     def _cell(self, token: str, request: ApprovalRequest) -> Cell:
         # What was asked or answered may be 0 or False.
         said = {name: value for name, value in asdict(request).items() if value or name in ("args", "value")}
-        return Cell(token, self._codec.encode([said]), b"", request.thread_id)
+        return Cell(token, self._session.codec.encode([said]), b"", request.thread_id)
 
     def _held(self, key: str, cell: Cell, shelf: Shelf = CURRENT) -> Held:
         try:
-            (said,) = self._codec.decode(cell.header)
+            (said,) = self._session.codec.decode(cell.header)
             known = {name: _frozen(name, value) for name, value in said.items() if name in _FIELDS}
             decision = known.pop("decision", None)
             request = ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))

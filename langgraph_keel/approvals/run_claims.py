@@ -33,18 +33,19 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.tracers.context import register_configure_hook
 from langgraph.types import Command
 
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID, INTERRUPT, register_configure_hook
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.config import address_of
+from langgraph_keel.engine.config import run_of
+from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, Q, R, run
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import Backend
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.writes import without_spent
 from langgraph_keel.errors import CorruptStore, InvalidInput, ReadOnlyStore, ThreadTaken
-from langgraph_keel.provenance.hook import run_of
 
 KIND, KEY = "resume", "run"
 
@@ -186,15 +187,13 @@ class Held:
     Attributes:
         claim: The claim.
         runs: Who keeps it.
-        backend: Where it stands.
-        codec: How it is written.
+        session: Where it stands, and how it is written.
         is_async: Whether the run has a loop, which must not be kept waiting.
     """
 
     claim: Claim
     runs: Runs
-    backend: Backend
-    codec: Codec
+    session: Session
     is_async: bool
 
     @property
@@ -210,13 +209,12 @@ class Held:
     def renew(self) -> bool:
         """Make the claim hold longer; return whether it is still ours."""
         until = self.runs.clock() + self.runs.lease
-        return run(renew(self.backend.checkpoints.store, self.codec, self.claim, until), self.backend.driver)
+        return run(renew(self.session.store, self.session.codec, self.claim, until), self.session.driver)
 
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
-        plan = release(self.backend.checkpoints.store, self.codec, self.claim, _token())
-        run(plan, self.backend.driver)
+        run(release(self.session.store, self.session.codec, self.claim, _token()), self.session.driver)
 
 
 class _Begun(BaseCallbackHandler):
@@ -272,13 +270,15 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Runs:
+class Runs(Hook):
     """The claims of one saver.
 
     Args:
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
         lease: Milliseconds.
     """
+
+    hears_replays = True
 
     def __init__(self, plain_resume: PlainResume = "allow", lease: int = LEASE) -> None:
         if plain_resume not in ("allow", "refuse"):
@@ -290,55 +290,59 @@ class Runs:
         _all.add(self)
         watch()
 
-    def begin(
-        self, config: Mapping[str, Any], backend: Backend, codec: Codec, *, is_async: bool
-    ) -> Plan[Any, Any, bool | None]:
+    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
         """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
 
-        Returns:
-            Whether it brings answers by the ids of interrupts; `None` if it does not go on.
+        Before it is read: a run that comes late must read the head that the other one has left.
 
         Raises:
             ThreadTaken: Another run goes on from there.
             InvalidInput: It answers whatever is asked, and that is refused.
         """
         start = _start.get()
-        if start is None or not _is_run(config):
-            return None
+        if start is None or not _is_run(reading.config):
+            return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
-        is_by_id = _is_by_id(start.resume) if start.goes_on else None
-        address = address_of(config)
-        may_fork = address.checkpoint_id or backend.checkpoints.on_conflict != "raise"
+        if start.goes_on:
+            reading.notes[self] = _is_by_id(start.resume)
+        may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         if not start.goes_on or (start.resume is None and may_fork):
-            _others[start.run_id] = run_of(config), is_async
-            return is_by_id
-        yield from self._take(self._held(address.thread_id, start.run_id, backend, codec, is_async), start.run_id)
-        return is_by_id
+            _others[start.run_id] = run_of(reading.config), reading.is_async
+            return
+        held = self._held(reading.address.thread_id, start.run_id, session, reading.is_async)
+        yield from self._take(held, start.run_id)
 
-    def hold(self, config: Mapping[str, Any], backend: Backend, codec: Codec) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+        """Take away an answer that was given already."""
+        yield from ()
+        if self in reading.notes and reading.result is not None:
+            reading.result = without_spent(reading.result, reading.notes[self])
+
+    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
 
         Whoever goes on meanwhile would run those again. No trip, if it is not the first question of a run that began
         with new input.
         """
-        control = run_of(config)
+        if all(channel != INTERRUPT for channel, _ in writes.writes):
+            return
+        control = run_of(writes.config)
         found = next(((run_id, is_async) for run_id, (run, is_async) in list(_others.items()) if run is control), None)
         if control is None or found is None:
             return
         run_id, is_async = found
         _others.pop(run_id, None)
         try:
-            held = self._held(address_of(config).thread_id, run_id, backend, codec, is_async)
-            yield from self._take(held, run_id)
+            yield from self._take(self._held(writes.address.thread_id, run_id, session, is_async), run_id)
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
-    def _held(self, thread_id: str, run_id: UUID, backend: Backend, codec: Codec, is_async: bool) -> Held:
+    def _held(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> Held:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
         claim = Claim(thread_id, _token(), this_holder(), str(run_id), since, now + self.lease)
-        return Held(claim, self, backend, codec, is_async)
+        return Held(claim, self, session, is_async)
 
     def _check(self, resume: Any) -> None:
         if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
@@ -351,7 +355,7 @@ class Runs:
     def _take(self, held: Held, run_id: UUID) -> Plan[Any, Any, None]:
         try:
             _enter(held, run_id)
-            yield from take(held.backend.checkpoints.store, held.codec, held.claim, self.is_over)
+            yield from take(held.session.store, held.session.codec, held.claim, self.is_over)
         except ThreadTaken as error:
             _refused[error] = run_id
             if _live.get(run_id) is held:
@@ -383,6 +387,14 @@ class Runs:
         self.keeper.flush(timeout)
 
 
+def is_taken(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
+    """Return whether a run goes on from where a thread waits. One trip."""
+    runs = session.hooks.find(Runs)
+    found = yield from session.store.read_cells(Shelf(thread_id, KIND), [KEY])
+    read = [read_claim(session.codec, thread_id, cell) for cell in found.values()]
+    return any(runs is None or not runs.is_over(claim) for claim in read)
+
+
 def _enter(held: Held, run_id: UUID) -> None:
     # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
     other = _live.setdefault(run_id, held)
@@ -393,7 +405,7 @@ def _enter(held: Held, run_id: UUID) -> None:
 def _is_run(config: Mapping[str, Any]) -> bool:
     """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
     values = config.get("configurable") or {}
-    return "__pregel_runtime" in values and "__pregel_task_id" not in values and not values.get("checkpoint_ns")
+    return CONFIG_KEY_RUNTIME in values and CONFIG_KEY_TASK_ID not in values and not values.get("checkpoint_ns")
 
 
 def _is_by_id(resume: Any) -> bool:

@@ -14,186 +14,37 @@ where the store's server passes notices on (PostgreSQL, Redis).
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph import errors
-from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.types import Command
 
-from langgraph_keel.approvals.hook import interrupts_in
-from langgraph_keel.approvals.plans import Desk, answers
-from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, as_of
+from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
+from langgraph_keel.approvals.notices import Bell
+from langgraph_keel.approvals.plans import answers
+from langgraph_keel.approvals.questions import interrupts_in
+from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, as_of
+from langgraph_keel.approvals.run_claims import is_taken
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found
+from langgraph_keel.engine.session import Engine, Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
 
 _log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
-    """Passes the notices of other processes on."""
-
-    def wait(self, seconds: float) -> None:
-        """Wait for a notice, for at most so many seconds."""
-
-    def close(self) -> None:
-        """Listen no longer."""
-
-
-class AsyncSource(Protocol):
-    """As `Source`, for a running loop."""
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for a notice, for at most so many seconds."""
-
-    async def close(self) -> None:
-        """Listen no longer."""
-
-
-Listen = Callable[[], Source | None]
-AsyncListen = Callable[[], Awaitable[AsyncSource | None]]
-
-_listening: set[Callable[[], None]] = set()
-"""What wakes those who wait in this process, for whichever store: one look too many is cheaper than telling apart."""
-
-
-def ring() -> None:
-    """Wake who waits in this process."""
-    for wake in list(_listening):
-        wake()
-
-
-class Notices:
-    """What a worker waits for between two looks.
-
-    Args:
-        listen: Begins to listen to the server's notices; returns `None` if there are none.
-    """
-
-    def __init__(self, listen: Listen) -> None:
-        self._listen: Listen | None = listen
-        self._source: Source | None = None
-        self._woken = threading.Event()
-
-    def __enter__(self) -> Self:
-        """Listen, before the first look: what is decided after it is heard."""
-        _listening.add(self._woken.set)
-        self._open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Listen no longer."""
-        _listening.discard(self._woken.set)
-        self._close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until somebody has decided, or has maybe; for at most so many seconds."""
-        if self._source is None and self._open():
-            return  # what was decided while nobody listened is to be looked for
-        if self._source is not None:
-            try:
-                return self._source.wait(seconds)
-            except Exception as error:
-                _log.info("no notices of decisions until the next poll: %s", error)
-                self._close()
-        self._woken.wait(seconds)
-        self._woken.clear()
-
-    def _open(self) -> bool:
-        try:
-            self._source = self._listen() if self._listen else None
-        except Exception as error:
-            _log.info("no notices of decisions until the next poll: %s", error)
-        else:
-            self._listen = self._listen if self._source else None  # and there will be none later
-        return self._source is not None
-
-    def _close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            with suppress(Exception):
-                source.close()
-
-
-class AsyncNotices:
-    """As `Notices`, for a running loop.
-
-    Args:
-        listen: As there.
-    """
-
-    def __init__(self, listen: AsyncListen) -> None:
-        self._listen: AsyncListen | None = listen
-        self._source: AsyncSource | None = None
-        self._woken = asyncio.Event()
-
-    async def __aenter__(self) -> Self:
-        """Listen, before the first look: what is decided after it is heard."""
-        self._loop = asyncio.get_running_loop()
-        _listening.add(self._wake)
-        await self._open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Listen no longer."""
-        _listening.discard(self._wake)
-        await self._close()
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop was closed without notice
-            self._loop.call_soon_threadsafe(self._woken.set)
-
-    async def wait(self, seconds: float) -> None:
-        """As `Notices.wait`."""
-        if self._source is None and await self._open():
-            return
-        if self._source is not None:
-            try:
-                return await self._source.wait(seconds)
-            except Exception as error:
-                _log.info("no notices of decisions until the next poll: %s", error)
-                await self._close()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), seconds)
-        self._woken.clear()
-
-    async def _open(self) -> bool:
-        try:
-            self._source = await self._listen() if self._listen else None
-        except Exception as error:
-            _log.info("no notices of decisions until the next poll: %s", error)
-        else:
-            self._listen = self._listen if self._source else None
-        return self._source is not None
-
-    async def _close(self) -> None:
-        source, self._source = self._source, None
-        if source is not None:
-            with suppress(Exception):
-                await source.close()
-
-
-T = TypeVar("T")
 _LONGEST = 30.0
 """Most seconds until a thread that could not go on is looked at again."""
 # Of LangGraph: its servers set it, too. A run that answers what is not asked is refused before a node of it runs.
-_STRICT = {"__pregel_strict_resume": True}
+_STRICT = {CONFIG_KEY_STRICT_RESUME: True}
 _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 
 
@@ -210,20 +61,6 @@ class Resumed:
     thread_id: str
     result: Any = None
     error: Exception | None = None
-
-
-class Runner(Protocol):
-    """What a worker needs of a saver."""
-
-    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
-
-    async def _arun(self, plan: Plan[Any, Any, T]) -> T: ...
-
-    def _is_taken(self, thread_id: str) -> Plan[Any, Any, bool]: ...
-
-    def _notices(self) -> Notices: ...
-
-    def _anotices(self) -> AsyncNotices: ...
 
 
 # -- which threads -------------------------------------------------------------------------------------------------
@@ -246,11 +83,11 @@ class Settled:
     owner: str
 
 
-def settled(desk: Desk) -> Plan[Any, Any, Sequence[Settled]]:
+def settled(session: Session) -> Plan[Any, Any, Sequence[Settled]]:
     """Return the threads that may go on, those first that have waited longest. A trip for each 1,000 requests."""
     by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
-    now = desk.now()
-    for held in (yield from desk.approvals.all(CURRENT)):
+    now = session.now
+    for held in (yield from Approvals(session).all(CURRENT)):
         if held.request.status != SUPERSEDED:
             by_thread[held.request.thread_id].append(as_of(held.request, now))
     found = [each for thread_id, requests in by_thread.items() if (each := _settled(thread_id, requests))]
@@ -266,23 +103,23 @@ def _settled(thread_id: str, requests: Collection[ApprovalRequest]) -> Settled |
     return Settled(thread_id, frozenset(request.id for request in done), since, done[0].owner)
 
 
-def turn(desk: Desk, saver: Runner, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def turn(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
     """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
-    if (yield from saver._is_taken(thread_id)):
+    if (yield from is_taken(session, thread_id)):
         return {}
-    return (yield from answers(desk, thread_id))
+    return (yield from answers(session, thread_id))
 
 
-def _waits(desk: Desk, saver: Runner, thread_id: str) -> Plan[Any, Any, bool]:
+def _waits(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
     """Return whether something that was decided is still asked, and nobody goes on with it."""
-    found = yield from turn(desk, saver, thread_id)
-    head = (yield from desk.store.read_entry(Address(thread_id, "", None))) if found else None
-    return head is not None and _asks(desk, head, found)
+    found = yield from turn(session, thread_id)
+    head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
+    return head is not None and _asks(session, head, found)
 
 
-def _asks(desk: Desk, head: Found, names: Collection[str]) -> bool:
+def _asks(session: Session, head: Found, names: Collection[str]) -> bool:
     try:
-        writes = pending_writes(head.batches, desk.codec, str(head.entry.address))
+        writes = pending_writes(head.batches, session.codec, str(head.entry.address))
     except ValueRefused:
         return True  # of classes of the program, which this process does not know: whoever has the graph will see
     waits = waiting_tasks(writes)
@@ -362,28 +199,28 @@ def _is_seconds(value: object) -> bool:
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 
-def wait(saver: Runner, desk: Desk, patience: Patience) -> Sequence[str]:
+def wait(engine: Engine, bell: Bell, patience: Patience) -> Sequence[str]:
     """Wait until threads can go on; return their ids. Of `Inbox.wait`."""
     tried = Tried(patience.poll)
-    with saver._notices() as notices:
-        while not (found := saver._run(_ready(desk, saver, tried))) and (seconds := patience.left):
+    with bell.notices() as notices:
+        while not (found := engine.run(_ready(engine.session, tried))) and (seconds := patience.left):
             notices.wait(seconds)
         return found
 
 
-async def await_decided(saver: Runner, desk: Desk, patience: Patience) -> Sequence[str]:
+async def await_decided(engine: Engine, bell: Bell, patience: Patience) -> Sequence[str]:
     """As `wait`, asynchronously."""
     tried = Tried(patience.poll)
-    async with saver._anotices() as notices:
-        while not (found := await saver._arun(_ready(desk, saver, tried))) and (seconds := patience.left):
+    async with bell.anotices() as notices:
+        while not (found := await engine.arun(_ready(engine.session, tried))) and (seconds := patience.left):
             await notices.wait(seconds)
         return found
 
 
-def _ready(desk: Desk, saver: Runner, tried: Tried) -> Plan[Any, Any, Sequence[str]]:
+def _ready(session: Session, tried: Tried) -> Plan[Any, Any, Sequence[str]]:
     found: list[str] = []
-    for each in tried.due((yield from settled(desk))):
-        if (yield from _waits(desk, saver, each.thread_id)):
+    for each in tried.due((yield from settled(session))):
+        if (yield from _waits(session, each.thread_id)):
             found.append(each.thread_id)
         else:
             tried.later(each)
@@ -398,16 +235,16 @@ class Worker:
     """Has a graph go on in the threads of a saver. Of `Inbox.run_when_decided`.
 
     Attributes:
-        saver: The saver.
-        desk: What plans work with.
+        engine: What the saver runs on.
+        bell: Rings when somebody has decided.
         graph: The graph, compiled with this saver.
         config: What every run is given besides.
         patience: How long to wait.
         tried: What was tried.
     """
 
-    saver: Runner
-    desk: Desk
+    engine: Engine
+    bell: Bell
     graph: Any
     config: RunnableConfig
     patience: Patience
@@ -415,7 +252,7 @@ class Worker:
 
     def run(self) -> Iterator[Resumed]:
         """Yield threads that went on, until there was nothing to do for long enough."""
-        with self.saver._notices() as notices:
+        with self.bell.notices() as notices:
             while True:
                 did = False
                 for resumed in self._round():
@@ -429,14 +266,14 @@ class Worker:
                     return
 
     def _round(self) -> Iterator[Resumed]:
-        for each in self.tried.due(self.saver._run(settled(self.desk))):
+        for each in self.tried.due(self.engine.run(settled(self.engine.session))):
             if resumed := self._resumed(each):
                 yield resumed
 
     def _resumed(self, each: Settled) -> Resumed | None:
         config = self._config(each)
         try:
-            found = self.saver._run(turn(self.desk, self.saver, each.thread_id))
+            found = self.engine.run(turn(self.engine.session, each.thread_id))
             command = _asked(found, self.graph.get_state(config)) if found else None
             result = self.graph.invoke(command, config) if command else None
         except Exception as error:
@@ -445,7 +282,7 @@ class Worker:
 
     async def arun(self) -> AsyncIterator[Resumed]:
         """As `run`, asynchronously."""
-        async with self.saver._anotices() as notices:
+        async with self.bell.anotices() as notices:
             while True:
                 did = False
                 async for resumed in self._around():
@@ -459,14 +296,14 @@ class Worker:
                     return
 
     async def _around(self) -> AsyncIterator[Resumed]:
-        for each in self.tried.due(await self.saver._arun(settled(self.desk))):
+        for each in self.tried.due(await self.engine.arun(settled(self.engine.session))):
             if resumed := await self._aresumed(each):
                 yield resumed
 
     async def _aresumed(self, each: Settled) -> Resumed | None:
         config = self._config(each)
         try:
-            found = await self.saver._arun(turn(self.desk, self.saver, each.thread_id))
+            found = await self.engine.arun(turn(self.engine.session, each.thread_id))
             command = _asked(found, await self.graph.aget_state(config)) if found else None
             result = await self.graph.ainvoke(command, config) if command else None
         except Exception as error:

@@ -59,12 +59,13 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
 
 def opened(url: str, *, read_only: bool) -> Any:
-    """Open a store of files."""
-    if not url.startswith("files:"):
+    """Open a store that can be checked: one of files, or of another package whose saver has `check` and `repair`."""
+    saver = open_saver(url, read_only=read_only)
+    if not (hasattr(saver, "check") and hasattr(saver, "repair")):
         raise InvalidInput(
             f"only stores of files can be checked and repaired: files:DIRECTORY, not {url.split(':')[0]}:"
         )
-    return open_saver(url, read_only=read_only)
+    return saver
 
 
 def is_clean(found: Sequence[Any]) -> bool:

@@ -21,6 +21,7 @@ from rich.pretty import pretty_repr
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.cli.options import block, local_time, without_password
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
@@ -413,7 +414,7 @@ def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType
     writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
     if asked := interrupts(found):
         yield _section("waits for an answer", "", _pairs((item.id, item.value) for item in asked))
-    if ordinary := [write for write in writes if write[1] != "__interrupt__"]:
+    if ordinary := [write for write in writes if write[1] != INTERRUPT]:
         note = "by tasks that ran from here"
         yield _section("pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary))
 

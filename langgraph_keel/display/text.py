@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+from langgraph.constants import START
+
+from langgraph_keel._langgraph import BRANCH, JOIN, NO_WRITES, PREGEL
+
 # Control characters, the marks that reorder or hide text, and surrogates no encoding can carry.
 UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
@@ -25,4 +29,4 @@ def one_line(text: str, limit: int = 200) -> str:
 
 def is_internal(channel: str) -> bool:
     """Tell whether a channel is LangGraph's own bookkeeping, not the user's state."""
-    return channel.startswith(("branch:", "join:", "__pregel")) or channel in ("__start__", "__no_writes__")
+    return channel.startswith((BRANCH, JOIN, PREGEL)) or channel in (START, NO_WRITES)

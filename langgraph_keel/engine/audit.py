@@ -34,6 +34,7 @@ from typing import Any
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.plan import Plan, Q, R, T
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
@@ -217,26 +218,22 @@ class AuditVerdict:
 
 
 def append(
-    store: Store[Q, R],
-    codec: Codec,
+    session: Session,
     thread_id: str,
     at: str,
     kind: str,
     content: Mapping[str, Any],
-    tokens: Callable[[], str],
-) -> Plan[Q, R, int]:
+) -> Plan[Any, Any, int]:
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
     To append again, after a crash or a lost reply, makes a second event at worst.
 
     Args:
-        store: The store.
-        codec: How cells are written.
+        session: What it runs on.
         thread_id: The thread that the content is deleted with; it is added to the content.
         at: ISO time.
         kind: What has happened.
         content: All about it: what JSON can hold.
-        tokens: Where tokens come from: 32 letters and digits, never the same again.
 
     Returns:
         The event's number.
@@ -245,44 +242,48 @@ def append(
         InvalidInput: JSON cannot hold the content.
         CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
     """
-    text, salt = text_of({**content, "thread_id": thread_id}), tokens()
+    text, salt = text_of({**content, "thread_id": thread_id}), session.new_token()
     digest = sha(salt + text)
-    head = yield from _head(store, codec, tokens)
-    yield from store.swap_cell(CONTENTS, digest, None, Cell(salt, header_of(codec, salt, text), origin=thread_id))
+    head = yield from _head(session)
+    yield from session.store.swap_cell(
+        CONTENTS, digest, None, Cell(salt, header_of(session.codec, salt, text), origin=thread_id)
+    )
     # Of an enumeration of texts only the text: what revives as something else would be no link.
-    link = linked(*end_by(codec, head, START), str(at), str(kind), digest)
-    token = tokens()
-    while not (yield from store.swap_cell(LINKS, key_of(link.number), None, cell_of(codec, token, link))).done:
-        end = yield from _end(store, codec, link.number - 1, link.previous)
+    link = linked(*end_by(session.codec, head, START), str(at), str(kind), digest)
+    token = session.new_token()
+    while not (
+        yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell_of(session.codec, token, link))
+    ).done:
+        end = yield from _end(session, link.number - 1, link.previous)
         link = linked(*end, link.at, link.kind, digest)
-    yield from _move(store, codec, head, link, tokens())
+    yield from _move(session, head, link, session.new_token())
     return link.number
 
 
-def _head(store: Store[Q, R], codec: Codec, tokens: Callable[[], str]) -> Plan[Q, R, Cell]:
+def _head(session: Session) -> Plan[Any, Any, Cell]:
     """Return the head; there is one from now on."""
-    cells = yield from store.read_cells(HEADS, [HEAD])
+    cells = yield from session.store.read_cells(HEADS, [HEAD])
     if HEAD in cells:
         return cells[HEAD]
-    first = Cell(tokens(), header_of(codec, *START))
-    swapped = yield from store.swap_cell(HEADS, HEAD, None, first)
+    first = Cell(session.new_token(), header_of(session.codec, *START))
+    swapped = yield from session.store.swap_cell(HEADS, HEAD, None, first)
     return swapped.cell or first
 
 
-def _end(store: Store[Q, R], codec: Codec, number: int, previous: str) -> Plan[Q, R, tuple[int, str]]:
+def _end(session: Session, number: int, previous: str) -> Plan[Any, Any, tuple[int, str]]:
     """Return number and hash of the last link there is after a link, or of one that is nearer to it."""
-    page = yield from store.list_cells(LINKS, "", key_of(number), _PAGE)
+    page = yield from session.store.list_cells(LINKS, "", key_of(number), _PAGE)
     if not page:  # somebody has removed it again
         return number, previous
-    link = link_in(codec, *page[-1])
+    link = link_in(session.codec, *page[-1])
     return link.number, link.hash
 
 
-def _move(store: Store[Q, R], codec: Codec, head: Cell | None, link: Link, token: str) -> Plan[Q, R, None]:
+def _move(session: Session, head: Cell | None, link: Link, token: str) -> Plan[Any, Any, None]:
     """Move the head to a link, unless somebody has moved it further."""
-    new = Cell(token, header_of(codec, link.number, link.hash))
-    while head is None or end_by(codec, head, START)[0] < link.number:
-        swapped = yield from store.swap_cell(HEADS, HEAD, head.token if head else None, new)
+    new = Cell(token, header_of(session.codec, link.number, link.hash))
+    while head is None or end_by(session.codec, head, START)[0] < link.number:
+        swapped = yield from session.store.swap_cell(HEADS, HEAD, head.token if head else None, new)
         if swapped.done:
             return
         head = swapped.cell
@@ -291,12 +292,11 @@ def _move(store: Store[Q, R], codec: Codec, head: Cell | None, link: Link, token
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def events(store: Store[Q, R], codec: Codec, after: int = 0, limit: int = 200) -> Plan[Q, R, Sequence[AuditEvent]]:
+def events(session: Session, after: int = 0, limit: int = 200) -> Plan[Any, Any, Sequence[AuditEvent]]:
     """Read a page of the trail, oldest first. Two trips.
 
     Args:
-        store: The store.
-        codec: How cells are written.
+        session: What it runs on.
         after: The number of the last event of the page before.
         limit: Most to read; fewer mean that there are no more.
 
@@ -309,10 +309,10 @@ def events(store: Store[Q, R], codec: Codec, after: int = 0, limit: int = 200) -
     """
     if after < 0 or limit < 1:
         raise InvalidInput(f"after must be 0 or an event's number, and limit 1 or more, not {after!r} and {limit!r}")
-    page = yield from _page(store, key_of(after), limit)
-    links = [link_in(codec, key, cell) for key, cell in page]
-    contents = yield from _contents(store, links)
-    return [_event(codec, link, contents.get(link.digest)) for link in links]
+    page = yield from _page(session.store, key_of(after), limit)
+    links = [link_in(session.codec, key, cell) for key, cell in page]
+    contents = yield from _contents(session.store, links)
+    return [_event(session.codec, link, contents.get(link.digest)) for link in links]
 
 
 def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
@@ -320,7 +320,7 @@ def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
     return AuditEvent(link.number, link.at, link.kind, content, link.hash)
 
 
-def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
     """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
@@ -332,7 +332,7 @@ def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Q, R, Seque
     return [(key, cell) for key, cell in page if key <= keys[-1]]
 
 
-def _contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Q, R, Mapping[str, Cell]]:
+def _contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Any, Any, Mapping[str, Cell]]:
     if not links:
         return {}
     return (yield from store.read_cells(CONTENTS, {link.digest for link in links}))
@@ -342,18 +342,16 @@ def _contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Q, R, Mapping[s
 
 
 def verify(
-    store: Store[Q, R],
-    codec: Codec,
+    session: Session,
     expected: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Plan[Q, R, AuditVerdict]:
+) -> Plan[Any, Any, AuditVerdict]:
     """Check the whole trail: that every event is there, says what it said, and follows the one before it.
 
     A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
 
     Args:
-        store: The store.
-        codec: How cells are written.
+        session: What it runs on.
         expected: `number:hash` of an event, as a verdict has named its head earlier: the event must still be there.
         progress: Told after each page how many events were checked, and how many there are, about.
 
@@ -364,15 +362,15 @@ def verify(
         InvalidInput: `expected` is not of that form.
     """
     anchor = None if expected is None else _anchor(expected)
-    walk = _Walk(codec)
+    walk = _Walk(session.codec)
     try:
-        cells = yield from store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
-        end = end_by(codec, cells[HEAD], None) if HEAD in cells else None
+        cells = yield from session.store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
+        end = end_by(session.codec, cells[HEAD], None) if HEAD in cells else None
         walk.notes = {number for number, _ in filter(None, (end, anchor))}
-        yield from _walked(store, walk, end[0] if end else 0, progress or _untold)
+        yield from _walked(session.store, walk, end[0] if end else 0, progress or _untold)
         if HEAD in cells:
             walk.check_head(end)
-        elif walk.events and HEAD not in (yield from store.read_cells(HEADS, [HEAD])):  # begun meanwhile
+        elif walk.events and HEAD not in (yield from session.store.read_cells(HEADS, [HEAD])):  # begun meanwhile
             walk.say("the head is missing: it was removed, perhaps with the events at the end")
         if anchor:
             walk.check_end("what was noted", *anchor)
@@ -385,7 +383,7 @@ def _untold(events: int, total: int) -> None:
     """Tell nobody how far the walk is."""
 
 
-def _walked(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[Q, R, None]:
+def _walked(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[Any, Any, None]:
     after: str | None = None
     while True:
         page = yield from _page(store, after, _PAGE)

@@ -88,3 +88,7 @@ def key_of_cell(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise InvalidInput(f"{key!r} cannot name a cell: use 1 to 128 of a-z, 0-9, '_', '.', '-', not '.' or '-' first")
     return key
+
+
+NODE_CACHE = Shelf(None, "cache")
+"""Where `KeelCache` keeps results of nodes: LangGraph does not say for which thread, so an erasure empties it."""

@@ -1,16 +1,17 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
 `put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: a base that
-another process pruned, a large state on a thread that this process has forgotten, and questions to a person.
+another process pruned, a large state (or a snapshot that stays) on a thread that this process has forgotten, and what
+a hook asks for, such as a question to a person.
 
 What delta channels are rebuilt from: the writes since their nearest stored value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, cast
+from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -21,24 +22,20 @@ from langgraph.checkpoint.base import (
     PendingWrite,
     get_checkpoint_metadata,
 )
-from langgraph.checkpoint.serde.types import TASKS
 
-from langgraph_keel.approvals.requests import Noticing
+from langgraph_keel._langgraph import TASKS
 from langgraph_keel.engine.config import (
-    USER,
     Origin,
-    Owner,
     address_of,
     config_of,
     must_follow_head,
-    owner_in,
-    owner_of,
     text_of,
 )
-from langgraph_keel.engine.encoding.memo import Base, Memo
+from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebased
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R, T
+from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
     NEW,
@@ -58,7 +55,8 @@ from langgraph_keel.engine.records import (
     ThreadInfo,
 )
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.unnamed import Unnamed, unnamed, versions_of
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
     CheckpointConflict,
@@ -68,8 +66,6 @@ from langgraph_keel.errors import (
     ThreadExists,
     ValueRefused,
 )
-from langgraph_keel.provenance.hook import Account, Learn, Recorder, known_models, models_of, run_of
-from langgraph_keel.summaries.archive.hook import ArchiveRule, Step, as_of_now
 
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
@@ -99,253 +95,260 @@ class Draft:
         return Base(stored.stamp, settled, self.entry.address.checkpoint_id)
 
 
-class Checkpoints(Generic[Q, R]):
-    """The saver interface as plans over one store. Holds no state but the memo, and what the recorder has captured."""
+# -- put -------------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        store: Store[Q, R],
-        memo: Memo,
-        on_conflict: str = "raise",
-        recorder: Recorder | None = None,
-        questions: Noticing | None = None,
-        rule: ArchiveRule | None = None,
-        owner: Owner | None = None,
-    ) -> None:
-        self.store = store
-        self.memo = memo
-        self.on_conflict = on_conflict
-        self.recorder = recorder
-        self.questions = questions
-        self.rule = rule
-        self.owner = owner
 
-    # -- put ---------------------------------------------------------------------------------------------------
+def put(
+    session: Session,
+    config: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: Collection[str] = (),
+) -> Plan[Any, Any, RunnableConfig]:
+    """Store a checkpoint; see `KeelSaver.put`."""
+    parent = address_of(config)
+    address = replace(parent, checkpoint_id=_id_of(checkpoint))
+    header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
+    new = Put(config, checkpoint, metadata, parent, address, header)
+    rest = unnamed(parent.checkpoint_id, checkpoint, metadata, new_versions)
+    for hear in session.hooks.draft_put:
+        yield from hear(session, new)
+    draft = yield from _draft_put(session, new, rest)
+    try:
+        for hear in session.hooks.before_put:
+            yield from hear(session, new)
+        stored = yield from _store(session, new, draft)
+    except BaseException as error:
+        for hear in session.hooks.put_failed:
+            yield from hear(session, new, error)
+        raise
+    session.memo.set(_key(address), replace(stored, versions=rest.versions))
+    for hear in session.hooks.after_put:
+        yield from hear(session, new)
+    return config_of(address, "head")
 
-    def put(
-        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> Plan[Q, R, RunnableConfig]:
-        """Store a checkpoint; see `KeelSaver.put`."""
-        parent = address_of(config)
-        address = replace(parent, checkpoint_id=_id_of(checkpoint))
-        key = address.thread_id, address.checkpoint_ns
-        account = self._account(address, parent.checkpoint_id, config, metadata)
-        entry, header = self._entry(address, parent.checkpoint_id, config, checkpoint, metadata)
-        header.metadata.update(account.marks)
-        header.about.update(account.about)
-        values = checkpoint["channel_values"]
-        base = self.memo.get(key)
-        if not owner_in(header.metadata) and (owner := self.memo.owner(key, parent.checkpoint_id)):
-            # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
-            header.metadata[USER] = owner
-        draft = _draft(entry, header, values, base, codec)
-        # Before the first trip: they are the program's own, which may go on meanwhile (durability="async").
-        seen = as_of_now(values) if self.rule else values
-        if base is None and parent.checkpoint_id and draft.weight > LARGE:
-            # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
-            base = yield from self._recall(codec, parent)
-            draft = _rebased(draft, base)
-        if self.rule:
-            deltas = metadata.get("counters_since_delta_snapshot") or ()
-            step = Step(parent, metadata.get("step"), base, draft.entry.refs, seen, deltas)
-            yield from self.rule.archive(self.store, codec, step)
-        outcome = yield from self.store.write_entry(draft.entry)
-        if isinstance(outcome, BaseGone):
-            # Another process pruned what our differences build on: the second trip, with whole values.
-            self.memo.forget(key)
-            draft = _draft(entry, header, values, None, codec)
-            outcome = yield from self.store.write_entry(draft.entry)
-        stored = draft.base(_accepted(outcome, entry))
-        self.memo.set(key, replace(stored, owner=owner_in(header.metadata)))
-        if self.recorder:
-            self.recorder.stored(address, account)
-        if self.questions:
-            yield from self.questions.stepped(codec, address, parent.checkpoint_id, metadata.get("source"))
-        return config_of(address, "head")
 
-    def _account(
-        self, address: Address, parent: str | None, config: Mapping[str, Any], metadata: Mapping[str, Any]
-    ) -> Account:
-        if self.recorder is None:
-            return Account()
-        source = metadata.get("source")
-        account = self.recorder.of_entry(address, parent, source, run_of(config))
-        self.recorder.judge(account, source)
-        return account
+def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Any, Any, Draft]:
+    """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
+    base = rest.usable(session.memo.get(_key(new.address)))
+    values = new.checkpoint["channel_values"]
+    draft = _draft(_entry(session, new), new.header, values, base, session.codec)
+    if base is None and new.parent.checkpoint_id and (rest.is_asked or draft.weight > LARGE):
+        # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
+        base = yield from _recall(session, new.parent)
+        draft = _rebased(draft, base)
+    if stays := rest.staying(base):
+        draft = _assembled(draft.entry, {**draft.channels, **stays}, base)
+    new.refs, new.base = draft.entry.refs, base
+    return draft
 
-    def _entry(
-        self,
-        address: Address,
-        parent: str | None,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-    ) -> tuple[NewEntry, Header]:
-        header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
-        if not owner_in(header.metadata) and (owner := owner_of(config, self.owner)):
-            header.metadata[USER] = owner
-        run_id = header.metadata.get("run_id")
-        entry = NewEntry(
-            address,
-            parent,
-            b"",
-            {},
-            checked=must_follow_head(config, metadata),
-            on_conflict=self.on_conflict,
-            run_id=None if run_id is None else text_of(str(run_id), "run_id"),
-            updated_at=text_of(str(checkpoint.get("ts", "")), "ts"),
-        )
-        return entry, header
 
-    def _recall(self, codec: Codec, parent: Address) -> Plan[Q, R, Base | None]:
-        """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
-        try:
-            yield from self.get_tuple(codec, config_of(parent, "named"))
-        except (ValueRefused, CorruptStore):
-            return None
-        return self.memo.get((parent.thread_id, parent.checkpoint_ns))
+def _store(session: Session, new: Put, draft: Draft) -> Plan[Any, Any, Base]:
+    outcome = yield from session.store.write_entry(draft.entry)
+    if isinstance(outcome, BaseGone):
+        # Another process pruned what our differences build on: the second trip, with whole values.
+        session.memo.forget(_key(new.address))
+        draft = _draft(_entry(session, new), new.header, new.checkpoint["channel_values"], None, session.codec)
+        outcome = yield from session.store.write_entry(draft.entry)
+    return draft.base(_accepted(outcome, draft.entry))
 
-    # -- get_tuple ---------------------------------------------------------------------------------------------
 
-    def get_tuple(self, codec: Codec, config: Mapping[str, Any]) -> Plan[Q, R, CheckpointTuple | None]:
-        """Read one checkpoint; see `KeelSaver.get_tuple`."""
-        address = address_of(config)
-        learn = self.recorder.begin_run(address.thread_id, run_of(config)) if self.recorder else None
-        found = yield from self.store.read_entry(address)
-        if found is None:
-            return None
-        origin: Origin = "named" if address.checkpoint_id else "head"
-        result = yield from self.revive(codec, found, Unpacker(codec), origin, learn)
-        self._learn(found, result, codec)
-        if self.questions:
-            self.questions.seen(result)
-        return result
+def _entry(session: Session, new: Put) -> NewEntry:
+    run_id = new.header.metadata.get("run_id")
+    return NewEntry(
+        new.address,
+        new.parent.checkpoint_id,
+        b"",
+        {},
+        checked=must_follow_head(new.config, new.metadata),
+        on_conflict=session.on_conflict,
+        run_id=None if run_id is None else text_of(str(run_id), "run_id"),
+        updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
+    )
 
-    def _learn(self, found: Found, result: CheckpointTuple, codec: Codec) -> None:
-        values = result.checkpoint["channel_values"]
-        key = found.entry.address.thread_id, found.entry.address.checkpoint_ns
-        base = self.memo.get(key)
-        if base is not None and base.stamp == found.entry.stamp:
-            return
-        known = {
-            channel: learn(values[channel], ref, found.rows.get(channel, ()), codec)
-            for channel, ref in found.entry.refs.items()
-            if ref.kind is not Kind.INLINE
-        }
-        channels = {channel: known for channel, known in known.items() if known is not None}
-        place = found.entry.address
-        self.memo.set(key, Base(found.entry.stamp, channels, place.checkpoint_id, owner_in(result.metadata)))
 
-    def revive(
-        self, codec: Codec, found: Found, unpacker: Unpacker, origin: Origin, learn: Learn | None = None
-    ) -> Plan[Q, R, CheckpointTuple]:
-        """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
-        entry = found.entry
-        where = where_is(entry.address)
-        header = unpack_header(entry.header, codec, where)
-        # In the order in which they were put: refs keep it.
-        values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
-        checkpoint: dict[str, Any] = {**header.checkpoint, "id": entry.address.checkpoint_id}
-        checkpoint["channel_values"] = values
-        if checkpoint.get("v", 4) < 4 and entry.parent:
-            yield from self._adopt_sends(codec, entry, checkpoint)
-        parent = replace(entry.address, checkpoint_id=entry.parent)
-        writes, calls = unpack_batches(found.batches, codec, where)
-        if learn and (calls or header.about):
-            learn(entry.address, header.about, calls)
-        return CheckpointTuple(
-            config_of(entry.address, origin),
-            cast(Checkpoint, checkpoint),
-            cast(CheckpointMetadata, header.metadata),
-            config_of(parent, "named") if entry.parent else None,
-            writes,
-        )
+def _recall(session: Session, parent: Address) -> Plan[Any, Any, Base | None]:
+    """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
+    try:
+        yield from get_tuple(session, config_of(parent, "named"))
+    except (ValueRefused, CorruptStore):
+        return None
+    return session.memo.get(_key(parent))
 
-    def _adopt_sends(self, codec: Codec, entry: Entry, checkpoint: dict[str, Any]) -> Plan[Q, R, None]:
-        """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
-        found = yield from self.store.read_entry(replace(entry.address, checkpoint_id=entry.parent))
-        writes = pending_writes(found.batches, codec, where_is(entry.address)) if found else []
-        sends = [value for _, channel, value in writes if channel == TASKS]
-        if sends:
-            versions = checkpoint["channel_versions"]
-            checkpoint["channel_values"][TASKS] = sends
-            versions[TASKS] = max(versions.values()) if versions else 1
 
-    # -- list --------------------------------------------------------------------------------------------------
+def _key(address: Address) -> tuple[str, str]:
+    return address.thread_id, address.checkpoint_ns
 
-    def page(
-        self, codec: Codec, query: Query, filter: Mapping[str, Any] | None
-    ) -> Plan[Q, R, tuple[Sequence[Entry], Query | None]]:
-        """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
-        entries = yield from self.store.scan(query)
-        wanted = [entry for entry in entries if not filter or _passes(entry, filter, codec)]
-        more = len(entries) >= query.limit
-        return wanted, replace(query, after=entries[-1]) if more else None
 
-    def load(self, codec: Codec, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
-        """Read the values and writes of entries from `page`. No trip if there are none."""
-        if not entries:
-            return ()
-        found = yield from self.store.read_values(entries)
-        return found
+# -- get_tuple -------------------------------------------------------------------------------------------------
 
-    # -- writes ------------------------------------------------------------------------------------------------
 
-    def put_writes(
-        self,
-        codec: Codec,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-    ) -> Plan[Q, R, None]:
-        """Store pending writes; see `KeelSaver.put_writes`."""
-        address = address_of(config)
-        if address.checkpoint_id is None:
-            raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
-        task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
-        kept = yield from without_stray(self.store, codec, address, writes, task_id)
-        if kept is None:
-            return
-        captured = self.recorder.of_task(address.thread_id, task_id, run_of(config), kept) if self.recorder else ()
-        calls = [each.record for each in captured]
-        batch = pack_batch(kept, *task, codec, where_is(address), calls)
-        if self.questions:
-            yield from self.questions.written(codec, address, config, writes, task_id)
-        yield from self.store.write_batch(address, batch)
-        if self.recorder:
-            self.recorder.waits.written(captured)
+def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[Any, Any, CheckpointTuple | None]:
+    """Read the checkpoint that a run begins from; see `KeelSaver.get_tuple`."""
+    reading = Reading(config, address_of(config), is_async)
+    for hear in session.hooks.begin:
+        yield from hear(session, reading)
+    return (yield from _read(session, reading))
 
-    # -- threads -----------------------------------------------------------------------------------------------
 
-    def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
-        """Delete everything of a thread."""
-        self.memo.forget_thread(thread_id)
-        if self.recorder:
-            self.recorder.forget_thread(thread_id)
-        yield from self.store.delete_thread(thread_id)
+def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[Any, Any, CheckpointTuple | None]:
+    """Read one checkpoint, of which no run begins."""
+    return (yield from _read(session, Reading(config, address_of(config))))
 
-    def copy_thread(self, source: str, target: str) -> Plan[Q, R, None]:
-        """Copy everything of a thread to a new one."""
-        if source == target:
-            raise InvalidInput(f"cannot copy thread {source!r} to itself")
-        if isinstance((yield from self.store.copy_thread(source, target)), Occupied):
-            raise ThreadExists(
-                f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first"
-            )
 
-    def copied(self, thread_id: str, what: str) -> Plan[Q, R, None]:
-        """Be told that a thread is there, copied from another one; `what` says which. No trip."""
-        yield from ()
+def _read(session: Session, reading: Reading) -> Plan[Any, Any, CheckpointTuple | None]:
+    found = yield from session.store.read_entry(reading.address)
+    if found is None:
+        return None
+    origin: Origin = "named" if reading.address.checkpoint_id else "head"
+    reading.result = result = yield from _revive(session, found, Unpacker(session.codec), origin, reading)
+    _learn(session, found, result)
+    for hear in session.hooks.read:
+        yield from hear(session, reading)
+    return reading.result
 
-    def travel(self, thread_id: str, what: str, plan: Plan[Q, R, T]) -> Plan[Q, R, T]:
-        """Carry out a plan that makes another checkpoint of a thread the one to go on from; `what` says which."""
-        return (yield from plan)
 
-    def threads(self, codec: Codec, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[ThreadInfo]]:
-        """Read a page of threads, last activity first."""
-        page = yield from self.store.read_threads(after, limit)
-        return [_described(info, header, codec) for info, header in page]
+def _learn(session: Session, found: Found, result: CheckpointTuple) -> None:
+    values = result.checkpoint["channel_values"]
+    base = session.memo.get(_key(found.entry.address))
+    if base is not None and base.stamp == found.entry.stamp:
+        return
+    known = {
+        channel: learn(values[channel], ref, found.rows.get(channel, ()), session.codec)
+        for channel, ref in found.entry.refs.items()
+        if ref.kind is not Kind.INLINE
+    }
+    channels = {channel: known for channel, known in known.items() if known is not None}
+    session.memo.set(
+        _key(found.entry.address),
+        Base(found.entry.stamp, channels, found.entry.address.checkpoint_id, versions_of(result.checkpoint)),
+    )
+
+
+def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Any, Any, CheckpointTuple]:
+    """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
+    return (yield from _revive(session, found, unpacker, origin, None))
+
+
+def _revive(
+    session: Session, found: Found, unpacker: Unpacker, origin: Origin, reading: Reading | None
+) -> Plan[Any, Any, CheckpointTuple]:
+    entry = found.entry
+    where = where_is(entry.address)
+    header = unpack_header(entry.header, session.codec, where)
+    # In the order in which they were put: refs keep it.
+    values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
+    checkpoint: dict[str, Any] = {**header.checkpoint, "id": entry.address.checkpoint_id}
+    checkpoint["channel_values"] = values
+    if checkpoint.get("v", 4) < 4 and entry.parent:
+        yield from _adopt_sends(session, entry, checkpoint)
+    parent = replace(entry.address, checkpoint_id=entry.parent)
+    writes, beside = unpack_batches(found.batches, session.codec, where)
+    if reading is not None:
+        reading.about, reading.beside = header.about, beside
+    return CheckpointTuple(
+        config_of(entry.address, origin),
+        cast(Checkpoint, checkpoint),
+        cast(CheckpointMetadata, header.metadata),
+        config_of(parent, "named") if entry.parent else None,
+        writes,
+    )
+
+
+def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[Any, Any, None]:
+    """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
+    found = yield from session.store.read_entry(replace(entry.address, checkpoint_id=entry.parent))
+    writes = pending_writes(found.batches, session.codec, where_is(entry.address)) if found else []
+    sends = [value for _, channel, value in writes if channel == TASKS]
+    if sends:
+        versions = checkpoint["channel_versions"]
+        checkpoint["channel_values"][TASKS] = sends
+        versions[TASKS] = max(versions.values()) if versions else 1
+
+
+# -- list ------------------------------------------------------------------------------------------------------
+
+
+def page(
+    session: Session, query: Query, filter: Mapping[str, Any] | None
+) -> Plan[Any, Any, tuple[Sequence[Entry], Query | None]]:
+    """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
+    entries = yield from session.store.scan(query)
+    wanted = [entry for entry in entries if not filter or _passes(session, entry, filter)]
+    more = len(entries) >= query.limit
+    return wanted, replace(query, after=entries[-1]) if more else None
+
+
+def load(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Found]]:
+    """Read the values and writes of entries from `page`. No trip if there are none."""
+    if not entries:
+        return ()
+    found = yield from session.store.read_values(entries)
+    return found
+
+
+# -- writes ----------------------------------------------------------------------------------------------------
+
+
+def put_writes(
+    session: Session,
+    config: RunnableConfig,
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+) -> Plan[Any, Any, None]:
+    """Store pending writes; see `KeelSaver.put_writes`."""
+    address = address_of(config)
+    if address.checkpoint_id is None:
+        raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
+    task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
+    kept = yield from without_stray(session.store, session.codec, address, writes, task_id)
+    if kept is None:
+        return
+    new = Writes(config, address, kept, task_id)
+    for hear in session.hooks.draft_writes:
+        yield from hear(session, new)
+    batch = pack_batch(kept, *task, session.codec, where_is(address), new.beside)
+    try:
+        for hear in session.hooks.before_writes:
+            yield from hear(session, new)
+        yield from session.store.write_batch(address, batch)
+    except BaseException as error:
+        for hear in session.hooks.writes_failed:
+            yield from hear(session, new, error)
+        raise
+    for hear in session.hooks.after_writes:
+        yield from hear(session, new)
+
+
+# -- threads ---------------------------------------------------------------------------------------------------
+
+
+def delete_thread(session: Session, thread_id: str) -> Plan[Any, Any, None]:
+    """Delete everything of a thread."""
+    session.memo.forget_thread(thread_id)
+    for hear in session.hooks.before_delete:
+        yield from hear(session, thread_id)
+    yield from session.store.delete_thread(thread_id)
+
+
+def copy_thread(session: Session, source: str, target: str) -> Plan[Any, Any, None]:
+    """Copy a thread to a new one, and then what features have beside it; see `KeelSaver.copy_thread`.
+
+    In that order, for only then is the target known to be new. A copy that is cut off in between knows less.
+    """
+    if source == target:
+        raise InvalidInput(f"cannot copy thread {source!r} to itself")
+    if isinstance((yield from session.store.copy_thread(source, target)), Occupied):
+        raise ThreadExists(f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first")
+    for hear in session.hooks.after_copy:
+        yield from hear(session, Copy(source, target))
+
+
+def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Any, Any, Sequence[ThreadInfo]]:
+    """Read a page of threads, last activity first."""
+    page = yield from session.store.read_threads(after, limit)
+    return [_describe(session, info, header) for info, header in page]
 
 
 def _id_of(checkpoint: Checkpoint) -> str:
@@ -398,29 +401,33 @@ def _accepted(outcome: Outcome, entry: NewEntry) -> Stored:
     return outcome
 
 
-def _passes(entry: Entry, filter: Mapping[str, Any], codec: Codec) -> bool:
-    header = unpack_header(entry.header, codec, where_is(entry.address))
-    return matches(header.metadata, filter, models_of(header.about))
+def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
+    header = unpack_header(entry.header, session.codec, where_is(entry.address))
+    terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
+    return matches(header.metadata, filter, terms)
 
 
-def _described(info: ThreadInfo, header: bytes, codec: Codec) -> ThreadInfo:
+def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     if not header:
         return info
-    head = unpack_header(header, codec, f"thread {info.thread_id!r}")
-    return replace(info, step=head.metadata.get("step"), models=tuple(sorted(known_models(head.about))))
+    head = unpack_header(header, session.codec, f"thread {info.thread_id!r}")
+    info = replace(info, step=head.metadata.get("step"))
+    for hear in session.hooks.describe_thread:
+        info = hear(info, head)
+    return info
 
 
 def delta_history(
-    store: Store[Q, R], codec: Codec, address: Address, channels: Sequence[str]
-) -> Plan[Q, R, Mapping[str, DeltaChannelHistory]]:
+    session: Session, address: Address, channels: Sequence[str]
+) -> Plan[Any, Any, Mapping[str, DeltaChannelHistory]]:
     """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
-    ancestors = yield from store.read_history(address, set(channels))
+    ancestors = yield from session.store.read_history(address, set(channels))
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
     for found in ancestors:
         remaining = {channel for channel in channels if "seed" not in histories[channel]}
-        writes = pending_writes(found.batches, codec, where_is(found.entry.address))
+        writes = pending_writes(found.batches, session.codec, where_is(found.entry.address))
         for channel in remaining:
-            _step_back(histories[channel], channel, writes, found, codec)
+            _step_back(histories[channel], channel, writes, found, session.codec)
     return histories
 
 

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel._langgraph import CONFIG_KEY_REPLAY_STATE, CONFIG_KEY_RUNTIME
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
@@ -155,12 +156,21 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     makes for every run (`ensure_config` always sets `recursion_limit`).
     """
     values = configurable(config)
-    if values.get("__pregel_replay_state") is not None or metadata.get("source") == "fork":
+    if values.get(CONFIG_KEY_REPLAY_STATE) is not None or metadata.get("source") == "fork":
         return False
     thread_id = values.get("thread_id")
     if isinstance(thread_id, ThreadId):
         return thread_id.origin == "head"
     return "recursion_limit" in config
+
+
+def run_of(config: Mapping[str, Any]) -> object:
+    """Return what tells the run behind a config from all others, subgraphs and tasks included; `None` if nothing does.
+
+    LangGraph makes one `RunControl` for each run (since 1.2), which all its configs share.
+    """
+    values = config.get("configurable") or {}
+    return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
 
 
 def is_task(text: str) -> bool:

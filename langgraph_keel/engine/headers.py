@@ -22,7 +22,7 @@ class Header:
 
     Attributes:
         checkpoint: The checkpoint without `id` and `channel_values`.
-        metadata: Its metadata.
+        metadata: Its metadata; as read, tuples are lists in it (`as_lists`).
         inline: Small channel values.
         about: Which models led to it, and with what (`core.recorder`); empty, and then not stored, if none did.
     """
@@ -97,7 +97,14 @@ def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
         raise CorruptStore(f"{where}: its header does not decode: {error}") from error
     if not type(checkpoint) is type(metadata) is type(inline) is type(about) is dict or len(rest) > 1:
         raise CorruptStore(f"{where}: its header does not hold what it should")
-    return Header(checkpoint, metadata, inline, about)
+    return Header(checkpoint, as_lists(metadata), inline, about)
+
+
+def as_lists(value: Any) -> Any:
+    """Return a value of metadata with lists where it has tuples, as all of LangGraph's savers give metadata back."""
+    if type(value) is dict:
+        return {key: as_lists(part) for key, part in value.items()}
+    return [as_lists(part) for part in value] if type(value) in (list, tuple) else value
 
 
 def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,13 +9,15 @@ How checkpoints say that they are another one again: what rewind, branch and for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeAlias
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header, unpack_header
-from langgraph_keel.engine.records import Graph, Node
+from langgraph_keel.engine.records import Graph, Node, Stamp
 from langgraph_keel.engine.serde.codec import Codec
 
 REWOUND_TO = "keel_rewound_to"
@@ -24,6 +26,74 @@ BRANCHED_FROM = "keel_branched_from"
 """In the metadata of a twin beside the trunk: the id of the checkpoint it is a twin of."""
 FORKED_FROM = "keel_forked_from"
 """In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
+
+
+Moment: TypeAlias = tuple[Node, Header]
+"""A checkpoint that a reader sees, without its values."""
+
+
+def instant(ts: object) -> float | None:
+    """Return an ISO time in milliseconds since 1970; `None` where it is none. Without a zone it is UTC."""
+    try:
+        at = datetime.fromisoformat(str(ts))
+    except ValueError:
+        return None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
+
+
+def made_at(header: Header) -> float | None:
+    """Return when a checkpoint was made, in milliseconds since 1970; `None` where it does not say so."""
+    return instant(header.checkpoint.get("ts"))
+
+
+def roots_in(moments: Sequence[Moment]) -> list[Moment]:
+    """Return the checkpoints of the root graph."""
+    return [each for each in moments if not each[0].address.checkpoint_ns]
+
+
+def leaves(moments: Sequence[Moment], but: Collection[Stamp] = ()) -> list[Moment]:
+    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them.
+
+    Args:
+        moments: The checkpoints of a thread.
+        but: Without these.
+    """
+    continued = {(node.address.checkpoint_ns, node.parent) for node, _ in moments}
+    ends = [each for each in moments if _place(each) not in continued and each[0].stamp not in but]
+    if not ends:  # mostly: then no header needs to be decoded
+        return []
+    twins = {(node.address.checkpoint_ns, header.metadata.get(REWOUND_TO)) for node, header in moments}
+    return [each for each in ends if _place(each) not in twins]
+
+
+def _place(moment: Moment) -> tuple[str, str | None]:
+    return moment[0].address.checkpoint_ns, moment[0].address.checkpoint_id
+
+
+def led_on(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str | None]:
+    """Yield the ids of checkpoints whose steps led to all that stays: what tools returned there is part of its state.
+
+    What was called from any other may be called again: on a branch that was left, on the way that a rewind gave up.
+    """
+    root = {node.address.checkpoint_id: (node, header) for node, header in roots_in(moments)}
+    ways = [set(_way(name, root)) for name, (node, _) in root.items() if node.stamp in kept]
+    led = set.intersection(*ways) if ways else set()
+    yield from led
+    for node, header in moments:
+        parents = header.metadata.get("parents")
+        if node.address.checkpoint_ns and isinstance(parents, Mapping) and parents.get("") in led:
+            yield node.address.checkpoint_id
+
+
+def _way(at: str | None, root: Mapping[str | None, Moment]) -> Iterator[str | None]:
+    """Yield the ids of checkpoints whose steps led to one. An update or a copy goes on without the step's results."""
+    for _ in root:  # what is stored may lead in a circle
+        if at not in root:
+            return
+        node, header = root[at]
+        if header.metadata.get("source") == "loop":
+            yield node.parent
+        at = node.parent
 
 
 def came_from(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
@@ -142,7 +212,7 @@ def _is_lower(header: Header, step: object) -> bool:
 
 
 def _has_memory(namespace: str) -> bool:
-    return not any(is_task(part.partition(":")[2]) for part in namespace.split("|"))
+    return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
 
 
 def _chosen(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:

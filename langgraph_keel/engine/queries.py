@@ -3,8 +3,9 @@
 What a metadata filter means, and what `before` means: here and nowhere else.
 
 A filter is a mapping of top-level metadata keys to values. A checkpoint matches if for every key its metadata,
-as it was stored, has an equal value (`==`); a key that is absent equals `None`. This is what LangGraph's InMemorySaver
-does; its SQL savers differ from it on 6 of 10 filters tried (study of the architecture, 4.2).
+as it is read, has an equal value (`==`); a key that is absent equals `None`, a tuple the list of its parts. This is
+what LangGraph's InMemorySaver does (where no tuple equals anything); its SQL savers differ from it on 6 of 10 filters
+(README.md, "What a metadata filter means").
 
 `model` is also the name of any model that was called on the way to the checkpoint, asked for or served.
 """
@@ -16,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.engine.config import address_of, configurable, text_of
+from langgraph_keel.engine.headers import as_lists
 from langgraph_keel.engine.records import Query
 from langgraph_keel.errors import InvalidInput
 
@@ -66,8 +68,13 @@ def query_of(
     )
 
 
-def matches(metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, models: Collection[str] = ()) -> bool:
-    """Return whether `metadata`, of a checkpoint that `models` led to, passes `filter`; none lets everything pass."""
+def matches(
+    metadata: Mapping[str, Any], filter: Mapping[str, Any] | None, terms: Mapping[str, Collection[Any]]
+) -> bool:
+    """Return whether a checkpoint passes `filter`: by its metadata, or by what features know of it (`terms`).
+
+    No filter lets everything pass.
+    """
     return not filter or all(
-        metadata.get(key) == value or (key == "model" and value in models) for key, value in filter.items()
+        metadata.get(key) == as_lists(value) or (key in terms and value in terms[key]) for key, value in filter.items()
     )

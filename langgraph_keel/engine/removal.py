@@ -23,17 +23,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel.engine.hooks import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Memories
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp, resolve
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.thread import touches
 
 Moments: TypeAlias = Sequence[tuple[Node, Header]]
 Choose: TypeAlias = Callable[[Moments], set[Stamp]]
-First: TypeAlias = Callable[[Moments, Collection[Stamp]], Plan[Any, Any, None]]
 
 BATCH = 1024
 """Most entries that go in one trip."""
@@ -67,10 +67,10 @@ class Survey:
         return [moment for moment in self.all if not moment[0].is_ghost]
 
 
-def survey(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Survey]:
+def survey(session: Session, thread_id: str) -> Plan[Any, Any, Survey]:
     """Read a thread's entries. One trip."""
-    graph = yield from core.store.read_graph(thread_id)
-    read = [(node, UnreadHeader(node, codec, where_is)) for node in graph.nodes]
+    graph = yield from session.store.read_graph(thread_id)
+    read = [(node, UnreadHeader(node, session.codec, where_is)) for node in graph.nodes]
     return Survey(thread_id, graph, read)
 
 
@@ -125,63 +125,75 @@ def merged(runs: Collection[Run]) -> list[Run]:
     return list(resolve(found, 0))
 
 
-def remove(
-    core: Checkpoints[Q, R], codec: Codec, thread_id: str, choose: Choose, first: First | None = None
-) -> Plan[Q, R, None]:
+def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection[str] = ()) -> Plan[Any, Any, None]:
     """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips.
 
-    `first` is carried out before anything is removed, if anything is.
+    Args:
+        session: What it runs on.
+        thread_id: The thread.
+        choose: Returns what stays.
+        run_ids: The runs whose checkpoints go, if it is for them: hooks are told.
     """
-    read = yield from survey(core, codec, thread_id)
+    read = yield from survey(session, thread_id)
     kept = choose(read.seen)
-    yield from carry_out(core, read, kept, doomed(read.all, kept), first)
+    yield from carry_out(session, read, kept, doomed(read.all, kept), run_ids)
 
 
 def carry_out(
-    core: Checkpoints[Q, R], read: Survey, kept: Collection[Stamp], doom: Doomed, first: First | None = None
-) -> Plan[Q, R, int]:
+    session: Session, read: Survey, kept: Collection[Stamp], doom: Doomed, run_ids: Collection[str] = ()
+) -> Plan[Any, Any, int]:
     """Remove what is doomed; return how many rows went. Three trips; one more for each 1,024 entries after the first.
 
     The oldest go first: a removal that is cut off leaves ways that can still be followed, and is made again. One trip
     if nothing is doomed: the rows that such a removal has left.
     """
-    if not doom.gone and not doom.ghosts:
-        return (yield from core.store.remove_rows(read.thread_id, live_runs(read.graph), read.graph))
-    if first is not None:
-        yield from first(read.seen, kept)
+    leaving = Leaving(read.thread_id, read.seen, kept, doom.gone, run_ids)
+    is_changed = bool(doom.gone or doom.ghosts)
+    if is_changed:
+        for hear in session.hooks.before_remove:
+            yield from hear(session, leaving)
+        yield from _remove_entries(session, read, doom)
+    for hear in session.hooks.after_remove:
+        yield from hear(session, leaving)
+    if is_changed:
+        return (yield from sweep_rows(session, read.thread_id))
+    return (yield from _remove_rows(session, read.thread_id, read.graph))
+
+
+def _remove_entries(session: Session, read: Survey, doom: Doomed) -> Plan[Any, Any, None]:
     order = [node.stamp for node, _ in read.all if node.stamp in doom.gone or node.stamp in doom.ghosts]
     for start in range(0, len(order), BATCH):
         part = order[start : start + BATCH]
         ghosts = {stamp: doom.ghosts[stamp] for stamp in part if stamp in doom.ghosts}
-        yield from core.store.remove_entries(read.thread_id, doom.gone.intersection(part), ghosts)
-        core.memo.forget_thread(read.thread_id)
-    if core.recorder and doom.gone:
-        ids = {node.address.checkpoint_id for node, _ in read.seen if node.stamp in doom.gone}
-        core.recorder.forget_thread(read.thread_id, ids)
-    return (yield from sweep_rows(core, read.thread_id))
+        yield from session.store.remove_entries(read.thread_id, doom.gone.intersection(part), ghosts)
+        session.memo.forget_thread(read.thread_id)
 
 
-def sweep_rows(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
+def sweep_rows(session: Session, thread_id: str) -> Plan[Any, Any, int]:
     """Delete the rows of a thread that no entry shows; return how many. Two trips."""
-    graph = yield from core.store.read_graph(thread_id)
-    removed = yield from core.store.remove_rows(thread_id, live_runs(graph), graph)
+    graph = yield from session.store.read_graph(thread_id)
+    return (yield from _remove_rows(session, thread_id, graph))
+
+
+def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[Any, Any, int]:
+    removed: int = yield from session.store.remove_rows(thread_id, live_runs(graph), graph)
     return removed
 
 
-def finish(core: Checkpoints[Q, R], thread_id: str) -> Plan[Q, R, int]:
+def finish(session: Session, thread_id: str) -> Plan[Any, Any, int]:
     """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
-    graph = yield from core.store.read_graph(thread_id)
+    graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
     if all(live.get(log) == [(0, end)] for log, end in graph.ends.items() if end):
         return 0
-    return (yield from core.store.remove_rows(thread_id, live, graph))
+    return (yield from _remove_rows(session, thread_id, graph))
 
 
 PAGE = 16
 """Checkpoints whose values are read at once."""
 
 
-def weigh(core: Checkpoints[Q, R], read: Survey, doom: Doomed) -> Plan[Q, R, tuple[int, int]]:
+def weigh(session: Session, read: Survey, doom: Doomed) -> Plan[Any, Any, tuple[int, int]]:
     """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
 
     A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.
@@ -192,7 +204,7 @@ def weigh(core: Checkpoints[Q, R], read: Survey, doom: Doomed) -> Plan[Q, R, tup
     rows: dict[tuple[str, str, int], int] = {}
     entries = list(_to_read(gone, live))
     for start in range(0, len(entries), PAGE):
-        found = yield from core.store.read_values(entries[start : start + PAGE])
+        found = yield from session.store.read_values(entries[start : start + PAGE])
         for each in found:
             size += sum(len(batch.body) for batch in each.batches) if each.entry.stamp in doom.gone else 0
             rows.update(_dead(each, live))

@@ -1,35 +1,30 @@
-"""What is live in a saver: LangGraph makes shallow copies of savers (`with_allowlist`), which share one `Backend`."""
+"""What is live in a saver, and what its plans need: two of the things that features get by.
+
+A `Session` is what a plan is given: the store, the codec, the memo, the hooks, and where time and randomness come from
+(no plan asks a clock by itself, so tests own them). An `Engine` brings plans and drivers together. LangGraph makes
+shallow copies of savers (`with_allowlist`), and programs assign `saver.serde`: each has a session of its own then, and
+they share everything in it but the codec.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 from weakref import WeakSet
 
-from langgraph_keel.engine.checkpoints import Checkpoints
-from langgraph_keel.engine.plan import AsyncDriver, Driver
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from langgraph_keel.engine.config import Owner
+from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.store import Store
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """What all copies of one saver share.
-
-    Attributes:
-        checkpoints: The plans of its verbs.
-        driver: Carries them out, blocking.
-        async_driver: Carries them out without blocking a loop.
-        runs: What claims a thread for the run that goes on from where it waits (`langgraph_keel.approvals.run_claims`).
-        caches: What writes some things later than it is asked to: its `close()` does so before the store is closed.
-        upkeep: What is told of each put, and prunes later (`retention.background`); `None` if nothing does.
-    """
-
-    checkpoints: Checkpoints[Any, Any]
-    driver: Driver[Any, Any]
-    async_driver: AsyncDriver[Any, Any]
-    runs: Any
-    caches: WeakSet[Any] = field(default_factory=WeakSet)
-    upkeep: Any = None
+T = TypeVar("T")
+OnConflict: TypeAlias = Literal["raise", "fork"]
 
 
 def iso_time(milliseconds: int) -> str:
@@ -37,6 +32,156 @@ def iso_time(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def is_keel(saver: object) -> bool:
-    """Return whether a checkpointer is one of Keel's."""
-    return isinstance(getattr(saver, "_backend", None), Backend)
+class Hooks:
+    """The hooks of one saver (`engine.hooks.Hook`): for each event, a tuple with the methods that want to hear it.
+
+    Args:
+        hooks: In the order in which they hear what is about to happen.
+    """
+
+    begin: Sequence[Any]
+    read: Sequence[Any]
+    draft_put: Sequence[Any]
+    before_put: Sequence[Any]
+    after_put: Sequence[Any]
+    put_failed: Sequence[Any]
+    draft_writes: Sequence[Any]
+    before_writes: Sequence[Any]
+    after_writes: Sequence[Any]
+    writes_failed: Sequence[Any]
+    before_travel: Sequence[Any]
+    after_travel: Sequence[Any]
+    travel_failed: Sequence[Any]
+    after_copy: Sequence[Any]
+    keep: Sequence[Any]
+    before_remove: Sequence[Any]
+    after_remove: Sequence[Any]
+    after_runs_removed: Sequence[Any]
+    before_delete: Sequence[Any]
+    before_sweep: Sequence[Any]
+    find_owners: Sequence[Any]
+    find_terms: Sequence[Any]
+    describe_thread: Sequence[Any]
+
+    def __init__(self, hooks: Sequence[Any] = ()) -> None:
+        self.all = tuple(hooks)
+        for event in EVENTS:
+            heard = [getattr(hook, event) for hook in hooks if hook.listens_to(event)]
+            is_past = event.startswith("after_") or event.endswith("_failed")
+            setattr(self, event, tuple(reversed(heard) if is_past else heard))
+
+    def find(self, kind: type[T]) -> T | None:
+        """Return the hook of a class; `None` if there is none."""
+        return next((hook for hook in self.all if isinstance(hook, kind)), None)
+
+
+EVENTS = tuple(Hooks.__annotations__)
+"""What a hook may listen to: the methods of `Hook`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a plan needs of its saver.
+
+    Attributes:
+        store: The layout of the data.
+        codec: How values become bytes.
+        memo: What this process knows of the threads it served last.
+        hooks: The features that listen.
+        clock: Returns the time, in UTC.
+        new_token: Returns 32 letters and digits, never the same again.
+        new_id: Returns the id of a checkpoint of a step; it sorts after all ids before it.
+        driver: Carries out plans, blocking: for what a feature does in a thread of its own. No plan uses it.
+        on_conflict: What becomes of the second of two puts that continue one checkpoint.
+        owner: The program's own function, which says whose a run is where its config does not.
+    """
+
+    store: Store[Any, Any]
+    codec: Codec
+    memo: Memo
+    hooks: Hooks
+    clock: Callable[[], datetime]
+    new_token: Callable[[], str]
+    new_id: Callable[[int], str]
+    driver: Driver[Any, Any]
+    on_conflict: OnConflict = "raise"
+    owner: Owner | None = None
+
+    @property
+    def milliseconds(self) -> int:
+        """The time, in milliseconds since 1970."""
+        return int(self.clock().timestamp() * 1000)
+
+    @property
+    def now(self) -> str:
+        """The time as ISO text, to the millisecond."""
+        return self.clock().isoformat(timespec="milliseconds")
+
+
+class Closer(Protocol):
+    """What writes some things later than it is asked to: `close` does so before the store is closed."""
+
+    def close(self) -> None:
+        """Write it. Safe to call again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What a saver runs on. All copies of a saver share the drivers, the closers, and all of the session but its codec.
+
+    Attributes:
+        session: What plans are given, and what carries them out, blocking.
+        async_driver: Carries them out without blocking a loop.
+        closers: What is to be closed before the store is.
+    """
+
+    session: Session
+    async_driver: AsyncDriver[Any, Any]
+    closers: WeakSet[Any] = field(default_factory=WeakSet)
+
+    @property
+    def driver(self) -> Driver[Any, Any]:
+        """Carries plans out, blocking."""
+        return self.session.driver
+
+    def run(self, plan: Plan[Any, Any, T]) -> T:
+        """Carry out a plan, blocking."""
+        return run(plan, self.driver)
+
+    async def arun(self, plan: Plan[Any, Any, T]) -> T:
+        """Carry out a plan without blocking the running loop."""
+        return await arun(plan, self.async_driver)
+
+    def with_serde(self, serde: SerializerProtocol) -> Engine:
+        """Return an engine on the same store whose plans encode values so."""
+        return replace(self, session=replace(self.session, codec=Codec(serde)))
+
+    def with_drivers(
+        self, driver: Driver[Any, Any] | None = None, async_driver: AsyncDriver[Any, Any] | None = None
+    ) -> Engine:
+        """Return an engine on the same store whose plans are carried out by others."""
+        session = replace(self.session, driver=driver or self.driver)
+        return replace(self, session=session, async_driver=async_driver or self.async_driver)
+
+    def is_same_store(self, other: Engine) -> bool:
+        """Return whether another engine has the same store open, by the same connections."""
+        return self.driver is other.driver
+
+
+def engine_of(saver: object) -> Engine | None:
+    """Return what a checkpointer runs on; `None` if it is none of Keel's."""
+    engine = getattr(saver, "engine", None)
+    return engine if isinstance(engine, Engine) else None
+
+
+class EngineSaver(BaseCheckpointSaver[Any]):
+    """A saver that runs on an engine of Keel; groups of its methods, which have no state, use nothing else of it."""
+
+    @property
+    def engine(self) -> Engine:
+        """What the saver runs on."""
+        raise NotImplementedError
+
+    def with_engine(self, engine: Engine) -> Self:
+        """Return a copy of the saver that runs on another engine."""
+        raise NotImplementedError

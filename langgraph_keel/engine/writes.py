@@ -11,22 +11,21 @@ Answers that come when nothing is asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Batch
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, ValueRefused
-from langgraph_keel.provenance.records import CALLS
 
-_CALLS_AT = -100
-"""The index of what is no write; LangGraph's special ones are from -1 down."""
-_NO_RESULT = {INTERRUPT, RESUME, ERROR, "__error_source_node__"}
+_BESIDE, _BESIDE_AT = "__keel_calls__", -100
+"""The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
+_NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
 
 
 def pack_batch(
@@ -35,19 +34,19 @@ def pack_batch(
     task_path: str,
     codec: Codec,
     where: str,
-    calls: Sequence[Mapping[str, Any]] = (),
+    beside: Sequence[Any] = (),
 ) -> Batch:
-    """Return the writes of one call, and the records of the models that the task has called.
+    """Return the writes of one call, and what hooks have to store with them.
 
     Raises:
         UnstorableValue: The serializer cannot store one of them; the error names its channel.
     """
     heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
     values = [value for _, value in writes]
-    if calls:
-        heads.append([CALLS, _CALLS_AT])
+    if beside:
+        heads.append([_BESIDE, _BESIDE_AT])
     try:
-        return Batch(task_id, task_path, codec.encode([heads, *values], [list(calls)] if calls else []))
+        return Batch(task_id, task_path, codec.encode([heads, *values], [list(beside)] if beside else []))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
@@ -73,18 +72,18 @@ def pending_writes(batches: Sequence[Batch], codec: Codec, where: str) -> list[P
 
 
 def unpack_batches(batches: Sequence[Batch], codec: Codec, where: str) -> tuple[list[PendingWrite], list[Any]]:
-    """As `pending_writes`, and what stands beside them: the records of model calls, as they were stored."""
+    """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
     kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
-    calls: list[Any] = []
+    beside: list[Any] = []
     for batch in batches:
         for channel, index, value in _unpack(batch, codec, where):
             key = (batch.task_id, index)
-            if index == _CALLS_AT and channel == CALLS:
-                calls.append(value)
+            if index == _BESIDE_AT and channel == _BESIDE:
+                beside.append(value)
             elif index < 0 or key not in kept:
                 kept[key] = batch.task_path, (batch.task_id, channel, value)
     order = sorted(kept, key=lambda key: writes_sort_key(kept[key][0], *key))
-    return [kept[key][1] for key in order], calls
+    return [kept[key][1] for key in order], beside
 
 
 def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
@@ -98,10 +97,6 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
 
 
-NULL_TASK = "00000000-0000-0000-0000-000000000000"
-"""Whose writes LangGraph takes for input."""
-
-
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> Plan[Q, R, Sequence[tuple[str, Any]] | None]:
@@ -110,7 +105,7 @@ def without_stray(
     Kept, it would answer the next question that is asked there: in the functional API, that of another request, which
     was carried out so, unasked (study of the extension points, C9).
     """
-    if task_id != NULL_TASK or all(channel != RESUME for channel, _ in writes):
+    if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes
     found = yield from store.read_entry(address)
     if found is not None and waiting_tasks(pending_writes(found.batches, codec, str(address))):
@@ -130,7 +125,7 @@ def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
             have been stored, and the process have died before a task took it: it counts unless a task has any.
     """
     writes = found.pending_writes or []
-    is_spent = is_by_id or any(task != NULL_TASK and channel == RESUME for task, channel, _ in writes)
+    is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
     if not is_spent:
         return found
-    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK, RESUME)])
+    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])

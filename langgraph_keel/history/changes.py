@@ -13,8 +13,10 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.base import PendingWrite
+from langgraph.constants import START
 from langgraph.types import Interrupt, Send
 
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
 from langgraph_keel.display.messages import said, who
 from langgraph_keel.display.text import is_internal, one_line
 from langgraph_keel.engine.encoding.values import Unpacker
@@ -244,14 +246,13 @@ Checkpoint: TypeAlias = Mapping[str, Any]
 """A checkpoint's `channel_versions` and `versions_seen`; its values are passed beside it."""
 Values: TypeAlias = Mapping[str, Any]
 
-_TO, _JOIN, SENDS = "branch:to:", "join:", "__pregel_tasks"
-_INTERNAL_NODES = ("__input__", "__interrupt__")
-_NOT_OUTPUT = ("__interrupt__", "__resume__", "__error__", "__error_source_node__")
+_INTERNAL_NODES = (INPUT, INTERRUPT)
+_NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
 
 
 def is_trigger(channel: str) -> bool:
     """Return whether a channel's value is needed to tell which nodes run."""
-    return channel.startswith((_TO, _JOIN)) or channel in (SENDS, "__start__")
+    return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
 
 
 def next_nodes(checkpoint: Checkpoint, values: Values) -> tuple[str, ...]:
@@ -271,16 +272,16 @@ def _target(checkpoint: Checkpoint, channel: str, value: Any) -> str | None:
 
 
 def _addressee(channel: str, value: Any) -> str | None:
-    if channel.startswith(_TO):
-        return channel.removeprefix(_TO)
-    if channel.startswith(_JOIN):
-        starts, _, node = channel.removeprefix(_JOIN).partition(":")
+    if channel.startswith(BRANCH_TO):
+        return channel.removeprefix(BRANCH_TO)
+    if channel.startswith(JOIN):
+        starts, _, node = channel.removeprefix(JOIN).partition(":")
         return node if isinstance(value, set) and value >= set(starts.split("+")) else None
-    return channel if channel == "__start__" else None
+    return channel if channel == START else None
 
 
 def _sent(values: Values) -> Iterator[str]:
-    return (send.node for send in values.get(SENDS) or () if isinstance(send, Send))
+    return (send.node for send in values.get(TASKS) or () if isinstance(send, Send))
 
 
 def nodes_run(checkpoint: Checkpoint, before: Checkpoint, sent_before: Values) -> tuple[str, ...]:
@@ -298,7 +299,7 @@ def interrupts(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
 
 def asked(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
     """Return the questions of tasks, answered or not."""
-    values = (value for _, channel, value in writes if channel == "__interrupt__")
+    values = (value for _, channel, value in writes if channel == INTERRUPT)
     return tuple(item for value in values for item in _each(value) if isinstance(item, Interrupt))
 
 
@@ -308,10 +309,10 @@ def _each(value: Any) -> Iterable[Any]:
 
 def written(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
     """Return the channels that tasks have written, each once."""
-    return tuple(dict.fromkeys(channel for _, channel, _ in writes if channel not in (*_NOT_OUTPUT, "__start__")))
+    return tuple(dict.fromkeys(channel for _, channel, _ in writes if channel not in (*_NOT_OUTPUT, START)))
 
 
 def errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
     """Return what tasks failed with."""
-    failed = (value for _, channel, value in writes if channel == "__error__")
+    failed = (value for _, channel, value in writes if channel == ERROR)
     return tuple(value if isinstance(value, str) else repr(value) for value in failed)

@@ -27,6 +27,7 @@ from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
@@ -237,7 +238,7 @@ class _Side:
 _Sides: TypeAlias = tuple[_Side, _Side]
 
 
-def diffed(store: Store[Q, R], codec: Codec, before: Address, after: Address) -> Plan[Q, R, StateDiff]:
+def diffed(session: Session, before: Address, after: Address) -> Plan[Any, Any, StateDiff]:
     """Return what changed between two checkpoints. Three trips; two if no channel of some size did.
 
     Raises:
@@ -245,16 +246,16 @@ def diffed(store: Store[Q, R], codec: Codec, before: Address, after: Address) ->
         CorruptStore: Stored bytes do not add up.
         RefusedType: What changed names a type that may not be revived here.
     """
-    unpacker = Unpacker(codec)
-    older, newer = (yield from _entry(store, before)), (yield from _entry(store, after))
-    sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
+    unpacker = Unpacker(session.codec)
+    older, newer = (yield from _entry(session.store, before)), (yield from _entry(session.store, after))
+    sides = _Side(older, session.codec, unpacker), _Side(newer, session.codec, unpacker)
     is_one_log = _log(older) == _log(newer)
     deltas = _deltas(sides, is_one_log)
     channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
     changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
-    if not (yield from _read_rows(store, sides, changed)):
-        return (yield from diffed(store, codec, before, after))
-    found = [edit for channel in changed for edit in _of_channel(channel, *sides, codec, is_one_log)]
+    if not (yield from _read_rows(session.store, sides, changed)):
+        return (yield from diffed(session, before, after))
+    found = [edit for channel in changed for edit in _of_channel(channel, *sides, session.codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
     return StateDiff(older.address, newer.address, found, written)
 
@@ -275,7 +276,7 @@ def _is_same(channel: str, sides: _Sides) -> bool:
     return was is not None and was.kind is not Kind.INLINE and was == now
 
 
-def _entry(store: Store[Q, R], address: Address) -> Plan[Q, R, Entry]:
+def _entry(store: Store[Q, R], address: Address) -> Plan[Any, Any, Entry]:
     """Read a checkpoint without its values; the latest with them, as no other verb knows which that is."""
     if address.checkpoint_id is None:
         return (yield from _whole(store, address)).entry
@@ -286,7 +287,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Q, R, Entry]:
     return found[0]
 
 
-def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[Q, R, bool]:
+def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[Any, Any, bool]:
     """Read the rows of some channels of both, in one trip: what both have comes once.
 
     Returns:
@@ -303,7 +304,7 @@ def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> 
     return len(found) == len(sides)
 
 
-def _whole(store: Store[Q, R], address: Address) -> Plan[Q, R, Found]:
+def _whole(store: Store[Q, R], address: Address) -> Plan[Any, Any, Found]:
     found = yield from store.read_entry(address)
     if found is None:
         raise _missing(address)

@@ -6,15 +6,18 @@ what has one is kept when the thread is pruned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.checkpoints import where_is
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Query
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, InvalidInput, NotFound
 
@@ -52,7 +55,18 @@ def _key(name: str) -> str:
     return sha256(name.encode()).hexdigest()
 
 
-def give_label(store: Store[Q, R], codec: Codec, address: Address, name: str, token: str) -> Plan[Q, R, None]:
+class LabelHook(Hook):
+    """Keeps what has a label."""
+
+    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Any, Any, Collection[Address]]:
+        """Return the checkpoints with a label, if the policy keeps those. One trip for each 200."""
+        if not policy.labelled:
+            return ()
+        labels = yield from labels_of(session, thread_id)
+        return {label.address for label in labels}
+
+
+def give_label(session: Session, address: Address, name: str) -> Plan[Any, Any, None]:
     """Give a checkpoint, or the latest of its namespace, a name; no error if it has that already. Two trips.
 
     Raises:
@@ -60,10 +74,12 @@ def give_label(store: Store[Q, R], codec: Codec, address: Address, name: str, to
         InvalidInput: The name cannot be one, or another checkpoint of the thread has it.
     """
     name = checked_name(name)
-    address = yield from _found(store, address)
-    header = codec.encode([name, address.checkpoint_ns, address.checkpoint_id])
-    swapped = yield from store.swap_cell(_shelf(address.thread_id), _key(name), None, Cell(token, header))
-    other = None if swapped.done or swapped.cell is None else _label(address.thread_id, swapped.cell, codec)
+    address = yield from _found(session.store, address)
+    header = session.codec.encode([name, address.checkpoint_ns, address.checkpoint_id])
+    swapped = yield from session.store.swap_cell(
+        _shelf(address.thread_id), _key(name), None, Cell(session.new_token(), header)
+    )
+    other = None if swapped.done or swapped.cell is None else _label(address.thread_id, swapped.cell, session.codec)
     if other and other.address != address:
         raise InvalidInput(
             f"thread {address.thread_id!r}: {name!r} is checkpoint {other.address.checkpoint_id} already: "
@@ -71,7 +87,7 @@ def give_label(store: Store[Q, R], codec: Codec, address: Address, name: str, to
         )
 
 
-def _found(store: Store[Q, R], address: Address) -> Plan[Q, R, Address]:
+def _found(store: Store[Q, R], address: Address) -> Plan[Any, Any, Address]:
     if address.checkpoint_id is None:
         head = yield from store.read_entry(address)
         entries = [head.entry] if head else []
@@ -83,7 +99,7 @@ def _found(store: Store[Q, R], address: Address) -> Plan[Q, R, Address]:
     return entries[0].address
 
 
-def remove_label(store: Store[Q, R], thread_id: str, name: str) -> Plan[Q, R, None]:
+def remove_label(store: Store[Q, R], thread_id: str, name: str) -> Plan[Any, Any, None]:
     """Take a name back. Two trips.
 
     Raises:
@@ -96,13 +112,13 @@ def remove_label(store: Store[Q, R], thread_id: str, name: str) -> Plan[Q, R, No
     yield from store.remove_cells(shelf, {key: cells[key].token})
 
 
-def labels_of(store: Store[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Sequence[Label]]:
+def labels_of(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[Label]]:
     """Return the labels of a thread, in the order of their checkpoints' ids. A trip for each 200."""
     found: list[Label] = []
     after: str | None = None
     while True:
-        page = yield from store.list_cells(_shelf(thread_id), "", after, _PAGE)
-        found += [_label(thread_id, cell, codec) for _, cell in page]
+        page = yield from session.store.list_cells(_shelf(thread_id), "", after, _PAGE)
+        found += [_label(thread_id, cell, session.codec) for _, cell in page]
         if len(page) < _PAGE:
             return sorted(found, key=lambda label: (str(label.address.checkpoint_id), label.name))
         after = page[-1][0]

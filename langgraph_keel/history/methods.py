@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from secrets import token_hex
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base.id import uuid6
 
 from langgraph_keel.engine.config import address_of, config_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.history import travel as forks
 from langgraph_keel.history.diff import StateDiff, diffed
 from langgraph_keel.history.labels import Label, give_label, labels_of, remove_label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import SHOWN, Timeline
-from langgraph_keel.inspection import Inspection
 
 At: TypeAlias = Mapping[str, Any] | Moment
 """A checkpoint: the config that names it, or a moment of a timeline. A config without an id names the latest."""
 
 
-class Travel(Inspection):
+class HistoryMethods(EngineSaver):
     """The methods that go through a thread's history."""
 
     def timeline(self, thread_id: str) -> Timeline:
@@ -38,7 +35,7 @@ class Travel(Inspection):
             InvalidConfig: `thread_id` is no usable id.
         """
         thread_id = thread_id_of(thread_id)
-        return Timeline(self, thread_id, lambda: Pages(self._core, self._codec, thread_id))
+        return Timeline(self, thread_id, lambda: Pages(self.engine.session, thread_id))
 
     async def atimeline(self, thread_id: str, limit: int | None = SHOWN) -> Timeline:
         """As `timeline`, with the latest moments read already, asynchronously: `None` for all of them.
@@ -46,8 +43,8 @@ class Travel(Inspection):
         Looking at those does not block the running loop; what was not read is read by the blocking face.
         """
         found = self.timeline(thread_id)
-        await self._arun(found.pages.upto(limit))
-        await self._arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
+        await self.engine.arun(found.pages.upto(limit))
+        await self.engine.arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
         return found
 
     def diff(self, before: At, after: At) -> StateDiff:
@@ -63,11 +60,11 @@ class Travel(Inspection):
             RefusedType: What changed is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._run(diffed(self._core.store, self._codec, _address(before), _address(after)))
+        return self.engine.run(diffed(self.engine.session, _address(before), _address(after)))
 
     async def adiff(self, before: At, after: At) -> StateDiff:
         """As `diff`, asynchronously."""
-        return await self._arun(diffed(self._core.store, self._codec, _address(before), _address(after)))
+        return await self.engine.arun(diffed(self.engine.session, _address(before), _address(after)))
 
     def rewind(self, at: At) -> RunnableConfig:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
@@ -86,14 +83,14 @@ class Travel(Inspection):
             NotFound: There is no such checkpoint.
             InvalidInput: It belongs to a subgraph.
         """
-        return _thread(self._run(self._rewound(at)))
+        return _thread(self.engine.run(self._rewound(at)))
 
     async def arewind(self, at: At) -> RunnableConfig:
         """As `rewind`, asynchronously."""
-        return _thread(await self._arun(self._rewound(at)))
+        return _thread(await self.engine.arun(self._rewound(at)))
 
     def _rewound(self, at: At) -> Plan[Any, Any, Address]:
-        return forks.rewind(self._core, self._codec, _address(at), _new_id, _now())
+        return forks.rewind(self.engine.session, _address(at))
 
     def fork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
         """Begin another way from a checkpoint: in a thread of its own, or on a branch.
@@ -112,20 +109,20 @@ class Travel(Inspection):
             InvalidInput: It belongs to a subgraph.
         """
         if thread_id is None:
-            return config_of(self._run(self._branch(at)), "named")
-        return _thread(self._run(self._forked(at, thread_id)))
+            return config_of(self.engine.run(self._branch(at)), "named")
+        return _thread(self.engine.run(self._forked(at, thread_id)))
 
     async def afork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
         """As `fork`, asynchronously."""
         if thread_id is None:
-            return config_of(await self._arun(self._branch(at)), "named")
-        return _thread(await self._arun(self._forked(at, thread_id)))
+            return config_of(await self.engine.arun(self._branch(at)), "named")
+        return _thread(await self.engine.arun(self._forked(at, thread_id)))
 
     def _branch(self, at: At) -> Plan[Any, Any, Address]:
-        return forks.branch(self._core, self._codec, _address(at), _new_id, _now())
+        return forks.branch(self.engine.session, _address(at))
 
     def _forked(self, at: At, thread_id: str) -> Plan[Any, Any, Address]:
-        return forks.fork(self._core, self._codec, _address(at), thread_id_of(thread_id), self._made())
+        return forks.fork(self.engine.session, _address(at), thread_id_of(thread_id))
 
     def label(self, at: At, name: str) -> None:
         """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
@@ -138,11 +135,11 @@ class Travel(Inspection):
             NotFound: There is no such checkpoint.
             InvalidInput: `name` cannot be a label, or another checkpoint of the thread has it.
         """
-        self._run(give_label(self._core.store, self._codec, _address(at), name, token_hex(16)))
+        self.engine.run(give_label(self.engine.session, _address(at), name))
 
     async def alabel(self, at: At, name: str) -> None:
         """As `label`, asynchronously."""
-        await self._arun(give_label(self._core.store, self._codec, _address(at), name, token_hex(16)))
+        await self.engine.arun(give_label(self.engine.session, _address(at), name))
 
     def unlabel(self, thread_id: str, name: str) -> None:
         """Take a name back.
@@ -150,19 +147,19 @@ class Travel(Inspection):
         Raises:
             NotFound: No checkpoint of the thread has it.
         """
-        self._run(remove_label(self._core.store, thread_id_of(thread_id), name))
+        self.engine.run(remove_label(self.engine.session.store, thread_id_of(thread_id), name))
 
     async def aunlabel(self, thread_id: str, name: str) -> None:
         """As `unlabel`, asynchronously."""
-        await self._arun(remove_label(self._core.store, thread_id_of(thread_id), name))
+        await self.engine.arun(remove_label(self.engine.session.store, thread_id_of(thread_id), name))
 
     def labels(self, thread_id: str) -> Sequence[Label]:
         """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
-        return self._run(labels_of(self._core.store, self._codec, thread_id_of(thread_id)))
+        return self.engine.run(labels_of(self.engine.session, thread_id_of(thread_id)))
 
     async def alabels(self, thread_id: str) -> Sequence[Label]:
         """As `labels`, asynchronously."""
-        return await self._arun(labels_of(self._core.store, self._codec, thread_id_of(thread_id)))
+        return await self.engine.arun(labels_of(self.engine.session, thread_id_of(thread_id)))
 
 
 def _address(at: At) -> Address:
@@ -171,11 +168,3 @@ def _address(at: At) -> Address:
 
 def _thread(address: Address) -> RunnableConfig:
     return {"configurable": {"thread_id": address.thread_id}}
-
-
-def _new_id(step: int) -> str:
-    return str(uuid6(clock_seq=step))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()

@@ -12,12 +12,13 @@ from typing import Any
 
 from langgraph.checkpoint.base import PendingWrite
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import Header, unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Found, Kind, Query, Ref
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
@@ -40,7 +41,7 @@ class _Read:
     unread: tuple[str, ...]
 
 
-def moments_of(core: Checkpoints[Q, R], codec: Codec, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Moment]]:
+def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Moment]]:
     """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
 
     Their positions, labels and whether something continues them are not known here.
@@ -49,17 +50,17 @@ def moments_of(core: Checkpoints[Q, R], codec: Codec, entries: Sequence[Entry]) 
     parents: dict[Address, Entry] = {}
     for address in {_parent(entry) for entry in entries} - {None, *known}:
         assert address is not None
-        page = yield from core.store.scan(
+        page = yield from session.store.scan(
             Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
         )
         parents.update((entry.address, entry) for entry in page)
     both = {**known, **parents}
     news_of = {entry.address: news(entry.refs, _refs(both, _parent(entry))) for entry in entries}
     wanted = _narrowed(both, news_of)
-    found = (yield from core.store.read_values(wanted)) if wanted else ()
-    unpacker = Unpacker(codec)
-    read = {each.entry.address: _read(both[each.entry.address], each, codec, unpacker) for each in found}
-    return [_moment(read[entry.address], read, codec, unpacker) for entry in entries if entry.address in read]
+    found = (yield from session.store.read_values(wanted)) if wanted else ()
+    unpacker = Unpacker(session.codec)
+    read = {each.entry.address: _read(both[each.entry.address], each, session.codec, unpacker) for each in found}
+    return [_moment(read[entry.address], read, session.codec, unpacker) for entry in entries if entry.address in read]
 
 
 def _parent(entry: Entry) -> Address | None:
@@ -204,9 +205,9 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
     return sum(known) if known else None
 
 
-def state_bytes(core: Checkpoints[Q, R], entries: Sequence[Entry]) -> Plan[Q, R, Mapping[Address, int]]:
+def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Mapping[Address, int]]:
     """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
-    found = (yield from core.store.read_values(entries)) if entries else ()
+    found = (yield from session.store.read_values(entries)) if entries else ()
     return {each.entry.address: _shown(each) for each in found}
 
 
@@ -229,8 +230,7 @@ class Pages:
     """What is known of a thread: it as it was when it was first looked at, and no newer.
 
     Args:
-        core: The saver's plans.
-        codec: How values are read.
+        session: What it runs on.
         thread_id: The thread.
 
     Attributes:
@@ -238,9 +238,8 @@ class Pages:
         is_whole: Whether there are no older ones.
     """
 
-    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, thread_id: str) -> None:
-        self._core = core
-        self._codec = codec
+    def __init__(self, session: Session, thread_id: str) -> None:
+        self._session = session
         self.thread_id = thread_id
         self.entries: list[Entry] = []
         self.is_whole = False
@@ -255,7 +254,7 @@ class Pages:
         """Read headers until there are `count`, or all (`None`)."""
         while not self.is_whole and (count is None or len(self.entries) < count):
             last = self.entries[-1] if self.entries else None
-            page = yield from self._core.store.scan(Query(self.thread_id, limit=PAGE, after=last))
+            page = yield from self._session.store.scan(Query(self.thread_id, limit=PAGE, after=last))
             if last is None:
                 yield from self._open(page)
             self._take(page)
@@ -263,11 +262,11 @@ class Pages:
 
     def _open(self, page: Sequence[Entry]) -> Plan[Any, Any, None]:
         labels: dict[Address, tuple[str, ...]] = {}
-        for label in (yield from labels_of(self._core.store, self._codec, self.thread_id)):
+        for label in (yield from labels_of(self._session, self.thread_id)):
             labels[label.address] = (*labels.get(label.address, ()), label.name)
         self._labels = labels
         # The latest is not always what was put last: a branch is put beside the trunk.
-        head = yield from self._core.store.read_entry(Address(self.thread_id))
+        head = yield from self._session.store.read_entry(Address(self.thread_id))
         if head and head.entry.address in {entry.address for entry in page}:  # else it was put in between
             self._heads[""] = head.entry.address
 
@@ -286,7 +285,7 @@ class Pages:
         start, stop = places.start // STRETCH * STRETCH, -(-places.stop // STRETCH) * STRETCH
         wanted = [entry for entry in self.entries[start:stop] if entry.address not in self._moments]
         for first in range(0, len(wanted), STRETCH):
-            read = yield from moments_of(self._core, self._codec, wanted[first : first + STRETCH])
+            read = yield from moments_of(self._session, wanted[first : first + STRETCH])
             self._moments.update((moment.address, moment) for moment in read)
         shown = self.entries[places.start : places.stop]
         return [self._placed(entry.address) for entry in shown if entry.address in self._moments]
@@ -351,5 +350,5 @@ class Pages:
         unknown = [
             self.entries[each] for each in dict.fromkeys(chosen) if self.entries[each].address not in self._sizes
         ]
-        self._sizes.update((yield from state_bytes(self._core, unknown)))
+        self._sizes.update((yield from state_bytes(self._session, unknown)))
         return self._sizes

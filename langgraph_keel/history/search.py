@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.display.messages import said
 from langgraph_keel.history.moment import Moment
 
@@ -90,7 +91,7 @@ def _told(moment: Moment) -> str:
 
 def without_tasks(namespace: str) -> str:
     """Return a namespace by its nodes alone."""
-    return "|".join(part.partition(":")[0] for part in namespace.split("|"))
+    return NS_SEP.join(part.partition(NS_END)[0] for part in namespace.split(NS_SEP))
 
 
 def _is_later(moment: Moment, when: When) -> bool:

@@ -14,8 +14,8 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import address_of, config_of
-from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.moment import Moment, Moments, Owner
@@ -56,9 +56,8 @@ class Saver(Protocol):
         """Read a checkpoint."""
 
     @property
-    def _backend(self) -> Any: ...
-
-    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
+    def engine(self) -> Engine:
+        """What it runs on."""
 
 
 class Listing:
@@ -132,15 +131,15 @@ class Listing:
 
     def _between(self, start: int, stop: int) -> list[Moment]:
         """Return the moments at places counted from the newest, oldest first."""
-        found = self._saver._run(self.pages.moments(range(start, stop)))
+        found = self._saver.engine.run(self.pages.moments(range(start, stop)))
         return [replace(moment, owner=cast(Owner, self)) for moment in reversed(found)]
 
     def _read(self, count: int | None) -> None:
-        self._saver._run(self.pages.upto(count))
+        self._saver.engine.run(self.pages.upto(count))
 
     def _measured(self, moments: Sequence[Moment]) -> Sequence[Moment]:
         places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
-        sizes = self._saver._run(self.pages.measured(places))
+        sizes = self._saver.engine.run(self.pages.measured(places))
         return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
 
     # -- finding moments ---------------------------------------------------------------------------------------
@@ -404,7 +403,8 @@ class Timeline(Listing):
     def _of_this_saver(self, graph: Any) -> Any:
         if graph is None:
             raise InvalidInput("values= and as_node= are written by the graph's update_state: pass graph=, too")
-        if getattr(getattr(graph, "checkpointer", None), "_backend", None) is not self._saver._backend:
+        engine = engine_of(getattr(graph, "checkpointer", None))
+        if engine is None or not engine.is_same_store(self._saver.engine):
             raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
         return graph
 

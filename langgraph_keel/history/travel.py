@@ -7,17 +7,17 @@ twice in delta channels. It takes no writes along, so that its step runs anew: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
+from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, moved_back
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -32,19 +32,14 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.removal import live_runs
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
-from langgraph_keel.provenance import carryover as carried
-from langgraph_keel.retention.owners import note_copy
-from langgraph_keel.summaries.archive.storage import fork_archive
-
-NewId: TypeAlias = Callable[[int], str]
-"""Makes the id of a checkpoint of a step; it sorts after all ids before it."""
 
 CARRIED = ("known", "first")
 """What of a header's `about` is true of the thread there, not of the step that led there (see `core.recorder`)."""
 
 
-def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
+def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
     Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Two trips, and one
@@ -55,44 +50,52 @@ def rewind(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewI
     subgraphs as they were at the moment. To rewind again completes it.
 
     Args:
-        core: The plans of a saver.
-        codec: Its serializer.
+        session: What it runs on.
         address: The checkpoint; without an id, the latest.
-        new_id: Makes ids.
-        now: ISO time.
 
     Raises:
         NotFound: There is no such checkpoint, or it was deleted meanwhile.
         InvalidInput: It belongs to a subgraph.
     """
     _check_root(address)
-    graph = yield from core.store.read_graph(address.thread_id)
+    graph = yield from session.store.read_graph(address.thread_id)
     moment = _moment(graph, address)
-    plan = _taken_back(core, codec, graph, moment, new_id, now)
-    twin = yield from core.travel(address.thread_id, f"rewound to {moment.address.checkpoint_id}", plan)
-    if core.questions:
-        yield from core.questions.rewound(codec, twin)
+    travel = Travel("rewound", moment.address)
+    return (yield from _tell(session, travel, _take_back(session, graph, moment)))
+
+
+def _tell(session: Session, travel: Travel, plan: Plan[Any, Any, tuple[Address, Header]]) -> Plan[Any, Any, Address]:
+    """Carry out a plan that adds a twin, and tell the hooks of it."""
+    try:
+        for hear in session.hooks.before_travel:
+            yield from hear(session, travel)
+        twin, header = yield from plan
+    except BaseException as error:
+        for hear in session.hooks.travel_failed:
+            yield from hear(session, travel, error)
+        raise
+    travel = replace(travel, twin=twin, about=header.about)
+    for hear in session.hooks.after_travel:
+        yield from hear(session, travel)
     return twin
 
 
-def _taken_back(
-    core: Checkpoints[Q, R], codec: Codec, graph: Graph, moment: Node, new_id: NewId, now: str
-) -> Plan[Q, R, Address]:
-    for namespace, memory in moved_back(graph, moment, codec).items():
+def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[Any, Any, tuple[Address, Header]]:
+    for namespace, memory in moved_back(graph, moment, session.codec).items():
         if memory is None:
-            yield from _put(core, _nothing(replace(moment.address, checkpoint_ns=namespace), codec, new_id, now))
+            yield from _put(session, _empty_checkpoint(session, replace(moment.address, checkpoint_ns=namespace)))
         else:
-            yield from _rewound(core, codec, memory, new_id, now)
-    return (yield from _rewound(core, codec, moment, new_id, now))
+            yield from _put_twin(session, memory)
+    return (yield from _put_twin(session, moment))
 
 
-def _rewound(core: Checkpoints[Q, R], codec: Codec, node: Node, new_id: NewId, now: str) -> Plan[Q, R, Address]:
-    header = _as_twin(node, codec, now, {REWOUND_TO: node.address.checkpoint_id})
-    new = _twin(node, node.parent, header, codec, new_id, now)
-    return (yield from _put(core, new, header.about))
+def _put_twin(session: Session, node: Node) -> Plan[Any, Any, tuple[Address, Header]]:
+    header = _as_twin(session, node, {REWOUND_TO: node.address.checkpoint_id})
+    address = yield from _put(session, _twin(session, node, node.parent, header))
+    return address, header
 
 
-def branch(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewId, now: str) -> Plan[Q, R, Address]:
+def branch(session: Session, address: Address) -> Plan[Any, Any, Address]:
     """Begin a branch at a checkpoint of the root graph; return the address of its twin beside the trunk.
 
     The twin is not the latest until something is put on it, by a run that is given its config. Two trips; three where
@@ -102,26 +105,26 @@ def branch(core: Checkpoints[Q, R], codec: Codec, address: Address, new_id: NewI
     Subgraphs with a memory of their own have one memory for all branches, as everywhere in LangGraph.
 
     Args:
-        core: The plans of a saver.
-        codec: Its serializer.
+        session: What it runs on.
         address: The checkpoint; without an id, the latest.
-        new_id: Makes ids.
-        now: ISO time.
 
     Raises:
         NotFound: There is no such checkpoint, or it was deleted meanwhile.
         InvalidInput: It belongs to a subgraph.
     """
     _check_root(address)
-    entry = yield from _entry(core, address)
-    header = _as_twin(entry, codec, now, {BRANCHED_FROM: entry.address.checkpoint_id})
-    parent = entry.parent or (yield from _hidden_parent(core, entry.address, header))
-    new = _twin(entry, parent, header, codec, new_id, now)
-    plan = _put(core, replace(new, checked=True, on_conflict="fork"), header.about)
-    return (yield from core.travel(address.thread_id, f"branched from {entry.address.checkpoint_id}", plan))
+    entry = yield from _entry(session, address)
+    return (yield from _tell(session, Travel("branched", entry.address), _put_branch(session, entry)))
 
 
-def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str, made: Cell) -> Plan[Q, R, Address]:
+def _put_branch(session: Session, entry: Entry) -> Plan[Any, Any, tuple[Address, Header]]:
+    header = _as_twin(session, entry, {BRANCHED_FROM: entry.address.checkpoint_id})
+    parent = entry.parent or (yield from _hidden_parent(session, entry.address, header))
+    new = replace(_twin(session, entry, parent, header), checked=True, on_conflict="fork")
+    return (yield from _put(session, new)), header
+
+
+def fork(session: Session, address: Address, target: str) -> Plan[Any, Any, Address]:
     """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
 
     Eight trips; nine where the threads may be on different servers; two more if steps after the checkpoint had
@@ -134,11 +137,9 @@ def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str, m
     are packed into one, so the bytes of a fork (never what it shows) may hold some from after the moment.
 
     Args:
-        core: The plans of a saver.
-        codec: Its serializer.
+        session: What it runs on.
         address: The checkpoint; without an id, the latest.
         target: The new thread.
-        made: The note when it is made.
 
     Raises:
         NotFound: There is no such checkpoint, or it, or the new thread, was deleted meanwhile.
@@ -146,34 +147,31 @@ def fork(core: Checkpoints[Q, R], codec: Codec, address: Address, target: str, m
         InvalidInput: The checkpoint belongs to a subgraph.
     """
     _check_root(address)
-    entry = yield from _entry(core, address)
-    header = unpack_header(entry.header, codec, where_is(entry.address))
+    entry = yield from _entry(session, address)
+    header = unpack_header(entry.header, session.codec, where_is(entry.address))
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
-    body = pack_header(header, codec, where_is(entry.address))
-    outcome = yield from core.store.copy_thread(address.thread_id, target, entry.stamp, body)
+    body = pack_header(header, session.codec, where_is(entry.address))
+    outcome = yield from session.store.copy_thread(address.thread_id, target, entry.stamp, body)
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):
         raise _missing(entry.address)
-    yield from note_copy(core.store, address.thread_id, target, made)
-    graph = yield from core.store.read_graph(target)
-    ahead = {node.stamp for node in graph.nodes if _called_by(node, codec) == entry.address.checkpoint_id}
+    graph = yield from session.store.read_graph(target)
+    ahead = {node.stamp for node in graph.nodes if _called_by(node, session.codec) == entry.address.checkpoint_id}
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
-    names = [node.address.checkpoint_id for node in graph.nodes if not node.address.checkpoint_ns]
-    yield from carried.hand_on(core, codec, address.thread_id, target, names)
-    yield from fork_archive(core.store, codec, address.thread_id, target, graph, entry.address)
-    yield from core.copied(target, f"forked from {address.thread_id}")  # as a whole
-    yield from _trimmed(core, target, graph, ahead)
+    for hear in session.hooks.after_copy:
+        yield from hear(session, Copy(address.thread_id, target, entry.address, graph))
+    yield from _trimmed(session, target, graph, ahead)
     return replace(entry.address, thread_id=target)
 
 
-def _trimmed(core: Checkpoints[Q, R], target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Q, R, None]:
+def _trimmed(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Any, Any, None]:
     """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
     if ahead:
-        yield from core.store.remove_entries(target, ahead, {})
-        graph = yield from core.store.read_graph(target)
-    yield from core.store.remove_rows(target, live_runs(graph), graph)
+        yield from session.store.remove_entries(target, ahead, {})
+        graph = yield from session.store.read_graph(target)
+    yield from session.store.remove_rows(target, live_runs(graph), graph)
 
 
 def _called_by(node: Node, codec: Codec) -> object:
@@ -207,57 +205,58 @@ def _moment(graph: Graph, address: Address) -> Node:
     raise _missing(address)
 
 
-def _entry(core: Checkpoints[Q, R], address: Address) -> Plan[Q, R, Entry]:
+def _entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
     """Read a checkpoint without its values, or the latest: that with them, as only `read_entry` knows which it is."""
     if address.checkpoint_id is None:
-        found = yield from core.store.read_entry(address)
+        found = yield from session.store.read_entry(address)
         entries: Sequence[Entry] = [found.entry] if found else ()
     else:
         query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
-        entries = yield from core.store.scan(query)
+        entries = yield from session.store.scan(query)
     if not entries:
         raise _missing(address)
     return entries[0]
 
 
-def _hidden_parent(core: Checkpoints[Q, R], address: Address, header: Header) -> Plan[Q, R, str | None]:
+def _hidden_parent(session: Session, address: Address, header: Header) -> Plan[Any, Any, str | None]:
     """Return the parent of a checkpoint that has none to be read: one that is kept for delta channels only."""
     channels = header.metadata.get("counters_since_delta_snapshot")
     if not channels:
         return None
-    ancestors = yield from core.store.read_history(address, list(channels))
+    ancestors = yield from session.store.read_history(address, list(channels))
     return ancestors[0].entry.address.checkpoint_id if ancestors else None
 
 
 # -- what is added ---------------------------------------------------------------------------------------------------
 
 
-def _as_twin(of: Entry | Node, codec: Codec, now: str, marks: Mapping[str, Any]) -> Header:
-    old = unpack_header(of.header, codec, where_is(of.address))
+def _as_twin(session: Session, of: Entry | Node, marks: Mapping[str, Any]) -> Header:
+    old = unpack_header(of.header, session.codec, where_is(of.address))
     about = {name: old.about[name] for name in CARRIED if name in old.about}
-    return Header({**old.checkpoint, "ts": now}, {**old.metadata, "source": "fork", **marks}, old.inline, about)
+    checkpoint = {**old.checkpoint, "ts": session.clock().isoformat()}
+    return Header(checkpoint, {**old.metadata, "source": "fork", **marks}, old.inline, about)
 
 
-def _twin(of: Entry | Node, parent: str | None, header: Header, codec: Codec, new_id: NewId, now: str) -> NewEntry:
+def _twin(session: Session, of: Entry | Node, parent: str | None, header: Header) -> NewEntry:
     step = header.metadata.get("step")
-    address = replace(of.address, checkpoint_id=new_id(step if isinstance(step, int) else 0))
-    packed = pack_header(header, codec, where_is(address))
-    return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=now)
+    address = replace(of.address, checkpoint_id=session.new_id(step if isinstance(step, int) else 0))
+    packed = pack_header(header, session.codec, where_is(address))
+    ts = header.checkpoint["ts"]
+    return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=ts)
 
 
-def _nothing(place: Address, codec: Codec, new_id: NewId, now: str) -> NewEntry:
+def _empty_checkpoint(session: Session, place: Address) -> NewEntry:
     """Return the checkpoint that LangGraph takes where it finds none, so that a subgraph begins as if it never ran."""
-    address = replace(place, checkpoint_id=new_id(-2))
-    checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": now}
+    address = replace(place, checkpoint_id=session.new_id(-2))
+    ts = session.clock().isoformat()
+    checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
     header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
-    return NewEntry(address, None, pack_header(header, codec, where_is(address)), {}, updated_at=now)
+    return NewEntry(address, None, pack_header(header, session.codec, where_is(address)), {}, updated_at=ts)
 
 
-def _put(core: Checkpoints[Q, R], new: NewEntry, about: Mapping[str, Any] | None = None) -> Plan[Q, R, Address]:
-    outcome = yield from core.store.write_entry(new)
-    core.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
+def _put(session: Session, new: NewEntry) -> Plan[Any, Any, Address]:
+    outcome = yield from session.store.write_entry(new)
+    session.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
     if not isinstance(outcome, Stored):
         raise NotFound(f"{where_is(new.address)}: what it was to be a twin of was deleted meanwhile")
-    if core.recorder and about:
-        core.recorder.learn(new.address, about, ())
     return new.address

@@ -39,11 +39,24 @@ import orjson
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import LLMResult
-from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_keel.provenance.hook import Captured, Recorder, last_seen, run_of
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_RUNTIME,
+    METADATA_NODE,
+    METADATA_NS,
+    METADATA_STEP,
+    METADATA_VERSIONS,
+    NS_END,
+    NS_SEP,
+    register_configure_hook,
+    var_child_runnable_config,
+)
+from langgraph_keel.engine.config import run_of
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.provenance.hook import Captured, OnDrift, Recorder, last_seen
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
 
@@ -178,9 +191,9 @@ _SAID: _Names = {
     "ls_temperature": ("temperature", _number),
     "ls_max_tokens": ("max_tokens", _count),
     "ls_stop": ("stop", _stop),
-    "lc_versions": ("versions", _versions),
-    "langgraph_step": ("step", _count),
-    "langgraph_node": ("node", _text),
+    METADATA_VERSIONS: ("versions", _versions),
+    METADATA_STEP: ("step", _count),
+    METADATA_NODE: ("node", _text),
 }
 # `invoke(model=...)` changes `model` and leaves `model_name` as it was.
 _ASKED: _Names = {
@@ -292,15 +305,15 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
     """Return where a call belongs; `None` outside a graph, and in one whose saver does not record."""
     config: Mapping[str, Any] = var_child_runnable_config.get() or {}
     values: Mapping[str, Any] = config.get("configurable") or {}
-    info = getattr(values.get("__pregel_runtime"), "execution_info", None)
-    namespace = metadata.get("langgraph_checkpoint_ns")
+    info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
+    namespace = metadata.get(METADATA_NS)
     if isinstance(namespace, str) and namespace != getattr(info, "checkpoint_ns", None):
         return _place_told(metadata, namespace)
     # LangGraph may run on a shallow copy of the saver; they share the recorder.
-    recorder = getattr(values.get("__pregel_checkpointer"), "recorder", None)
+    recorder = getattr(values.get(CONFIG_KEY_CHECKPOINTER), "recorder", None)
     if not isinstance(recorder, Recorder) or info is None or info.thread_id is None:
         return None
-    lineage = values.get("checkpoint_map") or {"": info.checkpoint_id}
+    lineage = values.get(CONFIG_KEY_CHECKPOINT_MAP) or {"": info.checkpoint_id}
     more = {
         "task_id": info.task_id,
         "attempt": info.node_attempt if info.node_attempt > 1 else None,
@@ -321,11 +334,11 @@ def _place_told(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
     found = last_seen(thread_id)
     if found is None:
         return None
-    segments = namespace.split("|")
+    segments = namespace.split(NS_SEP)
     now = str(uuid6())
-    lineage = {"|".join(segments[:depth]): now for depth in range(len(segments))}
+    lineage = {NS_SEP.join(segments[:depth]): now for depth in range(len(segments))}
     run_id = metadata.get("run_id")
-    more = {"task_id": segments[-1].partition(":")[2], "run_id": None if run_id is None else str(run_id)}
+    more = {"task_id": segments[-1].partition(NS_END)[2], "run_id": None if run_id is None else str(run_id)}
     recorder, run = found
     return _Place(recorder, thread_id, run, namespace, lineage, more, is_guessed=True)
 
@@ -334,11 +347,11 @@ def _begun(run_id: UUID, metadata: Mapping[str, Any]) -> _Begun | None:
     place = _place_of(metadata)
     if place is None or not place.recorder.captures:
         return None
-    segments = [segment.partition(":") for segment in place.namespace.split("|")]
+    segments = [segment.partition(NS_END) for segment in place.namespace.split(NS_SEP)]
     record = {
         "id": str(run_id),
         # A number counts the calls of one subgraph in one node.
-        "path": "|".join([name for name, _, _ in segments if not name.isdecimal()]),
+        "path": NS_SEP.join([name for name, _, _ in segments if not name.isdecimal()]),
         **place.more,
         "graph_version": place.recorder.graph_version,
         "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -381,7 +394,7 @@ class Capture(BaseCallbackHandler):
             if begun := _begun(run_id, more.get("metadata") or {}):
                 begun.captured.record = record_of({**begun.captured.record, **asked_of(more, prompt_of(messages))})
                 self._calls[run_id] = begun.captured.call = begun
-                begun.recorder.begin(begun.captured)
+                begun.recorder.capture(begun.captured)
         except Exception:
             _log.warning("a call of a model is not recorded", exc_info=True)
 
@@ -432,3 +445,20 @@ def watch() -> None:
 def package_versions() -> Mapping[str, str]:
     """Return the versions of the packages that every graph runs on."""
     return {name: version(name) for name in ("langgraph", "langchain-core")}
+
+
+def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+    """Return a recorder; if it captures, have all model calls of this process reported from now on.
+
+    Raises:
+        InvalidInput: There is no such way to treat drift, or the version is no text.
+    """
+    if on_drift not in ("ignore", "warn", "raise"):
+        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
+    if not isinstance(graph_version, str | None):
+        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    if on_drift == "raise" and captures is not True:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+    if captures:
+        watch()
+    return Recorder(package_versions(), graph_version, on_drift, captures)

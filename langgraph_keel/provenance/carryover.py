@@ -14,19 +14,17 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.lineage import came_from
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Entry, Node, Stamp
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import CorruptStore, ValueRefused
-from langgraph_keel.provenance.hook import strays_of
-from langgraph_keel.provenance.records import ModelCall, unpacked
-from langgraph_keel.retention.owners import note_copy
-from langgraph_keel.summaries.archive.storage import copy_archive
+from langgraph_keel.provenance.records import ModelCall, strays_of, unpacked
 
 CARRIED = "model"
 """The kind of the cells."""
@@ -140,16 +138,13 @@ def behind(carried: Sequence[Carried], line: Sequence[str | None]) -> tuple[list
 # -- carrying --------------------------------------------------------------------------------------------------
 
 
-def carry(
-    core: Checkpoints[Q, R], codec: Codec, thread_id: str, moments: Moments, kept: Collection[Stamp]
-) -> Plan[Q, R, None]:
+def carry(session: Session, thread_id: str, moments: Moments, kept: Collection[Stamp]) -> Plan[Any, Any, None]:
     """Put the records that led to what stays into cells. None where no model answered.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
 
     Args:
-        core: The store.
-        codec: How values are written.
+        session: What it runs on.
         thread_id: The thread.
         moments: All its checkpoints, but ghosts, in the order they were put.
         kept: Those that stay.
@@ -159,13 +154,15 @@ def carry(
     for line in _lines(moments, kept):
         gone = [each for each in _within(line, moments) if each[0].stamp not in kept or each is line[-1]]
         items = {item[3]["id"]: item for moment in gone for item in _headed(*moment)}
-        for item in (yield from _unled(core, codec, moments, gone)):
+        for item in (yield from _unled(session, moments, gone)):
             items.setdefault(item[3]["id"], item)
         if items or (len(line) > 1 and line[-1][1].metadata.get("step") != -1):  # a link to what was carried before
             ends = [str(node.address.checkpoint_id) for node, _ in (line[-1], line[0])]
             carried = Carried(ends[0], ends[1], is_first(line[-1][1]), list(items.values()))
             # If a cell of this name is there, so are the records.
-            yield from core.store.swap_cell(Shelf(thread_id, CARRIED), carried.key, None, carried.cell(codec))
+            yield from session.store.swap_cell(
+                Shelf(thread_id, CARRIED), carried.key, None, carried.cell(session.codec)
+            )
 
 
 def _within(line: Moments, moments: Moments) -> Moments:
@@ -210,18 +207,18 @@ def _innermost(lineage: Mapping[str, str], place: tuple[Any, ...]) -> tuple[Any,
     return place[:2] if namespace is None else (namespace, lineage[namespace])
 
 
-def _unled(core: Checkpoints[Q, R], codec: Codec, moments: Moments, gone: Moments) -> Plan[Q, R, list[Item]]:
+def _unled(session: Session, moments: Moments, gone: Moments) -> Plan[Any, Any, list[Item]]:
     """Return the records that stand with writes alone: of tasks that failed or asked where no step went on."""
     led = {(n.address.checkpoint_ns, n.parent) for n, header in moments if header.metadata.get("source") == "loop"}
     ends = [node for node, _ in gone if (node.address.checkpoint_ns, node.address.checkpoint_id) not in led]
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in ends]
-    found = (yield from core.store.read_values(entries)) if entries else ()
+    found = (yield from session.store.read_values(entries)) if entries else ()
     items: list[Item] = []
     for each in found:
         address = each.entry.address
         calls: list[Any] = []
         with suppress(ValueRefused, CorruptStore):  # what cannot be read can be removed all the same
-            calls = unpack_batches(each.batches, codec, where_is(address))[1]
+            calls = unpack_batches(each.batches, session.codec, where_is(address))[1]
         records = [record for stored in calls if isinstance(stored, list) for record in stored]
         place = (address.checkpoint_ns, address.checkpoint_id, each.entry.run_id)
         items += [(*place, record) for record in records if _is_record(record)]
@@ -231,7 +228,7 @@ def _unled(core: Checkpoints[Q, R], codec: Codec, moments: Moments, gone: Moment
 # -- afterwards ------------------------------------------------------------------------------------------------
 
 
-def _pages(store: Store[Q, R], thread_id: str) -> Plan[Q, R, list[tuple[str, Cell]]]:
+def _pages(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
     cells: list[tuple[str, Cell]] = []
     while True:
         after = cells[-1][0] if cells else None
@@ -241,69 +238,57 @@ def _pages(store: Store[Q, R], thread_id: str) -> Plan[Q, R, list[tuple[str, Cel
             return cells
 
 
-def read_carried(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, list[Carried]]:
+def read_carried(session: Session, thread_id: str) -> Plan[Any, Any, list[Carried]]:
     """Read what the prunes of a thread have carried. One trip a page.
 
     Raises:
         CorruptStore: A cell does not decode.
     """
-    cells = yield from _pages(core.store, thread_id)
-    return [_unpacked(cell, codec, thread_id) for _, cell in cells]
+    cells = yield from _pages(session.store, thread_id)
+    return [_unpacked(cell, session.codec, thread_id) for _, cell in cells]
 
 
 def drop(
-    core: Checkpoints[Q, R],
-    codec: Codec,
+    session: Session,
     thread_id: str,
     run_ids: Collection[str],
     moments: Moments,
     kept: Collection[Stamp],
-) -> Plan[Q, R, None]:
+) -> Plan[Any, Any, None]:
     """Remove the records of these runs; all, if no checkpoint of the root graph stays. A trip, and one more a cell."""
     is_over = not any(node.stamp in kept for node, _ in moments if not node.address.checkpoint_ns)
-    for key, cell in (yield from _pages(core.store, thread_id)):
-        yield from _rewrite(core, codec, thread_id, key, cell, None if is_over else run_ids)
+    for key, cell in (yield from _pages(session.store, thread_id)):
+        yield from _rewrite(session, thread_id, key, cell, None if is_over else run_ids)
 
 
 def _rewrite(
-    core: Checkpoints[Q, R], codec: Codec, thread_id: str, key: str, cell: Cell | None, run_ids: Collection[str] | None
-) -> Plan[Q, R, None]:
+    session: Session, thread_id: str, key: str, cell: Cell | None, run_ids: Collection[str] | None
+) -> Plan[Any, Any, None]:
     while cell is not None:
-        was = _unpacked(cell, codec, thread_id)
+        was = _unpacked(cell, session.codec, thread_id)
         left = replace(was, items=()) if run_ids is None else was.without(run_ids)
         if left is was:
             return
-        new = left.cell(codec) if left.items else None
-        swapped = yield from core.store.swap_cell(Shelf(thread_id, CARRIED), key, cell.token, new)
+        new = left.cell(session.codec) if left.items else None
+        swapped = yield from session.store.swap_cell(Shelf(thread_id, CARRIED), key, cell.token, new)
         cell = None if swapped.done else swapped.cell  # somebody else removes from it, too
 
 
-def copy_thread(core: Checkpoints[Q, R], source: str, target: str, made: Cell) -> Plan[Q, R, None]:
-    """Copy a thread, and then what its prunes have carried, and its archive; see `KeelSaver.copy_thread`.
-
-    In that order, for only then is the target known to be new. A copy that is cut off in between knows less, and
-    `trajectories` says so of it. `made` is the note when it is made.
-    """
-    yield from core.copy_thread(source, target)
-    yield from note_copy(core.store, source, target, made)
-    for key, cell in (yield from _pages(core.store, source)):
-        yield from core.store.swap_cell(Shelf(target, CARRIED), key, None, cell)
-    yield from copy_archive(core.store, source, target)
-    yield from core.copied(target, f"copied from {source}")
+def copy_carried(session: Session, source: str, target: str) -> Plan[Any, Any, None]:
+    """Copy to a copy of a thread what its prunes have carried. A trip a page, and one for each of them."""
+    for key, cell in (yield from _pages(session.store, source)):
+        yield from session.store.swap_cell(Shelf(target, CARRIED), key, None, cell)
 
 
-def hand_on(
-    core: Checkpoints[Q, R], codec: Codec, source: str, target: str, names: Sequence[str | None]
-) -> Plan[Q, R, None]:
+def hand_on(session: Session, source: str, target: str, names: Sequence[str | None]) -> Plan[Any, Any, None]:
     """Copy to a fork what prunes have carried of its way. A trip, and one for each of them.
 
     Args:
-        core: The store.
-        codec: How values are written.
+        session: What it runs on.
         source: The thread it was forked from.
         target: The fork.
         names: The ids of its root checkpoints.
     """
-    found, _ = behind((yield from read_carried(core, codec, source)), names)
+    found, _ = behind((yield from read_carried(session, source)), names)
     for each in found:
-        yield from core.store.swap_cell(Shelf(target, CARRIED), each.key, None, each.cell(codec))
+        yield from session.store.swap_cell(Shelf(target, CARRIED), each.key, None, each.cell(session.codec))

@@ -10,23 +10,23 @@ import json
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from typing import Any, Generic, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
-from langgraph_keel.engine.checkpoints import Checkpoints, delta_history
+from langgraph_keel._langgraph import DeltaSnapshot
+from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.lineage import came_from
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
 from langgraph_keel.provenance.carryover import behind, is_first, root_of
 from langgraph_keel.provenance.hook import known_models
@@ -120,11 +120,11 @@ class Wanted:
         return None if least <= cost <= most else "filtered"
 
 
-class Export(Generic[Q, R]):
+class Export:
     """Reads trajectories one after the other, one thread in memory at a time.
 
     Args:
-        core: Of the saver.
+        session: What it runs on.
         wanted: Which threads.
         threads: Their ids; `None` for all, last activity first.
         limit: Most to read.
@@ -133,7 +133,7 @@ class Export(Generic[Q, R]):
 
     def __init__(
         self,
-        core: Checkpoints[Q, R],
+        session: Session,
         wanted: Wanted,
         threads: Iterable[str] | None,
         limit: int | None,
@@ -142,7 +142,7 @@ class Export(Generic[Q, R]):
         if isinstance(threads, str):
             raise InvalidInput(f"pass a list of thread ids, not one string: [{threads!r}]")
         # Without the saver's memo and recorder: what is read once must not push out what runs need.
-        self._core = Checkpoints(core.store, Memo(0, 0))
+        self._session = replace(session, memo=Memo(0, 0), hooks=Hooks())
         self._wanted = wanted
         self._is_named = threads is not None
         self._ids = deque(dict.fromkeys(map(thread_id_of, threads or ())))
@@ -151,21 +151,21 @@ class Export(Generic[Q, R]):
         self._left = checked_limit(limit)
         self._on_skip: OnSkip | None = on_skip
 
-    def next(self, codec: Codec) -> Plan[Q, R, dict[str, Any] | None]:
+    def next(self) -> Plan[Any, Any, dict[str, Any] | None]:
         """Return the next trajectory, or `None` if there are no more."""
         while self._left != 0:
-            if not (self._ids or (yield from self._list(codec))):
+            if not (self._ids or (yield from self._list())):
                 return None
-            found = yield from self._attempt(codec, self._ids.popleft())
+            found = yield from self._attempt(self._ids.popleft())
             if found is not None:
                 self._left = self._left if self._left is None else self._left - 1
                 return found
         return None
 
-    def _list(self, codec: Codec) -> Plan[Q, R, bool]:
+    def _list(self) -> Plan[Any, Any, bool]:
         """Read the ids of more threads; tell whether there were any."""
         while not (self._ids or self._is_listed):
-            page = yield from self._core.store.read_threads(self._after, PAGE)
+            page = yield from self._session.store.read_threads(self._after, PAGE)
             self._is_listed = len(page) < PAGE
             for info, _ in page:
                 self._after = info.updated_at, info.thread_id
@@ -178,9 +178,9 @@ class Export(Generic[Q, R]):
         elif isinstance(why, KeelError):
             raise why
 
-    def _attempt(self, codec: Codec, thread_id: str) -> Plan[Q, R, dict[str, Any] | None]:
+    def _attempt(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | None]:
         try:
-            found = yield from self._read(codec, thread_id)
+            found = yield from self._read(thread_id)
         except (CorruptStore, ValueRefused, NotFound) as error:
             self._skip(thread_id, error)
             return None
@@ -189,18 +189,18 @@ class Export(Generic[Q, R]):
             return None
         return found
 
-    def _read(self, codec: Codec, thread_id: str) -> Plan[Q, R, dict[str, Any] | Reason]:
-        trace = yield from traced(self._core, codec, thread_id)
+    def _read(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | Reason]:
+        trace = yield from traced(self._session, thread_id)
         # The records, not the list of names in the head, which is shortened where there are very many.
         if trace.entries and not self._wanted.takes_model(_models_of(trace)):
             return "filtered"
-        head = yield from self._core.get_tuple(codec, {"configurable": {"thread_id": thread_id}})
+        head = yield from get_tuple(self._session, {"configurable": {"thread_id": thread_id}})
         if head is None and self._is_named:
             raise NotFound(f"there is no thread {thread_id!r}")
-        messages = chat_of((yield from self._value(codec, head))) if head else None
+        messages = chat_of((yield from self._value(head))) if head else None
         if head is None or not messages:
             return "no messages"
-        way = _way(trace, head) or _way((yield from traced(self._core, codec, thread_id)), head)
+        way = _way(trace, head) or _way((yield from traced(self._session, thread_id)), head)
         return self._judged(head, messages, way) if way else "no messages"
 
     def _judged(
@@ -212,14 +212,14 @@ class Export(Generic[Q, R]):
             return "filtered"
         return wanted.refuses(way.cost) or _trajectory(head, label, messages, way)
 
-    def _value(self, codec: Codec, head: CheckpointTuple) -> Plan[Q, R, Any]:
+    def _value(self, head: CheckpointTuple) -> Plan[Any, Any, Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
         channel = self._wanted.channel
         value = head.checkpoint["channel_values"].get(channel)
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
             at = address_of(head.config)
-            return _replayed((yield from delta_history(self._core.store, codec, at, [channel]))[channel])
-        return value.value if isinstance(value, _DeltaSnapshot) else value
+            return _replayed((yield from delta_history(self._session, at, [channel]))[channel])
+        return value.value if isinstance(value, DeltaSnapshot) else value
 
 
 def _replayed(history: DeltaChannelHistory) -> Any:

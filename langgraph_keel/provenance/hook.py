@@ -19,18 +19,22 @@ import logging
 import os
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count, takewhile
 from threading import Lock
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
-from langgraph.checkpoint.serde.types import ERROR
-
-from langgraph_keel.engine.records import Address
+from langgraph_keel._langgraph import ERROR
+from langgraph_keel.engine.config import address_of, run_of
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, ThreadInfo
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import DriftDetected, DriftWarning
+from langgraph_keel.provenance.carryover import carry, copy_carried, drop, hand_on
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Known, followed
 from langgraph_keel.provenance.records import ModelCall, Record, names_of, packed, unpacked_all
 
@@ -243,17 +247,6 @@ class Waiting:
                 self._threads.setdefault(thread_id, _Thread()).add(each)
 
 
-def run_of(config: Mapping[str, Any]) -> object:
-    """Return what tells the run behind a config from all others, subgraphs and tasks included; `None` if nothing does.
-
-    LangGraph makes one `RunControl` for each run (since 1.2), which all its configs share.
-    """
-    values = config.get("configurable") or {}
-    return getattr(values.get("__pregel_runtime"), "control", None)
-
-
-Learn: TypeAlias = Callable[[Address, Mapping[str, Any], Iterable[Any]], None]
-"""Is told what a header says, and the records of calls beside it."""
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 
 THREADS = 5000
@@ -302,7 +295,7 @@ class Account:
     run: object = None
 
 
-class Recorder:
+class Recorder(Hook):
     """The records of one saver, shared by its copies. Any thread may call.
 
     Args:
@@ -343,9 +336,110 @@ class Recorder:
             for address in [address for address in self._unfinished if address.thread_id == thread_id]:
                 del self._unfinished[address]
 
+    # -- what the saver's verbs tell ---------------------------------------------------------------------------
+
+    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+        """Note that a run begins."""
+        self.saw(reading.address.thread_id, run_of(reading.config))
+        yield from ()
+
+    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+        """Learn what a checkpoint says from which a run begins.
+
+        Raises:
+            DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
+                notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
+        """
+        yield from ()
+        if not (reading.beside or reading.about) or reading.result is None:
+            return
+        address, run = address_of(reading.result.config), run_of(reading.config)
+        known = self.learn(address, reading.about, reading.beside)
+        found = followed(known, [], self._versions(known))[1] if run is not None and self.on_drift == "raise" else []
+        if found:
+            raise DriftDetected(DriftReport(address.thread_id, tuple(found)))
+
+    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Add to a checkpoint what it takes along.
+
+        Raises:
+            DriftDetected: See `judge`.
+        """
+        yield from ()
+        account = self.of_entry(put.address, put.parent.checkpoint_id, put.source, run_of(put.config))
+        self.judge(account, put.source)
+        put.header.metadata.update(account.marks)
+        put.header.about.update(account.about)
+        put.notes[self] = account
+
+    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Note that a checkpoint is stored with what it took along."""
+        yield from ()
+        self.stored(put.address, put.notes[self])
+
+    def draft_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Add the records of a task to what it has written.
+
+        Raises:
+            DriftDetected: See `of_task`.
+        """
+        yield from ()
+        run = run_of(writes.config)
+        captured = self.of_task(writes.address.thread_id, writes.task_id, run, writes.writes)
+        if captured:
+            writes.beside += [each.record for each in captured]
+            writes.notes[self] = captured
+
+    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Note that the records of a task stand among its writes."""
+        yield from ()
+        if self in writes.notes:
+            self.waits.written(writes.notes[self])
+
+    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """Learn of a twin what is true of the thread there."""
+        yield from ()
+        if travel.twin is not None and travel.about:
+            self.learn(travel.twin, travel.about, ())
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+        """Copy what prunes have carried, of a fork that of its way: see `carryover`."""
+        if copy.graph is None:
+            yield from copy_carried(session, copy.source, copy.target)
+        else:
+            names = [node.address.checkpoint_id for node in copy.graph.nodes if not node.address.checkpoint_ns]
+            yield from hand_on(session, copy.source, copy.target, names)
+
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+        """Carry on the records that led to what stays; remove those of runs that go."""
+        if leaving.run_ids:
+            yield from drop(session, leaving.thread_id, leaving.run_ids, leaving.moments, leaving.kept)
+        else:
+            yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
+
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+        """Forget what waits of checkpoints that are gone."""
+        yield from ()
+        if leaving.removed:
+            ids = {node.address.checkpoint_id for node, _ in leaving.moments if node.stamp in leaving.removed}
+            self.forget_thread(leaving.thread_id, ids)
+
+    def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
+        """Forget a thread."""
+        yield from ()
+        self.forget_thread(thread_id)
+
+    def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
+        """Let a filter ask for the models that led to a checkpoint: `filter={"model": "gpt-5"}`."""
+        return {"model": models_of(header.about)}
+
+    def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
+        """Say which models wrote a thread."""
+        return replace(info, models=tuple(sorted(known_models(header.about))))
+
     # -- capture -----------------------------------------------------------------------------------------------
 
-    def begin(self, captured: Captured) -> None:
+    def capture(self, captured: Captured) -> None:
         """Take a record of a call that begins."""
         self.waits.add(captured)
 
@@ -472,23 +566,6 @@ class Recorder:
 
     # -- what a thread was written with ------------------------------------------------------------------------
 
-    def begin_run(self, thread_id: str, run: object) -> Learn:
-        """Note that a run is about to begin (`None`: something else is), and return what to call with what it reads."""
-        self.saw(thread_id, run)
-        return partial(self._begun, run)
-
-    def _begun(self, run: object, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> None:
-        """Learn what a checkpoint says from which a run begins.
-
-        Raises:
-            DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
-                notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
-        """
-        known = self.learn(address, about, calls)
-        found = followed(known, [], self._versions(known))[1] if run is not None and self.on_drift == "raise" else []
-        if found:
-            raise DriftDetected(DriftReport(address.thread_id, tuple(found)))
-
     def learn(self, address: Address, about: Mapping[str, Any], calls: Iterable[Any]) -> Known:
         """Remember what a checkpoint that was read says: what it was written with, and calls not yet led anywhere."""
         records = [packed(call) for stored in calls for call in unpacked_all(stored)]  # what fits a record of today
@@ -575,10 +652,3 @@ def models_of(about: Mapping[str, Any]) -> set[str]:
 def known_models(about: Mapping[str, Any]) -> set[str]:
     """Return the names of all models that a root checkpoint's header says wrote its thread."""
     return set(Known.unpacked(about["known"]).names) if "known" in about else set()
-
-
-def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:
-    """Return what runs before have left behind, as a header has it: where each call began, and its record."""
-    strays = about.get("strays")
-    pairs = [each for each in strays if isinstance(each, list) and len(each) == 2] if isinstance(strays, list) else []
-    return [(lineage, record) for lineage, record in pairs if isinstance(lineage, dict)]

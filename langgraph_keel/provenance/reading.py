@@ -6,16 +6,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.provenance.carryover import Carried, may_be_pruned, read_carried
 from langgraph_keel.provenance.drift import MARK
-from langgraph_keel.provenance.hook import strays_of
-from langgraph_keel.provenance.records import ModelCall, unpacked_all
+from langgraph_keel.provenance.records import ModelCall, strays_of, unpacked_all
 
 PAGE = 500
 """Checkpoints to a page: headers and pending writes, no values."""
@@ -64,33 +63,33 @@ class Trace:
         return next((call.id for call in self.calls if places.get(_address(call), -1) > place), None)
 
 
-def recorded(core: Checkpoints[Q, R], codec: Codec, query: Query) -> Plan[Q, R, Sequence[ModelCall]]:
+def recorded(session: Session, query: Query) -> Plan[Any, Any, Sequence[ModelCall]]:
     """Return the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
     # All of the thread: what stands in one namespace may have led to a checkpoint of another.
-    trace = yield from traced(core, codec, str(query.thread_id))
+    trace = yield from traced(session, str(query.thread_id))
     return [call for call in trace.calls if _is_in(call, query)]
 
 
-def traced(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, Trace]:
+def traced(session: Session, thread_id: str) -> Plan[Any, Any, Trace]:
     """Return the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
 
     A record that stands among a task's writes only belongs to a task that has failed, asks, or whose step was not over;
     it is shown at the checkpoint the task began from.
     """
-    found = yield from entries_of(core, Query(thread_id))
-    entries = [(entry, unpack_header(entry.header, codec, where_is(entry.address))) for entry, _ in found]
+    found = yield from entries_of(session, Query(thread_id))
+    entries = [(entry, unpack_header(entry.header, session.codec, where_is(entry.address))) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
         _add(calls, unpacked_all(header.about.get("calls")), entry.address)
     for entry, batches in found:
-        _, stored = unpack_batches(batches, codec, where_is(entry.address))
+        _, stored = unpack_batches(batches, session.codec, where_is(entry.address))
         _add(calls, (call for part in stored for call in unpacked_all(part)), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
     for entry, header in entries:
         for lineage, record in strays_of(header.about):
             _add(calls, unpacked_all([record]), _began(lineage, places, entry.address))
     is_whole = not any(may_be_pruned(entry, header) for entry, header in entries)
-    carried = [] if is_whole else (yield from read_carried(core, codec, thread_id))
+    carried = [] if is_whole else (yield from read_carried(session, thread_id))
     for call in [call for each in carried for call in each.calls(thread_id)]:
         calls.setdefault(call.id, call)
     ordered = sorted(calls.values(), key=lambda call: (places.get(_address(call), -1), call.started_at))
@@ -101,14 +100,14 @@ def _is_in(call: ModelCall, query: Query) -> bool:
     return query.checkpoint_ns in (None, call.checkpoint_ns) and query.checkpoint_id in (None, call.checkpoint_id)
 
 
-def entries_of(core: Checkpoints[Q, R], query: Query) -> Plan[Q, R, Sequence[tuple[Entry, Sequence[Batch]]]]:
+def entries_of(session: Session, query: Query) -> Plan[Any, Any, Sequence[tuple[Entry, Sequence[Batch]]]]:
     """Return all entries that a query asks for with their batches, in the order they were put."""
     batches: dict[Address, Sequence[Batch]] = {}
     entries: list[Entry] = []
     while True:
-        page = yield from core.store.scan(replace(query, limit=PAGE, after=entries[-1] if entries else None))
+        page = yield from session.store.scan(replace(query, limit=PAGE, after=entries[-1] if entries else None))
         # Without references, no rows are read.
-        found = (yield from core.store.read_values([replace(entry, refs={}) for entry in page])) if page else ()
+        found = (yield from session.store.read_values([replace(entry, refs={}) for entry in page])) if page else ()
         batches.update((each.entry.address, each.batches) for each in found)
         entries += page
         if len(page) < PAGE:

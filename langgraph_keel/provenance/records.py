@@ -182,3 +182,10 @@ def unpacked_all(stored: Any) -> list[ModelCall]:
     """Return the records among what is stored."""
     parts: Iterable[Any] = stored if isinstance(stored, list) else ()
     return [call for part in parts if (call := unpacked(part)) is not None]
+
+
+def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:
+    """Return what runs before have left behind, as a header has it: where each call began, and its record."""
+    strays = about.get("strays")
+    pairs = [each for each in strays if isinstance(each, list) and len(each) == 2] if isinstance(strays, list) else []
+    return [(lineage, record) for lineage, record in pairs if isinstance(lineage, dict)]

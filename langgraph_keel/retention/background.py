@@ -6,10 +6,12 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from secrets import token_hex
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
+from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
 from langgraph_keel.retention.prune import Pruning, prune
@@ -22,7 +24,7 @@ _NEVER = 9e9
 """Seconds: some 285 years."""
 
 
-def upkeep_of(saver: Any, driver: Any, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
+def upkeep_of(saver: EngineSaver, driver: Any, keep_last: int | None, ttl: Any, every: Any) -> UpkeepThread | None:
     """Return the upkeep that a saver's options ask for; `None` if they ask for none.
 
     Args:
@@ -58,7 +60,7 @@ def _refuse_if_it_cannot(driver: Any) -> None:
         )
 
 
-class UpkeepThread:
+class UpkeepThread(Hook):
     """Keeps small what a saver has put. It begins with the first put, and nothing that it does raises anywhere.
 
     A policy that is stored and fits a thread counts instead of the saver's: with it, more may stay, or all.
@@ -70,7 +72,7 @@ class UpkeepThread:
         every: Seconds between two rounds.
     """
 
-    def __init__(self, saver: Any, keep: Retention | None, ttl: Retention | None, every: float) -> None:
+    def __init__(self, saver: EngineSaver, keep: Retention | None, ttl: Retention | None, every: float) -> None:
         self._saver = saver
         self._keep = keep
         self._ttl = ttl
@@ -80,10 +82,11 @@ class UpkeepThread:
         self._lock = Lock()
         self._thread: Thread | None = None
 
-    def note(self, thread_id: str) -> None:
-        """Be told of a put. No trip, and no wait."""
+    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
+        yield from ()
         if self._keep is not None:
-            self._put_to.add(str(thread_id))
+            self._put_to.add(put.address.thread_id)
         # After a fork of the process the thread is not there.
         if self._thread is None or not self._thread.is_alive():
             self._start()
@@ -146,26 +149,27 @@ class UpkeepThread:
                 return
 
     def _stored(self) -> Sequence[Retention]:
-        found: Sequence[Retention] = self._saver._run(stored_policies(self._saver._core.store, self._saver._codec))
-        return found
+        return self._saver.engine.run(stored_policies(self._saver.engine.session))
 
     def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
-            self._saver._run(prune(self._saver._core, self._saver._codec, thread_id, _task(policy)))
+            engine = self._saver.engine
+            engine.run(prune(engine.session, thread_id, _task(policy)))
 
     def _expire(self, ttl: Retention) -> None:
         policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._stored()), ttl]
-        sweep: Sweep[Any, Any] = Sweep(self._saver._core, policies, _task(None))
-        while not self._stop.is_set() and self._saver._run(sweep.next(self._saver._codec)):
+        engine = self._saver.engine
+        sweep = Sweep(engine.session, policies, _task(None))
+        while not self._stop.is_set() and engine.run(sweep.next()):
             pass
         for thread_id, why in sweep.report().failed.items():
             _log.warning("upkeep of thread %r: %s", thread_id, why)
 
 
 def _task(policy: Retention | None) -> Pruning:
-    return Pruning(policy, time.time() * 1000, lambda: token_hex(16))
+    return Pruning(policy, time.time() * 1000)
 
 
 def _rounds(ours: weakref.ref[UpkeepThread], stop: Event, every: float) -> None:

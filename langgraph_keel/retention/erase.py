@@ -12,22 +12,21 @@ are (`Store.list_strays`). Those of threads that the same call has deleted go as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
-from langgraph_keel.approvals.requests import CURRENT, OVER
-from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.cells import NODE_CACHE
+from langgraph_keel.engine.checkpoints import delete_thread, where_is
 from langgraph_keel.engine.config import owner_in
 from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import CELLS, Store
 from langgraph_keel.errors import (
     AccessDenied,
@@ -41,8 +40,6 @@ from langgraph_keel.errors import (
 from langgraph_keel.retention.owners import noted_owners
 from langgraph_keel.retention.sweep import stored_policies
 
-NODE_CACHE = Shelf(None, "cache")
-"""Where `KeelCache` keeps results of nodes: LangGraph does not say for which thread."""
 ROUNDS = 5
 """Walks that are made at most: whoever writes without a pause must be stopped first."""
 THREADS, ENTRIES, STRAYS = 200, 500, 500
@@ -163,27 +160,28 @@ class Erased:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def read_owners(store: Store[Q, R], codec: Codec, user: str, tell: Tell) -> Plan[Q, R, Owners]:
+def read_owners(session: Session, user: str, tell: Tell) -> Plan[Any, Any, Owners]:
     """Read who is named in any thread. Two trips or more for each thread, and one for each 500 requests."""
     found = Owners()
-    for shelf in (CURRENT, OVER):
-        yield from store.every_cell(shelf, partial(_asked, codec, user, found))
+    for hear in session.hooks.find_owners:
+        for holding in (yield from hear(session, user)):
+            _add_holding(holding, found)
     with suppress(CorruptStore):  # they keep nobody from being erased
-        found.policies = sum(user in policy.threads for policy in (yield from stored_policies(store, codec)))
+        found.policies = sum(user in policy.threads for policy in (yield from stored_policies(session)))
     seen, after, page = 0, None, THREADS
     while page == THREADS:
-        infos = yield from store.read_threads(after, THREADS)
+        infos = yield from session.store.read_threads(after, THREADS)
         for info, _ in infos:
-            yield from _looked(store, codec, info.thread_id, user, found)
+            yield from _looked(session, info.thread_id, user, found)
             seen += 1
             tell(seen, None)
         page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
     return found
 
 
-def _looked(store: Store[Q, R], codec: Codec, thread_id: str, user: str, found: Owners) -> Plan[Q, R, None]:
+def _looked(session: Session, thread_id: str, user: str, found: Owners) -> Plan[Any, Any, None]:
     try:
-        whose = yield from _whose(store, codec, thread_id)
+        whose = yield from _whose(session, thread_id)
     except KeelError as error:
         # Nor is it the person's for what it has asked: its checkpoints may name others.
         found.threads.pop(thread_id, None)
@@ -197,48 +195,30 @@ def _looked(store: Store[Q, R], codec: Codec, thread_id: str, user: str, found: 
         found.threads[thread_id] = whose
 
 
-def _whose(store: Store[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, ThreadOwners]:
+def _whose(session: Session, thread_id: str) -> Plan[Any, Any, ThreadOwners]:
     whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
     while size == ENTRIES:
-        entries = yield from store.scan(query)
+        entries = yield from session.store.scan(query)
         for entry in entries:
-            owner = owner_in(unpack_header(entry.header, codec, where_is(entry.address)).metadata)
+            owner = owner_in(unpack_header(entry.header, session.codec, where_is(entry.address)).metadata)
             whose.owners |= {owner} if owner else set()
         whose.checkpoints += len(entries)
         size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
-    whose.owners |= yield from noted_owners(store, codec, thread_id)
+    whose.owners |= yield from noted_owners(session, thread_id)
     return whose
 
 
-def _asked(codec: Codec, user: str, found: Owners, key: str, cell: Cell) -> None:
-    said = _said(cell, codec)
-    if said is None:
-        found.failed[cell.origin or key] = f"its request for approval {key} cannot be read"
+def _add_holding(holding: Holding, found: Owners) -> None:
+    if holding.problem:
+        found.failed[holding.thread_id] = holding.problem
         return
-    whose = found.threads.setdefault(str(said.get("thread_id", cell.origin)), ThreadOwners())
-    owner = owner_in({"user_id": said.get("owner") or None})
-    whose.owners |= {owner} if owner else set()
+    whose = found.threads.setdefault(holding.thread_id, ThreadOwners())
+    whose.owners |= {holding.owner} if holding.owner else set()
     whose.requests += 1
-    found.named += owner != user and user in _named(said)
+    found.named += holding.is_named
 
 
-def _said(cell: Cell, codec: Codec) -> Mapping[str, Any] | None:
-    try:
-        (said,) = codec.decode(cell.header)
-    except (KeelError, ValueError):
-        return None
-    return said if isinstance(said, Mapping) else None
-
-
-def _named(said: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield who is named in a request: may decide, holds it, or has done something to it."""
-    yield said.get("claimed_by")
-    yield from said.get("approvers") or ()
-    history = said.get("history")
-    yield from (event.get("by") for event in history or () if isinstance(event, Mapping))
-
-
-def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Q, R, None]:
+def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Any, Any, None]:
     """Give the threads that hold something and show no checkpoint to `take`, one by one."""
     page = yield from store.list_strays(None, STRAYS)
     while page:
@@ -250,34 +230,34 @@ def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Q, R, 
 # -- erasing -----------------------------------------------------------------------------------------------------------
 
 
-def erase(core: Checkpoints[Q, R], codec: Codec, order: Order, tell: Tell) -> Plan[Q, R, Erased]:
+def erase(session: Session, order: Order, tell: Tell) -> Plan[Any, Any, Erased]:
     """Delete all threads of a person; or look which ones they are."""
     erased = Erased(order)
     for nth in range(ROUNDS):
-        erased.owners = yield from read_owners(core.store, codec, order.user, tell)
+        erased.owners = yield from read_owners(session, order.user, tell)
         alone, erased.shared = erased.owners.of(order.user)
         going = [*alone, *(erased.shared if order.shared == "delete" else [])]
         # Once more those of the first walk: a task that was cut off may have left writes, or a cell, and no checkpoint.
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0:
-            yield from _uncached(core.store, erased, going)
+            yield from _uncached(session.store, erased, going)
         if order.dry_run:
             break
-        yield from _deleted(core, erased, list(dict.fromkeys([*going, *again])), tell)
+        yield from _deleted(session, erased, list(dict.fromkeys([*going, *again])), tell)
         if not going:
             break
     else:
         erased.failed |= dict.fromkeys(going, "written to again and again: stop its runs, and erase again")
     erased.failed = erased.owners.failed | erased.failed
     try:
-        yield from _left(core, erased, tell)
+        yield from _left(session, erased, tell)
     except KeelError as error:  # the threads are gone by now, and the receipt must say so
         erased.problems.append(f"what has no checkpoint could not be looked for: {error}")
     return erased
 
 
-def _left(core: Checkpoints[Q, R], erased: Erased, tell: Tell) -> Plan[Q, R, None]:
+def _left(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any, None]:
     """Count what has no checkpoint; of threads that went, it goes as well."""
     ours: list[str] = []
     others = 0
@@ -291,18 +271,18 @@ def _left(core: Checkpoints[Q, R], erased: Erased, tell: Tell) -> Plan[Q, R, Non
             known = erased.owners.threads.get(thread_id)
             others += not (known and known.owners)
 
-    yield from each_stray(core.store, take)
+    yield from each_stray(session.store, take)
     erased.strays = others
     if ours and not erased.order.dry_run:
-        yield from _deleted(core, erased, ours, tell)
+        yield from _deleted(session, erased, ours, tell)
 
 
-def _deleted(core: Checkpoints[Q, R], erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Q, R, None]:
+def _deleted(session: Session, erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Any, Any, None]:
     for nth, thread_id in enumerate(going):
         tell(nth, len(going))
         erased.failed.pop(thread_id, None)
         try:
-            yield from core.delete_thread(thread_id)
+            yield from delete_thread(session, thread_id)
         except OF_ALL:
             raise
         except KeelError as error:
@@ -310,7 +290,7 @@ def _deleted(core: Checkpoints[Q, R], erased: Erased, going: Sequence[str], tell
     tell(len(going), len(going))
 
 
-def _uncached(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Q, R, None]:
+def _uncached(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Any, Any, None]:
     """Empty the cache of nodes before the first thread goes: a person's results in it name nobody."""
     clears = erased.order.node_cache == "clear" and not erased.order.dry_run
     page = (yield from store.list_cells(NODE_CACHE, "", None, CELLS)) if going else ()

@@ -10,14 +10,13 @@ from asyncio import to_thread
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from secrets import token_hex
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.errors import InvalidInput, KeelError
-from langgraph_keel.history.methods import Travel
 from langgraph_keel.retention import erase as erasure
 from langgraph_keel.retention.policy import Retention
 from langgraph_keel.retention.prune import PruneReport, Pruning, SweepReport, ThreadPruned, prune, to_prune
@@ -29,7 +28,7 @@ Progress: TypeAlias = Callable[[int, int | None], object]
 """Told how many threads are done, and of how many if that is known."""
 
 
-class Upkeep(Travel):
+class PruneMethods(EngineSaver):
     """The methods that keep a store small."""
 
     def prune(  # type: ignore[override]  # LangGraph asks for no report
@@ -64,7 +63,7 @@ class Upkeep(Travel):
             CorruptStore: A thread cannot be read; those before it are pruned.
             StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
         """
-        return self._run(self._pruned(thread_ids, strategy, dry_run, on_progress))
+        return self.engine.run(self._pruned(thread_ids, strategy, dry_run, on_progress))
 
     async def aprune(  # type: ignore[override]
         self,
@@ -75,7 +74,7 @@ class Upkeep(Travel):
         on_progress: Progress | None = None,
     ) -> PruneReport:
         """As `prune`, asynchronously."""
-        return await self._arun(self._pruned(thread_ids, strategy, dry_run, on_progress))
+        return await self.engine.arun(self._pruned(thread_ids, strategy, dry_run, on_progress))
 
     def _pruned(
         self, thread_ids: Iterable[str], strategy: str | Retention, dry_run: bool, on_progress: Progress | None
@@ -83,7 +82,7 @@ class Upkeep(Travel):
         names, policy = to_prune(thread_ids, strategy)
         task, done = _task(policy, dry_run), list[ThreadPruned]()
         for thread_id in names:
-            done.append((yield from prune(self._core, self._codec, thread_id, task)))
+            done.append((yield from prune(self.engine.session, thread_id, task)))
             _tell(on_progress, len(done), len(names))
         return PruneReport(threads=tuple(done), dry_run=dry_run)
 
@@ -102,15 +101,15 @@ class Upkeep(Travel):
                 one fits all that it fits.
             StoreError: The store fails (it is busy, cannot be reached, may only be read).
         """
-        self._run(self._stored(policies))
+        self.engine.run(self._stored(policies))
 
     async def aset_retention(self, *policies: Retention | Sequence[Retention]) -> None:
         """As `set_retention`, asynchronously."""
-        await self._arun(self._stored(policies))
+        await self.engine.arun(self._stored(policies))
 
     def _stored(self, policies: Sequence[Any]) -> Plan[Any, Any, None]:
         found = checked(policies[0] if len(policies) == 1 else policies)
-        yield from store_policies(self._core.store, self._codec, found, token_hex(16))
+        yield from store_policies(self.engine.session, found)
 
     def retention(self) -> tuple[Retention, ...]:
         """Return the policies that are stored. One trip.
@@ -119,11 +118,11 @@ class Upkeep(Travel):
             CorruptStore: They do not decode: `set_retention` replaces them.
             StoreError: The store fails.
         """
-        return self._run(stored_policies(self._core.store, self._codec))
+        return self.engine.run(stored_policies(self.engine.session))
 
     async def aretention(self) -> tuple[Retention, ...]:
         """As `retention`, asynchronously."""
-        return await self._arun(stored_policies(self._core.store, self._codec))
+        return await self.engine.arun(stored_policies(self.engine.session))
 
     def sweep(
         self,
@@ -157,7 +156,7 @@ class Upkeep(Travel):
             CorruptStore: The stored policies do not decode; requests for approval were looked after.
             StoreError: The store fails (it is busy, cannot be reached, may only be read).
         """
-        return self._run(self._swept(policies, dry_run, limit, remind_after, on_progress))
+        return self.engine.run(self._swept(policies, dry_run, limit, remind_after, on_progress))
 
     async def asweep(
         self,
@@ -169,7 +168,7 @@ class Upkeep(Travel):
         on_progress: Progress | None = None,
     ) -> SweepReport:
         """As `sweep`, asynchronously."""
-        return await self._arun(self._swept(policies, dry_run, limit, remind_after, on_progress))
+        return await self.engine.arun(self._swept(policies, dry_run, limit, remind_after, on_progress))
 
     def _swept(
         self,
@@ -181,16 +180,18 @@ class Upkeep(Travel):
     ) -> Plan[Any, Any, SweepReport]:
         # All is checked before anything is written.
         given, limit = None if policies is None else checked(policies), checked_limit(limit)
-        reminders = () if dry_run else (yield from self.approvals._swept(remind_after))
-        found = given if given is not None else (yield from stored_policies(self._core.store, self._codec))
-        sweep = Sweep(self._core, found, _task(None, dry_run), limit)
-        while (yield from sweep.next(self._codec)):
+        reminders: list[Any] = []
+        for hear in () if dry_run else self.engine.session.hooks.before_sweep:
+            reminders += yield from hear(self.engine.session, remind_after)
+        found = given if given is not None else (yield from stored_policies(self.engine.session))
+        sweep = Sweep(self.engine.session, found, _task(None, dry_run), limit)
+        while (yield from sweep.next()):
             _tell(on_progress, sweep.looked, None)
         return sweep.report(reminders)
 
 
 def _task(policy: Retention | None, dry_run: bool) -> Pruning:
-    return Pruning(policy, time.time() * 1000, lambda: token_hex(16), dry_run)
+    return Pruning(policy, time.time() * 1000, dry_run)
 
 
 def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
@@ -198,7 +199,7 @@ def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
         on_progress(done, total)
 
 
-class Erasing(Upkeep):
+class RetentionMethods(PruneMethods):
     """The methods that erase."""
 
     def erase(
@@ -246,7 +247,7 @@ class Erasing(Upkeep):
         """
         order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
         before = self._weight() if reclaim and not dry_run else None
-        receipt = self._run(self._erasing(order, on_progress or _untold, self._elsewhere()))
+        receipt = self.engine.run(self._erasing(order, on_progress or _untold, self._elsewhere()))
         return receipt if dry_run or not reclaim else _with(receipt, self._scrubbed(full=reclaim == "full"), before)
 
     async def aerase(
@@ -263,7 +264,7 @@ class Erasing(Upkeep):
         order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
         before = await to_thread(self._weight) if reclaim and not dry_run else None
         elsewhere = await to_thread(self._elsewhere)
-        receipt = await self._arun(self._erasing(order, on_progress or _untold, elsewhere))
+        receipt = await self.engine.arun(self._erasing(order, on_progress or _untold, elsewhere))
         if dry_run or not reclaim:
             return receipt
         return _with(receipt, await self._ascrubbed(full=reclaim == "full"), before)
@@ -300,7 +301,7 @@ class Erasing(Upkeep):
         """
         _check(full=full, strays=strays)
         before = self._weight() if full or strays else None
-        swept = self._run(sweep_all(self._core, on_progress or _untold, rows=full, strays=strays))
+        swept = self.engine.run(sweep_all(self.engine.session, on_progress or _untold, rows=full, strays=strays))
         return _since(before, self._reclaim(full=full, scrub=strays), str(swept))
 
     async def areclaim(
@@ -309,7 +310,7 @@ class Erasing(Upkeep):
         """As `reclaim`, asynchronously."""
         _check(full=full, strays=strays)
         before = await to_thread(self._weight) if full or strays else None
-        swept = await self._arun(sweep_all(self._core, on_progress or _untold, rows=full, strays=strays))
+        swept = await self.engine.arun(sweep_all(self.engine.session, on_progress or _untold, rows=full, strays=strays))
         return _since(before, await self._areclaim(full=full, scrub=strays), str(swept))
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
@@ -334,12 +335,12 @@ class Erasing(Upkeep):
         return ()
 
     def _erasing(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Any, Any, Receipt]:
-        erased = yield from erasure.erase(self._core, self._codec, order, tell)
+        erased = yield from erasure.erase(self.engine.session, order, tell)
         receipt = receipt_of(erased, datetime.now(UTC).isoformat(), elsewhere)
         if not receipt.threads or order.dry_run:
             return receipt
         try:
-            yield from noted(self._core.store, self._codec, receipt, lambda: token_hex(16))
+            yield from noted(self.engine.session, receipt)
         except KeelError as error:
             return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
         return receipt

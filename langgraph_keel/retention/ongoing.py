@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.records import Stamp
-from langgraph_keel.retention.policy import Moment
 
 
 def latest_only(moments: Sequence[Moment], others: Collection[str | None] = ()) -> set[Stamp]:
@@ -49,8 +50,8 @@ class _Heads:
 
     def _is_over(self, namespace: str) -> bool:
         """Return whether a namespace belongs to a subgraph call whose parent step is no longer the latest."""
-        outer, _, call = namespace.rpartition("|")
-        if not is_task(call.partition(":")[2]):
+        outer, _, call = namespace.rpartition(NS_SEP)
+        if not is_task(call.partition(NS_END)[2]):
             return False
         place, _, header = self._heads[namespace]
         parents = _parents(header)

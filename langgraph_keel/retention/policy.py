@@ -15,13 +15,11 @@ from html import escape
 from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO
+from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Moment, made_at
 from langgraph_keel.engine.records import Address, Node, Stamp
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 Per: TypeAlias = Literal["run", "day"]
-Moment: TypeAlias = tuple[Node, Header]
-"""A checkpoint as a policy sees it: not a ghost."""
 
 LONGEST = 1e10
 """Seconds: some 300 years."""
@@ -229,20 +227,6 @@ def chosen(policy: Retention, moments: Sequence[Moment], now: float, named: Coll
     return kept | (_partings(roots) if policy.branch_points else set())
 
 
-def made_at(header: Header) -> float | None:
-    """Return when a checkpoint was made, in milliseconds since 1970; `None` where it does not say so."""
-    return instant(header.checkpoint.get("ts"))
-
-
-def instant(ts: object) -> float | None:
-    """Return an ISO time in milliseconds since 1970; `None` where it is none. Without a zone it is UTC."""
-    try:
-        at = datetime.fromisoformat(str(ts))
-    except ValueError:
-        return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000
-
-
 def _day(header: Header) -> str:
     at = made_at(header)
     return "" if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
@@ -309,22 +293,3 @@ def _partings(roots: Sequence[Moment]) -> set[Stamp]:
 def _origin(node: Node, header: Header, known: Collection[str | None], *marks: str) -> str | None:
     twins = (header.metadata.get(mark) for mark in marks)
     return next((twin for twin in twins if isinstance(twin, str) and twin in known), node.parent)
-
-
-def leaves(moments: Sequence[Moment], but: Collection[Stamp] = ()) -> list[Moment]:
-    """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them.
-
-    Args:
-        moments: The checkpoints of a thread.
-        but: Without these.
-    """
-    continued = {(node.address.checkpoint_ns, node.parent) for node, _ in moments}
-    ends = [each for each in moments if _place(each) not in continued and each[0].stamp not in but]
-    if not ends:  # mostly: then no header needs to be decoded
-        return []
-    twins = {(node.address.checkpoint_ns, header.metadata.get(REWOUND_TO)) for node, header in moments}
-    return [each for each in ends if _place(each) not in twins]
-
-
-def _place(moment: Moment) -> tuple[str, str | None]:
-    return moment[0].address.checkpoint_ns, moment[0].address.checkpoint_id

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from langgraph_keel.engine import audit
-from langgraph_keel.engine.plan import Plan, Q, R
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
 from langgraph_keel.retention.erase import Erased
 from langgraph_keel.retention.prune import many
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -145,7 +144,7 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
     )
 
 
-def noted(store: Store[Q, R], codec: Codec, receipt: Receipt, tokens: Callable[[], str]) -> Plan[Q, R, int]:
+def noted(session: Session, receipt: Receipt) -> Plan[Any, Any, int]:
     """Append to the audit trail that something was erased: how much of it, and a hash of whose. Nothing personal."""
     content = {
         "user": receipt.user_hash,
@@ -154,7 +153,7 @@ def noted(store: Store[Q, R], codec: Codec, receipt: Receipt, tokens: Callable[[
         "requests": receipt.requests,
     }
     # Of no thread, so it stays.
-    return (yield from audit.append(store, codec, "", receipt.at, "erased", content, tokens))
+    return (yield from audit.append(session, "", receipt.at, "erased", content))
 
 
 def _exempt(erased: Erased) -> Iterator[str]:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.checkpoints import Checkpoints
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.checkpoints import delete_thread
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.removal import sweep_rows
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.prune import many
@@ -73,7 +74,7 @@ class Swept:
         return "; ".join(said)
 
 
-def sweep_all(core: Checkpoints[Q, R], tell: Tell, *, rows: bool, strays: bool) -> Plan[Q, R, Swept]:
+def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Any, Any, Swept]:
     """Delete what no checkpoint shows: rows, which a prune that broke off leaves, and threads that have none.
 
     Two trips for each thread. A thread may be about to get its first checkpoint, so those go that had none before the
@@ -81,24 +82,24 @@ def sweep_all(core: Checkpoints[Q, R], tell: Tell, *, rows: bool, strays: bool) 
     """
     swept, before, after = Swept(), set[str](), list[str]()
     if strays:
-        yield from each_stray(core.store, before.add)
+        yield from each_stray(session.store, before.add)
     if rows or before:
-        yield from _sweep_rows(core, swept, tell)
+        yield from _sweep_rows(session, swept, tell)
     if before:
-        yield from each_stray(core.store, after.append)
+        yield from each_stray(session.store, after.append)
     for thread_id in before.intersection(after):
-        yield from core.delete_thread(thread_id)
+        yield from delete_thread(session, thread_id)
         swept.strays += 1
     return swept
 
 
-def _sweep_rows(core: Checkpoints[Q, R], swept: Swept, tell: Tell) -> Plan[Q, R, None]:
+def _sweep_rows(session: Session, swept: Swept, tell: Tell) -> Plan[Any, Any, None]:
     seen, after, page = 0, None, THREADS
     while page == THREADS:
-        infos = yield from core.store.read_threads(after, THREADS)
+        infos = yield from session.store.read_threads(after, THREADS)
         for info, _ in infos:
             try:
-                swept.rows += yield from sweep_rows(core, info.thread_id)
+                swept.rows += yield from sweep_rows(session, info.thread_id)
             except CorruptStore:
                 swept.damaged.append(info.thread_id)
             seen += 1

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Generic, TypeAlias
+from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.lineage import instant, made_at
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.removal import finish
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
 from langgraph_keel.retention import owners as noted
-from langgraph_keel.retention.policy import Retention, in_seconds, instant, made_at, meant, read_policies
+from langgraph_keel.retention.policy import Retention, in_seconds, meant, read_policies
 from langgraph_keel.retention.prune import Pruning, SweepReport, ThreadPruned, prune
 
 _SHELF, _KEY = Shelf(None, "retention"), "policies"
@@ -49,14 +50,14 @@ def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> Non
         )
 
 
-def stored_policies(store: Store[Q, R], codec: Codec) -> Plan[Q, R, tuple[Retention, ...]]:
+def stored_policies(session: Session) -> Plan[Any, Any, tuple[Retention, ...]]:
     """Return the policies of the store. One trip.
 
     Raises:
         CorruptStore: They do not decode.
     """
-    cells = yield from store.read_cells(_SHELF, [_KEY])
-    return _policies(cells[_KEY], codec) if _KEY in cells else ()
+    cells = yield from session.store.read_cells(_SHELF, [_KEY])
+    return _policies(cells[_KEY], session.codec) if _KEY in cells else ()
 
 
 def _policies(cell: Cell, codec: Codec) -> tuple[Retention, ...]:
@@ -67,34 +68,38 @@ def _policies(cell: Cell, codec: Codec) -> tuple[Retention, ...]:
     return read_policies(said)
 
 
-def store_policies(store: Store[Q, R], codec: Codec, policies: Sequence[Retention], token: str) -> Plan[Q, R, None]:
+def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[Any, Any, None]:
     """Replace the policies of the store; whoever does so last, wins. Two trips."""
-    new = Cell(token, codec.encode([[policy.to_dict() for policy in policies]])) if policies else None
-    cells = yield from store.read_cells(_SHELF, [_KEY])
+    new = (
+        Cell(session.new_token(), session.codec.encode([[policy.to_dict() for policy in policies]]))
+        if policies
+        else None
+    )
+    cells = yield from session.store.read_cells(_SHELF, [_KEY])
     held = cells.get(_KEY)
     while True:
-        swapped = yield from store.swap_cell(_SHELF, _KEY, held.token if held else None, new)
+        swapped = yield from session.store.swap_cell(_SHELF, _KEY, held.token if held else None, new)
         if swapped.done:
             return
         held = swapped.cell
 
 
-class Sweep(Generic[Q, R]):
+class Sweep:
     """Applies policies to the threads of a store, one after the other, those first that were active last.
 
     It may end anywhere: the next one does what is left. Several may go on at once.
 
     Args:
-        core: Of the saver.
+        session: What it runs on.
         policies: The first one that fits a thread counts for it.
         task: As for `prune`; its policy does not count.
         limit: Most threads to prune or delete.
     """
 
     def __init__(
-        self, core: Checkpoints[Q, R], policies: Sequence[Retention], task: Pruning, limit: int | None = None
+        self, session: Session, policies: Sequence[Retention], task: Pruning, limit: int | None = None
     ) -> None:
-        self._core = core
+        self._session = session
         self._policies = policies
         self._task = task
         self._limit = checked_limit(limit)
@@ -123,72 +128,72 @@ class Sweep(Generic[Q, R]):
             reminders=reminders,
         )
 
-    def next(self, codec: Codec) -> Plan[Q, R, bool]:
+    def next(self) -> Plan[Any, Any, bool]:
         """Look after the next thread; return whether there was one. A thread that cannot be read is passed over."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
         if not self._page and not self._is_last:
-            yield from self._read(codec)
+            yield from self._read()
         if not self._page:
             return False
         info = self._page.pop(0)
         self.looked += 1
         try:
-            done = yield from self._look_after(codec, info)
+            done = yield from self._look_after(info)
         except (CorruptStore, ValueRefused) as error:
             self._failed[info.thread_id] = str(error)
         else:
             self._done += [done] if done is not None and done.is_changed else []
         return True
 
-    def _read(self, codec: Codec) -> Plan[Q, R, None]:
-        found = yield from self._core.store.read_threads(self._after, PAGE)
+    def _read(self) -> Plan[Any, Any, None]:
+        found = yield from self._session.store.read_threads(self._after, PAGE)
         self._page = [info for info, _ in found]
         self._is_last = len(found) < PAGE
         if found:
             self._after = self._page[-1].updated_at, self._page[-1].thread_id
 
-    def _look_after(self, codec: Codec, info: ThreadInfo) -> Plan[Q, R, ThreadPruned | None]:
+    def _look_after(self, info: ThreadInfo) -> Plan[Any, Any, ThreadPruned | None]:
         policy = policy_for(info.thread_id, self._policies)
         if policy is None:
             return None
         if _is_past(info.updated_at, policy.ttl, self._task.now):
-            return (yield from self._delete(codec, info.thread_id, policy))
+            return (yield from self._delete(info.thread_id, policy))
         is_due = policy.idle is None or _is_past(info.updated_at, policy.idle, self._task.now)
         if policy.keeps_all or not is_due:
             return None
         if info.checkpoints <= (policy.last or 1):
             return (yield from self._finish(info))
-        if policy.idle is not None and (yield from self._is_new(codec, info.thread_id, policy.idle)):
+        if policy.idle is not None and (yield from self._is_new(info.thread_id, policy.idle)):
             return None
-        return (yield from prune(self._core, codec, info.thread_id, self._pruning(policy)))
+        return (yield from prune(self._session, info.thread_id, self._pruning(policy)))
 
-    def _finish(self, info: ThreadInfo) -> Plan[Q, R, ThreadPruned | None]:
+    def _finish(self, info: ThreadInfo) -> Plan[Any, Any, ThreadPruned | None]:
         """Remove what a prune has left that was cut off: all its entries went, so nothing else tells. Two trips."""
         if self._task.is_dry:
             return None
-        rows = yield from finish(self._core, info.thread_id)
+        rows = yield from finish(self._session, info.thread_id)
         return ThreadPruned(thread_id=info.thread_id, kept=info.checkpoints, rows=rows)
 
-    def _delete(self, codec: Codec, thread_id: str, policy: Retention) -> Plan[Q, R, ThreadPruned | None]:
+    def _delete(self, thread_id: str, policy: Retention) -> Plan[Any, Any, ThreadPruned | None]:
         """Delete a thread, if nothing was put since it was listed."""
-        latest = yield from self._core.store.scan(Query(thread_id, limit=1))
+        latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
             return None
-        at = made_at(unpack_header(latest[0].header, codec, where_is(latest[0].address)))
+        at = made_at(unpack_header(latest[0].header, self._session.codec, where_is(latest[0].address)))
         if at is None or not _is_over(at, policy.ttl, self._task.now):
             return None
-        if (yield from self._is_new(codec, thread_id, policy.ttl)):
+        if (yield from self._is_new(thread_id, policy.ttl)):
             return None
-        return (yield from prune(self._core, codec, thread_id, self._pruning(None)))
+        return (yield from prune(self._session, thread_id, self._pruning(None)))
 
-    def _is_new(self, codec: Codec, thread_id: str, wait: _Wait) -> Plan[Q, R, bool]:
+    def _is_new(self, thread_id: str, wait: _Wait) -> Plan[Any, Any, bool]:
         """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""
-        at = yield from noted.made_at(self._core.store, codec, thread_id)
+        at = yield from noted.made_at(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)
 
     def _pruning(self, policy: Retention | None) -> Pruning:
-        return Pruning(policy, self._task.now, self._task.tokens, self._task.is_dry)
+        return Pruning(policy, self._task.now, self._task.is_dry)
 
 
 def _least(policy: Retention) -> float:

@@ -16,6 +16,15 @@ from langchain_core.messages import BaseMessage, RemoveMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.base import BaseChannel
 
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
+    CONFIG_KEY_CHECKPOINTER,
+    CONFIG_KEY_READ,
+    METADATA_NODE,
+    METADATA_STEP,
+    NS_SEP,
+    PREGEL,
+)
 from langgraph_keel.engine.config import configurable, thread_id_of
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.errors import InvalidInput, UnstorableValue
@@ -23,15 +32,13 @@ from langgraph_keel.summaries.archive.parts import By, Removal, places_of, remov
 
 Channels = Mapping[str, BaseChannel[Any, Any, Any]]
 
-_READ = "__pregel_read"
-
 
 def channels_of(config: RunnableConfig, key: str, messages: Sequence[BaseMessage]) -> Channels:
     """Return the channels of the graph that a node runs in, if these are the messages of its channel `key`.
 
     None outside of a graph; none for messages of a function's own that calls the node, or that were sent (`Send`).
     """
-    known = getattr(configurable(config).get(_READ), "args", ())
+    known = getattr(configurable(config).get(CONFIG_KEY_READ), "args", ())
     found: Channels = next((each for each in known if isinstance(each, Mapping) and _are_channels(each)), {})
     held = _read(found[key]) if key in found else None
     is_own = isinstance(held, list) and [_id(each) for each in held] == [message.id for message in messages]
@@ -152,8 +159,8 @@ def removal(
         thread_id=thread_id,
         checkpoint_ns=namespace,
         checkpoint_id=_checkpoint(given, namespace),
-        step=_whole(told.get("langgraph_step")),
-        node=node or told.get("langgraph_node"),
+        step=_whole(told.get(METADATA_STEP)),
+        node=node or told.get(METADATA_NODE),
         channel=channel,
         by=by,
         messages=tuple(messages),
@@ -167,18 +174,18 @@ def removal(
 
 def _is_stored(given: Mapping[str, Any]) -> bool:
     """Return whether a config is of a run that stores checkpoints."""
-    if any(name.startswith("__pregel_") for name in given):
-        return given.get("__pregel_checkpointer") is not None
-    return bool(given.get("checkpoint_id") or given.get("checkpoint_map"))
+    if any(name.startswith(PREGEL) for name in given):
+        return given.get(CONFIG_KEY_CHECKPOINTER) is not None
+    return bool(given.get("checkpoint_id") or given.get(CONFIG_KEY_CHECKPOINT_MAP))
 
 
 def graph_of(namespace: str, told: Mapping[str, Any]) -> str:
     """Return the namespace of the graph that a node belongs to: inside a task, the last part names the task."""
-    return namespace.rpartition("|")[0] if "langgraph_node" in told else namespace
+    return namespace.rpartition(NS_SEP)[0] if METADATA_NODE in told else namespace
 
 
 def _checkpoint(given: Mapping[str, Any], namespace: str) -> str | None:
-    known = given.get("checkpoint_map")
+    known = given.get(CONFIG_KEY_CHECKPOINT_MAP)
     found = (known.get(namespace) if isinstance(known, Mapping) else None) or given.get("checkpoint_id")
     return None if found is None else str(found)
 

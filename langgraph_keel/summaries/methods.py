@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from datetime import UTC, datetime
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
-
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.plan import Plan
-from langgraph_keel.errors import CheckpointConflict, InvalidInput, StoreError
-from langgraph_keel.retention.methods import Erasing
-from langgraph_keel.summaries.archive import storage as archive_copies
-from langgraph_keel.summaries.archive import storage as archives
+from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.archive import Archive
-from langgraph_keel.summaries.archive.parts import Archived, Removal
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
 
 
-class Archiving(Erasing):
+class ArchiveMethods(EngineSaver):
     """The methods that show what was taken out, and put it back."""
 
     def archive(self, thread_id: str) -> Archive:
@@ -36,34 +26,7 @@ class Archiving(Erasing):
         Raises:
             InvalidConfig: `thread_id` is no usable id.
         """
-        return Archive(self, thread_id_of(thread_id))
-
-    def _archive(self, removal: Removal) -> Archived:
-        """Put what is about to be removed into the archive; durable when it returns. Again, it does no harm."""
-        return self._run(self._archived(removal))
-
-    async def _aarchive(self, removal: Removal) -> Archived:
-        """As `_archive`, asynchronously."""
-        return await self._arun(self._archived(removal))
-
-    def _unarchive(self, entry: Archived) -> Plan[Any, Any, None]:
-        """Take back what should not have been put there; see `archive_copies.take_back`."""
-        yield from archive_copies.take_back(self._core.store, self._codec, entry)
-
-    def _put(
-        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> Plan[Any, Any, RunnableConfig]:
-        try:
-            return (yield from super()._put(config, checkpoint, metadata))
-        except CheckpointConflict as error:
-            if error.found is None:  # the thread was deleted; its run may have archived something since
-                with suppress(StoreError):
-                    yield from archive_copies.drop_orphans(self._core.store, error.thread_id)
-            raise
-
-    def _archived(self, removal: Removal) -> Plan[object, object, Archived]:
-        now = datetime.now(UTC)
-        return archives.archive_messages(self._core.store, self._codec, removal, now, lambda: token_hex(16))
+        return Archive(self.engine, thread_id_of(thread_id))
 
     def summarization_middleware(self, model: Any, **options: Any) -> AgentMiddleware[Any, Any]:
         """Return what shortens the conversation of an agent, for `create_agent(middleware=[...])`.

@@ -13,10 +13,12 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.constants import TAG_NOSTREAM
 
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
+from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.parts import Archived
-from langgraph_keel.summaries.archive.storage import has_part
+from langgraph_keel.summaries.archive.storage import archive_messages, has_part, take_back
 from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
 from langgraph_keel.summaries.summarizer import LEAST, PROMPT, Answer, Ask, Request, Summarizer, Update, filled
 
@@ -166,10 +168,10 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def _hands(self, config: RunnableConfig) -> _Hands:
         # At the first step already, not when the trigger is reached, hours later.
-        runs_on = (config.get("configurable") or {}).get("__pregel_checkpointer")
+        runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
         saver = self._saver
         if saver is None and self._summarizer.archives:
-            saver = _archiving(runs_on)
+            saver = _engine_with_archive(runs_on)
         return _Hands(self._model, saver, _quiet(config), runs_on)
 
 
@@ -213,22 +215,21 @@ class _Hands:
 
     def __init__(self, model: Runnable[Any, Any] | None, saver: Any, config: RunnableConfig, runs_on: Any) -> None:
         self.model = model
-        self.saver = saver
+        self.engine: Engine = _engine_with_archive(saver)
         self.config = config
-        self.other: Any = runs_on if _may_be_apart(saver, runs_on) else None
+        other = engine_of(runs_on)
+        # Two savers may be of one store, under different addresses.
+        self.other = other if other and other.session.store is not self.engine.session.store else None
 
     def send(self, request: Request) -> Answer | Archived:
         if isinstance(request, Ask):
             return self.answer(cast(Any, self.model).invoke(request.prompt, self.config))
-        entry = cast(Archived, self.saver._archive(request))
-        if self.other is not None and not self.other._run(self.seen(entry)):
-            self.saver._run(self.saver._unarchive(entry))
+        session = self.engine.session
+        entry = self.engine.run(archive_messages(session, request))
+        if self.other is not None and not self.other.run(has_part(self.other.session.store, entry.thread_id, entry.id)):
+            self.engine.run(take_back(session, entry))
             raise _apart(entry)
         return entry
-
-    def seen(self, entry: Archived) -> Plan[Any, Any, bool]:
-        """Return whether the saver that the graph runs on has what was just archived. One trip."""
-        return has_part(self.other._core.store, entry.thread_id, entry.id)
 
     def answer(self, said: Any) -> Answer:
         """Return what a model has said. What it only thought, or called, is no summary."""
@@ -250,17 +251,12 @@ class _AsyncHands:
         hands = self._hands
         if isinstance(request, Ask):
             return hands.answer(await cast(Any, hands.model).ainvoke(request.prompt, hands.config))
-        entry = cast(Archived, await hands.saver._aarchive(request))
-        if hands.other is not None and not await hands.other._arun(hands.seen(entry)):
-            await hands.saver._arun(hands.saver._unarchive(entry))
+        session, other = hands.engine.session, hands.other
+        entry = await hands.engine.arun(archive_messages(session, request))
+        if other is not None and not await other.arun(has_part(other.session.store, entry.thread_id, entry.id)):
+            await hands.engine.arun(take_back(session, entry))
             raise _apart(entry)
         return entry
-
-
-def _may_be_apart(saver: Any, runs_on: Any) -> bool:
-    """Return whether two savers of Keel may be of different stores. Two may be of one, under different addresses."""
-    is_keels = _has_archive(saver) and _has_archive(runs_on)
-    return is_keels and saver._core.store is not runs_on._core.store
 
 
 def _apart(entry: Archived) -> InvalidInput:
@@ -294,30 +290,27 @@ def _name_of(model: Any) -> str:
     return next((name for name in named if isinstance(name, str) and name), type(model).__name__)
 
 
-def _has_archive(saver: Any) -> bool:
-    return callable(getattr(saver, "_archive", None))
-
-
 def _given(saver: Any) -> Any:
     """Return the saver that a user has given, if one was.
 
     Raises:
         InvalidInput: It is none of Keel's.
     """
-    if saver is None or _has_archive(saver):
+    if saver is None or engine_of(saver) is not None:
         return saver
     meant = "; did you mean keep=?" if isinstance(saver, (tuple, list, int)) else ": the archive needs one of Keel's"
     raise InvalidInput(f"saver: {saver!r:.60} is no saver with an archive{meant}")
 
 
-def _archiving(saver: Any) -> Any:
-    """Return a saver that has an archive.
+def _engine_with_archive(saver: Any) -> Engine:
+    """Return what a saver runs on that has an archive.
 
     Raises:
         InvalidInput: It has none.
     """
-    if _has_archive(saver):
-        return saver
+    engine = engine_of(saver)
+    if engine is not None:
+        return engine
     found = "no saver" if saver is None else f"a {type(saver).__name__}"
     raise InvalidInput(
         f"nothing can be archived: there is {found} where one of Keel's must be. Compile the graph with "

@@ -26,6 +26,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypedDict
 
+from langgraph_keel._langgraph import METADATA_STEP
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import InvalidInput, KeelError, SummaryFailed, SummaryWarning
 from langgraph_keel.summaries.archive.parts import Archived, By, Removal, removal_id
@@ -363,7 +364,7 @@ class Summarizer:
 
     def _steps(self, messages: Sequence[BaseMessage], state: Any, config: RunnableConfig) -> int:
         """Return how many steps there were since the last summary; since the thread began, if there was none."""
-        step = (config.get("metadata") or {}).get("langgraph_step") or 0
+        step = (config.get("metadata") or {}).get(METADATA_STEP) or 0
         known = [facts for message in messages if (facts := facts_of(message))]
         known += [facts for facts in [self._in_state(state).facts] if facts]
         steps = [last for facts in known if isinstance(last := facts.get("step"), int) and last <= step]
@@ -497,7 +498,7 @@ def _new_id(place: Sequence[Any], number: int, message: BaseMessage) -> str:
 
 
 def _step(config: RunnableConfig) -> int | None:
-    step = (config.get("metadata") or {}).get("langgraph_step")
+    step = (config.get("metadata") or {}).get(METADATA_STEP)
     return step if isinstance(step, int) else None
 
 

@@ -19,6 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
 
+from langgraph_keel._langgraph import BRANCH_TO, INTERRUPT, METADATA_NODE, TASKS
 from langgraph_keel.engine.records import Query
 from langgraph_keel.errors import InvalidConfig, InvalidInput, RefusedType, UnstorableValue
 from langgraph_keel.testing.machine import HISTORIES, TREE, chat
@@ -74,13 +75,21 @@ class ReadingContract(RigFixtures):
         rig.face.put(at(), checkpoint)
         assert cast(Any, rig.face.read(at()).checkpoint)["of_the_future"] == {"deep": [1, (2,)]}
 
+    def test_metadata_has_lists_for_tuples(self, rig: Rig) -> None:
+        metadata = {"counters": {"a": (1, 2)}, "deep": [((), {"k": (3,)})], "set": {(4, 5)}}
+        rig.face.put(at(), checkpoint_of("c1", {"state": (6, 7)}), metadata)
+        read = [rig.face.read(at()), *rig.face.list(at())]
+        said = {"counters": {"a": [1, 2]}, "deep": [[[], {"k": [3]}]], "set": {(4, 5)}}
+        assert [exact(found.metadata) for found in read] == [exact(said)] * 2
+        assert [values_of(found) for found in read] == [{"state": (6, 7)}] * 2
+
     def test_metadata_is_what_langgraph_makes_of_it(self, rig: Rig) -> None:
         configurable = {"user": "ann\x00e", "score": 0.5, "flag": True, "__secret": "s", "nested": {"a": 1}}
         config = cast(
             RunnableConfig,
             {
                 "configurable": {"thread_id": "t", "checkpoint_ns": "", **configurable},
-                "metadata": {"run_id": "r", "step": 99, "langgraph_node": "n"},
+                "metadata": {"run_id": "r", "step": 99, METADATA_NODE: "n"},
             },
         )
         metadata = {"source": "input", "step": -1, "parents": {}, "note": "nul\x00", "writes": {"node": [1]}}
@@ -213,12 +222,12 @@ class ReadingContract(RigFixtures):
     def test_checkpoints_of_old_formats_get_their_sends_from_the_parent(self, rig: Rig) -> None:
         author = rig.author()
         parent = author.put({"a": 1}, v=3, channel_versions={"a": 4})
-        rig.face.put_writes(parent, [("__pregel_tasks", "send 1"), ("a", 2)], "task 1", "1")
-        rig.face.put_writes(parent, [("__pregel_tasks", "send 2")], "task 2", "2")
+        rig.face.put_writes(parent, [(TASKS, "send 1"), ("a", 2)], "task 1", "1")
+        rig.face.put_writes(parent, [(TASKS, "send 2")], "task 2", "2")
         author.put({"a": 2}, v=3, channel_versions={"a": 5})
         found = rig.face.read(at())
-        assert values_of(found) == {"a": 2, "__pregel_tasks": ["send 1", "send 2"]}
-        assert found.checkpoint["channel_versions"] == {"a": 5, "__pregel_tasks": 5}
+        assert values_of(found) == {"a": 2, TASKS: ["send 1", "send 2"]}
+        assert found.checkpoint["channel_versions"] == {"a": 5, TASKS: 5}
         assert values_of(next(rig.face.list(at()))) == values_of(found)
 
     def test_an_entry_whose_refs_were_emptied_is_read_with_its_writes_and_without_rows(self, warm: Rig) -> None:
@@ -268,6 +277,7 @@ def _spoil(found: Any) -> None:
 METADATA: dict[str, dict[str, Any]] = {
     "nested": {"deep": {"a": {"b": [1, 2]}}},
     "list": {"tags": ["x", "y"]},
+    "tuple": {"pairs": {"a": (1, [(2, 3)])}},
     "true": {"flag": True},
     "false": {"flag": False},
     "one": {"flag": 1},
@@ -283,6 +293,9 @@ FILTERS: list[tuple[dict[str, Any], set[str]]] = [
     ({"deep": {"a": {}}}, set()),
     ({"tags": ["x", "y"]}, {"list"}),
     ({"tags": ["x"]}, set()),
+    ({"tags": ("x", "y")}, {"list"}),
+    ({"pairs": {"a": [1, [[2, 3]]]}}, {"tuple"}),
+    ({"pairs": {"a": (1, [(2, 3)])}}, {"tuple"}),
     ({"tags": "x"}, set()),
     ({"flag": True}, {"true", "one"}),
     ({"flag": 1}, {"true", "one"}),
@@ -323,7 +336,7 @@ class ListingContract(RigFixtures):
         author = rig.author()
         for n in range(4):
             author.put({"list": [n] * n, "tree": {f"k{k}": ["v" * 30, n] for k in range(30)}}, extra=[n])
-            rig.face.put_writes(author.config, [("list", n), ("__interrupt__", "ask")], f"task {n}", f"{9 - n}")
+            rig.face.put_writes(author.config, [("list", n), (INTERRUPT, "ask")], f"task {n}", f"{9 - n}")
         for found in rig.face.list(at()):
             assert exact(found) == exact(rig.face.read(found.config))
 
@@ -498,7 +511,7 @@ class ValuesContract(RigFixtures):
         assert exact(values_of(rig.face.read(at()))) == exact({"a": chat(4)})
 
     def test_odd_channel_names(self, rig: Rig) -> None:
-        names = ["", "it's", 'say "x"', "a.b", "a/b", "..", "\x00", "100%", "line\nbreak", "😀", "branch:to:x"]
+        names = ["", "it's", 'say "x"', "a.b", "a/b", "..", "\x00", "100%", "line\nbreak", "😀", f"{BRANCH_TO}x"]
         author = rig.author()
         for n in range(3):
             author.put({name: [*range(n), name * 70] for name in names})

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.frames import frame
 from langgraph_keel.errors import InvalidInput, ThreadExists
@@ -322,8 +323,8 @@ def fill(rig: Rig, thread: str = "t") -> None:
     """Put a history with writes, early writes, a fork and a namespace."""
     author = rig.author(thread)
     configs = author.follow([{"list": chat(n), "tree": {**TREE, "n": n}} for n in range(1, 12)])
-    rig.face.put_writes(configs[-1], [("list", 1), ("__interrupt__", "ask")], "task", "~1")
-    rig.face.put_writes(configs[-1], [("__interrupt__", "ask again")], "task", "~1")
+    rig.face.put_writes(configs[-1], [("list", 1), (INTERRUPT, "ask")], "task", "~1")
+    rig.face.put_writes(configs[-1], [(INTERRUPT, "ask again")], "task", "~1")
     rig.face.put_writes(at(thread, "", "early"), [("list", "early")], "task")
     fork = rig.continuing(configs[8])
     fork.follow([{"list": [*chat(9), *chat(n, 100)]} for n in range(3)])

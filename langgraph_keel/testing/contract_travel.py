@@ -9,6 +9,7 @@ Differences: what changed between two checkpoints, found without reading what di
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -16,10 +17,10 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
+from langgraph_keel._langgraph import INTERRUPT, DeltaSnapshot
 from langgraph_keel.engine.records import BaseGone, Copied, Occupied, Query
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound, ThreadExists
 from langgraph_keel.saver import KeelSaver
@@ -45,7 +46,7 @@ def step(rig: Rig, author: Author, n: int, *, snapshot: bool = False, **metadata
     """Put a checkpoint whose delta channels are not in its values, and write to them as its tasks would."""
     values: dict[str, Any] = {"plain": n}
     if snapshot:
-        values["items"] = _DeltaSnapshot([f"all before {n}", "x" * 100])
+        values["items"] = DeltaSnapshot([f"all before {n}", "x" * 100])
     counters = {"items": [0, 0] if snapshot else [n, n], "other": [n, n]}
     config = author.put(values, metadata={"counters_since_delta_snapshot": counters, **metadata})
     rig.face.put_writes(config, [("items", [f"{n} b"]), ("plain", n), ("other", n)], "task 2", "~2")
@@ -83,7 +84,7 @@ class DeltaContract(RigFixtures):
             ["3 a"],
             ["3 b"],
         ]
-        assert found["items"]["seed"] == _DeltaSnapshot(["all before 2", "x" * 100])
+        assert found["items"]["seed"] == DeltaSnapshot(["all before 2", "x" * 100])
         assert [value for _, _, value in found["other"]["writes"]] == [0, 1, 2, 3]
         assert found["never"] == {"writes": []}
         assert "seed" not in found["other"]
@@ -179,6 +180,39 @@ class DeltaContract(RigFixtures):
         rig.author().put({"plain": "again"}, checkpoint_id=id_of(configs[-2]))
         assert values_of(rig.face.read(at())) == {"plain": "again"}
 
+    def test_a_snapshot_stays_until_something_is_written(self, rig: Rig) -> None:
+        author = rig.author()
+        told = [step_after(author, n) for n in range(4)]
+        assert told == [values_of(rig.face.read(at("t", "", name))) for name in map(id_of, configs_of(rig))]
+        assert ["items" in values for values in told] == [True, True, True, False]
+
+    def test_a_snapshot_that_stays_is_no_copy(self, warm: Rig) -> None:
+        author = warm.author()
+        step_after(author, 0)
+        before = len(warm.backend.raw())
+        step_after(author, 1)
+        assert len(warm.backend.raw()) - before < 4 * len(LONG)
+
+    def test_a_snapshot_stays_after_a_prune_and_in_a_copy(self, rig: Rig) -> None:
+        author = rig.author()
+        told = [step_after(author, n) for n in range(3)]
+        rig.face.prune(["t"])
+        rig.face.copy_thread("t", "copy")
+        rig.face.delete_thread("t")
+        assert values_of(rig.face.read(at("copy"))) == told[-1]
+        assert step_after(rig.continuing(at("copy")), 2) == told[-1]
+        assert "items" not in step_after(rig.continuing(at("copy")), 3)
+
+    def test_of_another_parent_or_version_nothing_stays(self, warm: Rig) -> None:
+        author = warm.author()
+        step_after(author, 0)
+        first = author.config
+        author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 5, "items": 3})
+        assert values_of(warm.face.read(at())) == {"plain": 0}
+        author.config = {**first, "configurable": {**first["configurable"], "checkpoint_id": "unknown"}}
+        author.put({"plain": 0}, written=["plain"], channel_versions={"plain": 6, "items": 1})
+        assert values_of(warm.face.read(at())) == {"plain": 0}
+
     def test_a_graph_with_a_delta_channel(self, rig: Rig) -> None:
         opened = GraphRuns(rig)
         for n in range(5):
@@ -191,6 +225,32 @@ class DeltaContract(RigFixtures):
             assert opened.state(thread)[-3:] == ["re 5", "last", "re 6"]
         rig.face.prune(["t", "copy"])
         assert opened.state("t") == opened.state("copy")
+
+
+LONG = [random.Random(n).random() for n in range(400)]
+
+
+def step_after(author: Author, n: int) -> dict[str, Any]:
+    """Put what LangGraph puts when `n` steps ago it put a snapshot, which the third step after that writes to.
+
+    Returns:
+        The values as they should be.
+    """
+    values: dict[str, Any] = {"plain": n}
+    snapshot = {"items": DeltaSnapshot(LONG)}
+    updates = int(n == 3)
+    author.put(
+        values if n else values | snapshot,
+        written=["plain", "items"] if n in (0, 3) else ["plain"],
+        channel_versions={"plain": n + 1, "items": 1 + updates},
+        metadata={"counters_since_delta_snapshot": {"items": (updates, n)}} if n else {},
+    )
+    return values if n == 3 else values | snapshot
+
+
+def configs_of(rig: Rig) -> list[RunnableConfig]:
+    """Return the configs of a thread's checkpoints, the oldest first."""
+    return [found.config for found in rig.face.list(at())][::-1]
 
 
 def extended(value: list[str], writes: list[list[str]]) -> list[str]:
@@ -257,7 +317,7 @@ def eight_steps(rig: Rig, thread: str = "t") -> list[RunnableConfig]:
     """Put eight checkpoints, with writes."""
     configs = rig.author(thread).follow([state(n) for n in range(1, 9)])
     for n, config in enumerate(configs):
-        rig.face.put_writes(config, [("list", n), ("__interrupt__", f"question {n}")], f"task {n}")
+        rig.face.put_writes(config, [("list", n), (INTERRUPT, f"question {n}")], f"task {n}")
     return configs
 
 
@@ -359,9 +419,9 @@ class TravelContract(RigFixtures):
         rig.face.rewind(configs[4])
         assert rig.face.read(at()).pending_writes == []
         asked = rig.face.read(configs[4]).pending_writes
-        assert asked == [("task 4", "__interrupt__", "question 4"), ("task 4", "list", 4)]
-        rig.face.put_writes(rig.face.read(at()).config, [("__interrupt__", "anew")], "new task")
-        assert rig.face.read(at()).pending_writes == [("new task", "__interrupt__", "anew")]
+        assert asked == [("task 4", INTERRUPT, "question 4"), ("task 4", "list", 4)]
+        rig.face.put_writes(rig.face.read(at()).config, [(INTERRUPT, "anew")], "new task")
+        assert rig.face.read(at()).pending_writes == [("new task", INTERRUPT, "anew")]
         assert rig.face.read(configs[4]).pending_writes == asked
 
     @pytest.mark.parametrize("place", [0, 3, 6, 9])
@@ -556,7 +616,7 @@ def lived(rig: Rig) -> tuple[list[RunnableConfig], list[Any]]:
         memory.put({"seen": chat(n)}, metadata={"parents": {"": id_of(config)}})
         rig.author("t", f"{CALL[:-1]}{n}").put({"n": n}, metadata={"parents": {"": id_of(config)}})
         rig.face.put_writes(config, [("list", n)], "task 2", "~2")
-        rig.face.put_writes(config, [("list", -n), ("__interrupt__", n)], "task 1", "~1")
+        rig.face.put_writes(config, [("list", -n), (INTERRUPT, n)], "task 1", "~1")
         rig.face.put_writes(at("t", "", f"orphan {n}"), [("list", "orphan")], "task")
         if n == 3:
             rig.author("t").put({"list": chat(3), "n": "a branch"})
@@ -849,7 +909,7 @@ class DiffContract(RigFixtures):
     def test_pending_writes_and_questions_are_no_change(self, rig: Rig) -> None:
         first, second = rig.author().follow([state(2), state(3)])
         expected = told_changes(rig, first, second)
-        rig.face.put_writes(first, [("list", "early"), ("__interrupt__", "may I?")], "task", "~1")
+        rig.face.put_writes(first, [("list", "early"), (INTERRUPT, "may I?")], "task", "~1")
         assert told_changes(rig, first, second) == expected
 
     def test_between_branches_and_to_a_twin(self, rig: Rig) -> None:

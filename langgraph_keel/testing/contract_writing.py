@@ -16,6 +16,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, RESUME, SCHEDULED
 from langgraph_keel.errors import CheckpointConflict, InvalidConfig, InvalidInput
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 from langgraph_keel.testing.machine import TREE, chat
@@ -68,7 +69,7 @@ class WritesContract(RigFixtures):
         rig.face.put_writes(config, [("a", "second"), ("b", "more")], "task")
         assert writes_of(rig.face.read(config)) == [("task", "a", "first"), ("task", "b", "more")]
 
-    @pytest.mark.parametrize("channel", ["__error__", "__scheduled__", "__interrupt__", "__resume__"])
+    @pytest.mark.parametrize("channel", [ERROR, SCHEDULED, INTERRUPT, RESUME])
     def test_a_repeated_special_write_is_replaced(self, rig: Rig, channel: str) -> None:
         config = rig.author().put({})
         rig.face.put_writes(config, [(channel, "first")], "task")
@@ -78,25 +79,25 @@ class WritesContract(RigFixtures):
 
     def test_of_several_resumes_in_one_call_the_last_counts(self, rig: Rig) -> None:
         config = rig.author().put({})
-        rig.face.put_writes(config, [("__resume__", "one"), ("__resume__", "two")], "task")
-        assert writes_of(rig.face.read(config)) == [("task", "__resume__", "two")]
+        rig.face.put_writes(config, [(RESUME, "one"), (RESUME, "two")], "task")
+        assert writes_of(rig.face.read(config)) == [("task", RESUME, "two")]
 
     def test_one_call_may_mix_special_and_regular_writes(self, rig: Rig) -> None:
         config = rig.author().put({})
-        rig.face.put_writes(config, [("a", 1), ("__interrupt__", "ask"), ("b", 2)], "task")
-        rig.face.put_writes(config, [("a", 9), ("__interrupt__", "ask again"), ("b", 9)], "task")
+        rig.face.put_writes(config, [("a", 1), (INTERRUPT, "ask"), ("b", 2)], "task")
+        rig.face.put_writes(config, [("a", 9), (INTERRUPT, "ask again"), ("b", 9)], "task")
         assert writes_of(rig.face.read(config)) == [
-            ("task", "__interrupt__", "ask again"),
+            ("task", INTERRUPT, "ask again"),
             ("task", "a", 1),
             ("task", "b", 2),
         ]
 
     def test_channels_without_a_place_of_their_own_are_regular(self, rig: Rig) -> None:
         config = rig.author().put({})
-        rig.face.put_writes(config, [("__error_source_node__", "node"), ("__error__", "boom")], "task")
-        rig.face.put_writes(config, [("__error_source_node__", "other")], "task")
+        rig.face.put_writes(config, [(ERROR_SOURCE_NODE, "node"), (ERROR, "boom")], "task")
+        rig.face.put_writes(config, [(ERROR_SOURCE_NODE, "other")], "task")
         found = writes_of(rig.face.read(config))
-        assert found == [("task", "__error__", "boom"), ("task", "__error_source_node__", "node")]
+        assert found == [("task", ERROR, "boom"), ("task", ERROR_SOURCE_NODE, "node")]
 
     def test_writes_may_come_before_their_checkpoint(self, rig: Rig) -> None:
         rig.face.put_writes(at("t", "", "c1"), [("a", 1)], "task 2", "~2")

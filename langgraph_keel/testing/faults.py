@@ -6,9 +6,7 @@ was carried out, when only the reply got lost. A saver must be right in both.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.engine.plan import AsyncDriver, Driver
@@ -130,11 +128,6 @@ class AsyncTappedDriver:
 
 def with_tap(saver: KeelSaver, tap: Tap) -> KeelSaver:
     """Return a copy of `saver` that sends through `tap` on both faces; it shares store and memo with `saver`."""
-    backend = saver._backend
-    tapped = copy.copy(saver)
-    tapped._backend = replace(
-        backend,
-        driver=TappedDriver(backend.driver, tap),
-        async_driver=AsyncTappedDriver(backend.async_driver, tap),
-    )
-    return tapped
+    engine = saver.engine
+    driver, async_driver = TappedDriver(engine.driver, tap), AsyncTappedDriver(engine.async_driver, tap)
+    return saver.with_engine(engine.with_drivers(driver, async_driver))

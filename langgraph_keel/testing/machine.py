@@ -30,6 +30,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME, SCHEDULED
 from langgraph_keel.errors import CheckpointConflict, ThreadExists
 from langgraph_keel.saver import KeelSaver
 from langgraph_keel.testing.rig import AsyncFace, Face, StoreUnderTest, SyncFace, at, checkpoint_of, exact, id_of
@@ -150,7 +151,7 @@ HISTORIES: Mapping[str, Sequence[Any]] = {
 }
 
 
-SPECIAL = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
+SPECIAL = {ERROR: -1, SCHEDULED: -2, INTERRUPT: -3, RESUME: -4}
 Place = tuple[str, str]
 """A thread and a namespace."""
 
@@ -379,7 +380,7 @@ PLACES = st.tuples(THREADS, st.sampled_from(["", "", "sub"]))
 FACES_OF_TWO = st.integers(0, 3)
 AGES = st.sampled_from([0, 0, 0, 1, 2, 7])
 TASKS = st.sampled_from(["task 1", "task 2"])
-CHANNELS = st.sampled_from(["list", "x", "__interrupt__", "__resume__", "__error__"])
+CHANNELS = st.sampled_from(["list", "x", INTERRUPT, RESUME, ERROR])
 
 
 def seen(found: CheckpointTuple | None) -> Any:

@@ -27,7 +27,6 @@ from langgraph.checkpoint.base import (
 from pydantic import BaseModel
 
 from langgraph_keel import StateDiff
-from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.saver import KeelSaver
 
 T = TypeVar("T")
@@ -131,8 +130,8 @@ class SyncFace(Face):
 
     def verb(self, name: str, *args: Any) -> Any:
         """See `Face.verb`."""
-        backend = self.saver._backend
-        return run(getattr(backend.checkpoints.store, name)(*args), backend.driver)
+        engine = self.saver.engine
+        return engine.run(getattr(engine.session.store, name)(*args))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.list`."""
@@ -163,8 +162,8 @@ class AsyncFace(Face):
 
     def verb(self, name: str, *args: Any) -> Any:
         """See `Face.verb`."""
-        backend = self.saver._backend
-        return self.run(arun(getattr(backend.checkpoints.store, name)(*args), backend.async_driver))
+        engine = self.saver.engine
+        return self.run(engine.arun(getattr(engine.session.store, name)(*args)))
 
     def list(self, config: RunnableConfig | None, **options: Any) -> Generator[CheckpointTuple, None, None]:
         """As `KeelSaver.alist`, driven one checkpoint at a time."""
@@ -286,13 +285,19 @@ class Author:
         *,
         checkpoint_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        written: Sequence[str] | None = None,
         **changes: Any,
     ) -> RunnableConfig:
-        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph."""
+        """Put the next checkpoint; return its config. What else the run's config says stays, as in LangGraph.
+
+        The channels that are `written` have new versions; by default all that have one.
+        """
         step = next(self._step)
         checkpoint = checkpoint_of(checkpoint_id or next(self._ids), values, **changes)
         kept = {"source": "loop", "step": step, "parents": {}, **(metadata or {})}
-        stored = self.face.put(self.config, checkpoint, kept, checkpoint["channel_versions"])
+        versions = checkpoint["channel_versions"]
+        new = versions if written is None else {name: versions[name] for name in written}
+        stored = self.face.put(self.config, checkpoint, kept, new)
         configurable = {**self.config["configurable"], "checkpoint_id": checkpoint["id"]}
         self.config = cast(RunnableConfig, {**self.config, "configurable": configurable})
         return stored

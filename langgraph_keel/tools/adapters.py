@@ -1,7 +1,4 @@
-"""The cache as a middleware of `langchain.agents.create_agent`. Imported only when it is asked for.
-
-Tools that stand for others: one that asks the ledger first, one that hands an idempotency key in.
-"""
+"""Tools that stand for others: one that asks the ledger first, one that hands an idempotency key in."""
 
 from __future__ import annotations
 
@@ -9,11 +6,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
-from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
@@ -22,28 +17,6 @@ from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
 
 if TYPE_CHECKING:
     from langgraph_keel.tools.cache import ToolCache
-
-
-class ToolCacheMiddleware(AgentMiddleware[Any, Any]):
-    """Answers tool calls of an agent; see `ToolCache.middleware`."""
-
-    def __init__(self, cache: ToolCache) -> None:
-        super().__init__()
-        self._cache = cache
-
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
-    ) -> ToolMessage | Command[Any]:
-        """See `ToolCache.wrap_tool_call`."""
-        result: ToolMessage | Command[Any] = self._cache.wrap_tool_call(request, handler)
-        return result
-
-    async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
-    ) -> ToolMessage | Command[Any]:
-        """See `ToolCache.awrap_tool_call`."""
-        result: ToolMessage | Command[Any] = await self._cache.awrap_tool_call(request, handler)
-        return result
 
 
 class _StandIn(BaseTool):
@@ -113,7 +86,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return self._inner.run(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
-        result = run(steps, ToolDriver(self._cache.saver._backend.driver))
+        result = run(steps, ToolDriver(self._cache.saver.engine.driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +94,7 @@ class KeptTool(_StandIn):
         if self._cache.policy_of(self.name) is None:
             return await self._inner.arun(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
-        result = await arun(steps, AsyncToolDriver(self._cache.saver._backend.async_driver))
+        result = await arun(steps, AsyncToolDriver(self._cache.saver.engine.async_driver))
         return _as_asked(result, self.name, kwargs.get("tool_call_id"))
 
     def _steps(

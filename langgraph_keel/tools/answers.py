@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-SCRATCHPAD = "__pregel_scratchpad"
+from langgraph_keel._langgraph import CONFIG_KEY_SCRATCHPAD, Scratchpad
 
 
 class Ticket:
@@ -94,7 +94,7 @@ class Turns:
         self._came: Counter[str] = Counter()
         self._arrived = self._asked = 0
 
-    def arrive(self, scratchpad: Any = None, outer: Ticket | None = None) -> Ticket:
+    def arrive(self, scratchpad: Scratchpad | None = None, outer: Ticket | None = None) -> Ticket:
         """Return the place of a call that comes now."""
         with self._lock:
             ticket = Ticket(self, self._arrived, scratchpad, outer)
@@ -131,7 +131,7 @@ class Turns:
         with self._lock:
             return not self._unknown
 
-    def restore(self, scratchpad: Any) -> None:
+    def restore(self, scratchpad: Scratchpad) -> None:
         """Put an answer that was used before a crash, but not stored as such, where LangGraph has those that were used.
 
         LangGraph would give it to the next question, whoever asks.
@@ -168,7 +168,7 @@ class _Tasks:
         self.turns: WeakKeyDictionary[Any, tuple[Any, Turns]] = WeakKeyDictionary()
         self.outer: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
 
-    def arrive(self, scratchpad: Any) -> Ticket:
+    def arrive(self, scratchpad: Scratchpad) -> Ticket:
         counter = scratchpad.interrupt_counter
         with self.lock:
             outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's own cannot be referred to
@@ -195,7 +195,7 @@ _making: ContextVar[Ticket | None] = ContextVar("keel_making", default=None)
 
 def arrive(config: Mapping[str, Any]) -> Ticket:
     """Return the place of a call that comes now, among those of the task that its config is of."""
-    scratchpad: Any = (config.get("configurable") or {}).get(SCRATCHPAD)
+    scratchpad: Scratchpad | None = (config.get("configurable") or {}).get(CONFIG_KEY_SCRATCHPAD)
     if scratchpad is not None:
         return _tasks.arrive(scratchpad)
     outer = _making.get()

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from weakref import WeakSet
@@ -24,12 +23,13 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import is_keel
+from langgraph_keel.engine.session import Session, engine_of
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers as turns
@@ -41,6 +41,7 @@ from langgraph_keel.tools.guard import holding
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
+from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import answer_in_replay
 from langgraph_keel.tools.policy import ToolPolicy, checked_number
 from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
@@ -50,15 +51,13 @@ if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
-    from langgraph_keel.saver import KeelSaver
-
 
 _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 
 
 def settled(
-    ledger: Ledger[Any, Any], codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
+    ledger: Ledger, codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
 ) -> Plan[Any, Any, None]:
     """Write what a person says became of a call; see `ToolCache.settle`."""
     if not isinstance(key, str) or len(key) < _LEAST:
@@ -81,7 +80,7 @@ def settled(
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
 
 
-def _one(ledger: Ledger[Any, Any], shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Cell]]:
+def _one(ledger: Ledger, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Cell]]:
     found = yield from ledger.beginning(shelf, key)
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
@@ -91,9 +90,7 @@ def _one(ledger: Ledger[Any, Any], shelf: Shelf, key: str) -> Plan[Any, Any, tup
     return found[0]
 
 
-def read_result(
-    store: Store[Any, Any], ledger: Ledger[Any, Any], thread_id: str, reference: str
-) -> Plan[Any, Any, bytes | None]:
+def read_result(store: Store[Any, Any], ledger: Ledger, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
     shelf, key = place_of_result(reference, thread_id)
     cells: Mapping[str, Cell] = yield from store.read_cells(shelf, [key])
@@ -111,7 +108,7 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
     Raises:
         InvalidInput: It is not what it must be; the message names it.
     """
-    if not is_keel(saver):
+    if engine_of(saver) is None:
         raise InvalidInput(f"ToolCache needs a saver of Keel, not a {type(saver).__name__}")
     if not isinstance(policies, Mapping):
         raise InvalidInput(f"policies={policies!r}: pass a dict of ToolPolicy by the names of tools")
@@ -211,7 +208,7 @@ class ToolCache:
 
     def __init__(
         self,
-        saver: KeelSaver,
+        saver: ToolMethods,
         policies: Mapping[str, ToolPolicy | None] | None = None,
         *,
         default: ToolPolicy | None = None,
@@ -235,7 +232,7 @@ class ToolCache:
         self._account = Account(saver, self._keeper)
         self._running = Running()
         _CACHES.add(self)
-        saver._backend.caches.add(self)
+        saver.engine.closers.add(self)
 
     def __enter__(self) -> Self:
         """Return the cache itself."""
@@ -272,7 +269,7 @@ class ToolCache:
         """
         if not self._keeps(request):
             return execute(request)
-        return run(self._answer(request, execute, False), ToolDriver(self.saver._backend.driver))
+        return run(self._answer(request, execute, False), ToolDriver(self.saver.engine.driver))
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[Any]]
@@ -280,7 +277,7 @@ class ToolCache:
         """As `wrap_tool_call`, asynchronously."""
         if not self._keeps(request):
             return await execute(request)
-        return await arun(self._answer(request, execute, True), AsyncToolDriver(self.saver._backend.async_driver))
+        return await arun(self._answer(request, execute, True), AsyncToolDriver(self.saver.engine.async_driver))
 
     def middleware(self) -> AgentMiddleware[Any, Any]:
         """Return it for `create_agent(middleware=[..., cache.middleware()])`.
@@ -291,7 +288,7 @@ class ToolCache:
             InvalidInput: The package `langchain` is not installed.
         """
         try:
-            from langgraph_keel.tools.adapters import ToolCacheMiddleware
+            from langgraph_keel.tools.middleware import ToolCacheMiddleware
         except ModuleNotFoundError as error:
             raise InvalidInput(f"cache.middleware() is for create_agent: pip install langchain ({error})") from error
         return ToolCacheMiddleware(self)
@@ -403,32 +400,33 @@ class ToolCache:
             known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
         return known[1]
 
-    def _ledger(self, codec: Codec | None = None) -> Ledger[Any, Any]:
-        store = self.saver._backend.checkpoints.store
-        return Ledger(store, codec or self.saver._codec, partial(secrets.token_hex, 16), is_dead)
+    def _ledger(self, session: Session | None = None) -> Ledger:
+        return Ledger(session or self.saver.engine.session, is_dead)
 
     def _flow(self, config: RunnableConfig, by_time: bool) -> Flow:
-        codec, driver = self._codec_of(config), self.saver._backend.driver
-        ledger = self._ledger(codec)
-        return Flow(ledger, codec, self._keeper, self._account, self._running, _now, self._lease, driver, by_time)
+        session, driver = self._session_of(config), self.saver.engine.driver
+        ledger = self._ledger(session)
+        return Flow(
+            ledger, session.codec, self._keeper, self._account, self._running, _now, self._lease, driver, by_time
+        )
 
-    def _codec_of(self, config: RunnableConfig) -> Codec:
+    def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
-        runs_on: Any = (config.get("configurable") or {}).get("__pregel_checkpointer")
-        is_ours = is_keel(runs_on) and runs_on._backend.driver is self.saver._backend.driver
-        return runs_on._codec if is_ours else self.saver._codec
+        runs_on: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        ours, engine = self.saver.engine, engine_of(runs_on)
+        return engine.session if engine is not None and engine.is_same_store(ours) else ours.session
 
     def _renew(self, claim: Claim) -> bool:
-        return run(self._ledger().renew(claim, _now() + self._lease), self.saver._backend.driver)
+        return self.saver.engine.run(self._ledger().renew(claim, _now() + self._lease))
 
     def _known_secret(self) -> Plan[Any, Any, bytes]:
         """Return the key of the hash; once per cache, it is read from the store, or made."""
         if self._secret is None:
-            store, codec = self.saver._backend.checkpoints.store, self.saver._codec
+            session = self.saver.engine.session
             fresh = secrets.token_bytes(32)
-            cell = Cell(secrets.token_hex(16), codec.encode([fresh]))
-            reply = yield from store.swap_cell(SECRETS, "tools", None, cell)
-            self._secret = fresh if reply.cell is None else codec.decode(reply.cell.header)[0]
+            cell = Cell(session.new_token(), session.codec.encode([fresh]))
+            reply = yield from session.store.swap_cell(SECRETS, "tools", None, cell)
+            self._secret = fresh if reply.cell is None else session.codec.decode(reply.cell.header)[0]
         return self._secret
 
     # -- afterwards ----------------------------------------------------------------------------------------------
@@ -448,8 +446,9 @@ class ToolCache:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
         """
-        steps = settled(self._ledger(), self.saver._codec, shelf_of_calls(thread_id), key, decision, result, _now())
-        run(steps, self.saver._backend.driver)
+        codec = self.saver.engine.session.codec
+        steps = settled(self._ledger(), codec, shelf_of_calls(thread_id), key, decision, result, _now())
+        self.saver.engine.run(steps)
 
     def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
@@ -466,8 +465,8 @@ class ToolCache:
             is_expired = cell.expires_at is not None and cell.expires_at <= now
             return record.state in (DONE, FAILED) and (is_expired or not expired_only)
 
-        store = self.saver._backend.checkpoints.store
-        return run(forget(self._ledger(), store, shelf_of_calls(thread_id), is_over), self.saver._backend.driver)
+        engine = self.saver.engine
+        return engine.run(forget(engine.session, shelf_of_calls(thread_id), is_over))
 
     def result(self, thread_id: str, reference: str) -> Any:
         """Return the whole of a result that was too large for the conversation (`ToolPolicy.offload_bytes`).
@@ -479,11 +478,11 @@ class ToolCache:
         Raises:
             NotFound: The ledger does not have it, or no longer.
         """
-        store = self.saver._backend.checkpoints.store
-        found = run(read_result(store, self._ledger(), thread_id_of(thread_id), reference), self.saver._backend.driver)
+        engine = self.saver.engine
+        found = engine.run(read_result(engine.session.store, self._ledger(), thread_id_of(thread_id), reference))
         if found is None:
             raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
-        (whole,) = self.saver._codec.decode(found)
+        (whole,) = engine.session.codec.decode(found)
         return whole
 
     def forget(self) -> None:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.types import interrupt
 
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_SCRATCHPAD,
+    NS_SEP,
+    Scratchpad,
+    twin_of,
+    var_child_runnable_config,
+)
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.config import text_of, thread_id_of
 from langgraph_keel.errors import InvalidConfig, InvalidInput
-from langgraph_keel.tools.answers import SCRATCHPAD, Ticket, making, remember
+from langgraph_keel.tools.answers import Ticket, making, remember
 from langgraph_keel.tools.ledger import TOOLS, CallRecord
 from langgraph_keel.tools.policy import Scope, ToolPolicy
-
-_RUNTIME = "__pregel_runtime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
         InvalidConfig: The config names no thread: the tool runs outside of a graph with a checkpointer.
     """
     configurable = config.get("configurable") or {}
-    info = getattr(configurable.get(_RUNTIME), "execution_info", None)
+    info = getattr(configurable.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     thread_id = configurable.get("thread_id")
     if thread_id is None:
         raise InvalidConfig(
@@ -52,7 +56,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
     run_id = (config.get("metadata") or {}).get("run_id") or configurable.get("run_id") or standard
     return Place(
         thread_id_of(thread_id),
-        str(getattr(info, "checkpoint_ns", None) or "").rpartition("|")[0],
+        str(getattr(info, "checkpoint_ns", None) or "").rpartition(NS_SEP)[0],
         str(getattr(info, "checkpoint_id", None) or ""),
         str(getattr(info, "task_id", None) or ""),
         "" if run_id is None else text_of(str(run_id), "run_id"),
@@ -132,16 +136,16 @@ class Answers:
     @contextmanager
     def given(self) -> Iterator[None]:
         """Give them to who asks meanwhile. The config is this call's own: LangGraph makes one for each."""
-        scratchpad = self._configurable.get(SCRATCHPAD)
+        scratchpad = self._configurable.get(CONFIG_KEY_SCRATCHPAD)
         if scratchpad is None:
             with making(self._ticket):
                 yield
             return
-        self._configurable[SCRATCHPAD] = self._twin(scratchpad)
+        self._configurable[CONFIG_KEY_SCRATCHPAD] = self._twin(scratchpad)
         try:
             yield
         finally:
-            self._configurable[SCRATCHPAD] = scratchpad
+            self._configurable[CONFIG_KEY_SCRATCHPAD] = scratchpad
 
     def to(self, question: Any) -> Any:
         """Return the next answer to a question of ours, or interrupt the graph with it."""
@@ -152,15 +156,12 @@ class Answers:
             finally:
                 var_child_runnable_config.reset(token)
 
-    def _twin(self, scratchpad: Any) -> Any:
+    def _twin(self, scratchpad: Scratchpad) -> Scratchpad:
         def counter() -> int:
             return self._place()
 
-        twin = copy(scratchpad)
-        object.__setattr__(twin, "interrupt_counter", counter)
-        object.__setattr__(twin, "get_null_resume", self._new_answer)
         remember(counter, self._ticket)
-        return twin
+        return twin_of(scratchpad, counter, self._new_answer)
 
     def _place(self) -> int:
         """Return the place of the answer to the next question: a known one, or the first that nobody has used."""

@@ -121,7 +121,7 @@ class Flow:
 
     def __init__(
         self,
-        ledger: Ledger[Any, Any],
+        ledger: Ledger,
         codec: Codec,
         keeper: Keeper[Claim],
         account: Account,

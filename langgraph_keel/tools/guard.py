@@ -22,9 +22,8 @@ from threading import Lock, current_thread, main_thread
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers.context import register_configure_hook
 
+from langgraph_keel._langgraph import register_configure_hook, var_child_runnable_config
 from langgraph_keel.errors import ToolNotReplayed
 from langgraph_keel.tools.ledger import CallRecord, speaks_for_one
 

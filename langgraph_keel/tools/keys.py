@@ -31,6 +31,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
+from langgraph_keel.engine.serde.moved import first_name
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.tools.ledger import CallRecord
 
@@ -184,7 +185,7 @@ def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
 
 
 def _class_of(value: Any) -> str:
-    return f"{_module_of(type(value))}.{type(value).__qualname__}"
+    return ".".join(first_name(_module_of(type(value)), type(value).__qualname__))
 
 
 def _module_of(kind: type) -> str:

@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, Generic, TypeAlias
+from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import iso_time
+from langgraph_keel.engine.session import Session, iso_time
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore
 
@@ -158,29 +157,23 @@ class Taken:
 Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | Taken
 
 
-class Ledger(Generic[Q, R]):
+class Ledger:
     """The plans of the ledger, over one store.
 
     Args:
-        store: The store.
-        codec: How records and results are written.
-        tokens: Where tokens come from: 32 letters and digits, never the same again.
+        session: What it runs on.
         is_dead: Whether a holder is known to be no more; `False` if that cannot be said from here.
     """
 
-    def __init__(
-        self, store: Store[Q, R], codec: Codec, tokens: Callable[[], str], is_dead: Callable[[str], bool]
-    ) -> None:
-        self._store = store
-        self._codec = codec
-        self._tokens = tokens
+    def __init__(self, session: Session, is_dead: Callable[[str], bool]) -> None:
+        self._session = session
         self._is_dead = is_dead
 
     def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Claim:
         """Return a claim that is not made yet. `mine.started_at` is now."""
-        return Claim(shelf, key, self._tokens(), mine)
+        return Claim(shelf, key, self._session.new_token(), mine)
 
-    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Q, R, Verdict]:
+    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Any, Any, Verdict]:
         """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
 
         Args:
@@ -192,7 +185,7 @@ class Ledger(Generic[Q, R]):
             draft.expected, draft.record = doubt.token, _continued(mine, doubt.record)
         while True:
             cell = self._cell(draft.token, draft.record)
-            reply = yield from self._store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
+            reply = yield from self._session.store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
             if reply.done:
                 return draft
             draft.expected, draft.record = None, mine
@@ -228,13 +221,13 @@ class Ledger(Generic[Q, R]):
         # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
         return Finished(record, cell.body, cell.token) if is_same or is_current else None
 
-    def renew(self, claim: Claim, until: int) -> Plan[Q, R, bool]:
+    def renew(self, claim: Claim, until: int) -> Plan[Any, Any, bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
         cell = self._cell(claim.token, replace(claim.record, until=until))
-        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, cell)
+        reply = yield from self._session.store.swap_cell(claim.shelf, claim.key, claim.token, cell)
         return reply.done
 
-    def withdraw(self, draft: Claim, now: int) -> Plan[Q, R, None]:
+    def withdraw(self, draft: Claim, now: int) -> Plan[Any, Any, None]:
         """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
 
         A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
@@ -242,33 +235,37 @@ class Ledger(Generic[Q, R]):
         """
         done = False
         while not done:
-            cells = yield from self._store.read_cells(draft.shelf, [draft.key])
+            cells = yield from self._session.store.read_cells(draft.shelf, [draft.key])
             cell = cells.get(draft.key)
             token = cell.token if cell else None
             if token not in (draft.token, draft.expected):
                 return
-            reply = yield from self._store.swap_cell(draft.shelf, draft.key, token, self._without(draft, cell, now))
+            reply = yield from self._session.store.swap_cell(
+                draft.shelf, draft.key, token, self._without(draft, cell, now)
+            )
             done = reply.done
 
     def _without(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
         """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
         if cell is not None and cell.token != draft.token:
-            return replace(cell, token=self._tokens())
+            return replace(cell, token=self._session.new_token())
         record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
-        return self._cell(self._tokens(), replace(record, error="it never began") if record.state == FAILED else record)
+        return self._cell(
+            self._session.new_token(), replace(record, error="it never began") if record.state == FAILED else record
+        )
 
     def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
         """Return how a call ended, ready to be written: more than once does no harm."""
-        return self._cell(self._tokens(), record, result, expires_at)
+        return self._cell(self._session.new_token(), record, result, expires_at)
 
-    def settle(self, claim: Claim, settlement: Cell) -> Plan[Q, R, bool]:
+    def settle(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
-        reply = yield from self._store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
+        reply = yield from self._session.store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
         return reply.done
 
     def settle_doubt(
         self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes
-    ) -> Plan[Q, R, bool]:
+    ) -> Plan[Any, Any, bool]:
         """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
 
         Args:
@@ -278,26 +275,30 @@ class Ledger(Generic[Q, R]):
             record: How it ended.
             body: What the person has said in the place of the tool.
         """
-        reply = yield from self._store.swap_cell(shelf, key, expected, self._cell(self._tokens(), record, body))
+        reply = yield from self._session.store.swap_cell(
+            shelf, key, expected, self._cell(self._session.new_token(), record, body)
+        )
         return reply.done
 
-    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Q, R, None]:
+    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Any, Any, None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
-        yield from self._store.swap_cell(shelf, key, token, self._cell(token, record))
+        yield from self._session.store.swap_cell(shelf, key, token, self._cell(token, record))
 
-    def page(self, shelf: Shelf, after: str | None, limit: int) -> Plan[Q, R, Sequence[tuple[str, CallRecord, Cell]]]:
+    def page(
+        self, shelf: Shelf, after: str | None, limit: int
+    ) -> Plan[Any, Any, Sequence[tuple[str, CallRecord, Cell]]]:
         """Read a page of a shelf's records, in the order of their keys. One trip."""
-        cells = yield from self._store.list_cells(shelf, "", after, limit)
+        cells = yield from self._session.store.list_cells(shelf, "", after, limit)
         return [(key, self.record_of(key, cell), cell) for key, cell in cells]
 
-    def beginning(self, shelf: Shelf, prefix: str) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+    def beginning(self, shelf: Shelf, prefix: str) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
         """Read two calls at most whose keys begin so. One trip."""
-        return (yield from self._store.list_cells(shelf, prefix, None, 2))
+        return (yield from self._session.store.list_cells(shelf, prefix, None, 2))
 
     def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
         fields_of = ((name, getattr(record, name)) for name in _FIELDS)
         said = {name: value for name, value in fields_of if value not in (None, "", 0, False, (), [])}
-        return Cell(token, self._codec.encode([said]), body, record.thread_id, expires_at)
+        return Cell(token, self._session.codec.encode([said]), body, record.thread_id, expires_at)
 
     def record_of(self, key: str, cell: Cell) -> CallRecord:
         """Return the record in a cell's header.
@@ -306,7 +307,7 @@ class Ledger(Generic[Q, R]):
             CorruptStore: The header holds something else.
         """
         try:
-            (said,) = self._codec.decode(cell.header)
+            (said,) = self._session.codec.decode(cell.header)
             record = CallRecord(**(_UNSAID | {name: said[name] for name in said if name in _FIELDS}))
         except (CorruptStore, TypeError, ValueError, AttributeError) as error:
             raise CorruptStore(f"the record of tool call {key} does not decode: {error}") from error
@@ -350,26 +351,25 @@ def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
     return replace(mine, asks=before.asks, is_persons=is_persons)
 
 
-def forget(
-    ledger: Ledger[Q, R], store: Store[Q, R], shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]
-) -> Plan[Q, R, int]:
+def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[Any, Any, int]:
     """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
 
     One trip a page; three more for every page with something to remove.
     """
+    ledger = Ledger(session, lambda holder: False)
     after, removed, limit = None, 0, 500
     while True:
         page = yield from ledger.page(shelf, after, limit)
         gone = {key: cell.token for key, record, cell in page if is_over(record, cell)}
         if gone:
-            removed += yield from store.remove_cells(shelf, gone)
-            yield from _forget_hits(store, Shelf(shelf.thread_id, HITS), list(gone))
+            removed += yield from session.store.remove_cells(shelf, gone)
+            yield from _forget_hits(session.store, Shelf(shelf.thread_id, HITS), list(gone))
         if len(page) < limit:
             return removed
         after = page[-1][0]
 
 
-def _forget_hits(store: Store[Q, R], shelf: Shelf, keys: Sequence[str]) -> Plan[Q, R, None]:
+def _forget_hits(store: Store[Q, R], shelf: Shelf, keys: Sequence[str]) -> Plan[Any, Any, None]:
     counts = yield from store.read_cells(shelf, keys)
     if counts:
         yield from store.remove_cells(shelf, {key: cell.token for key, cell in counts.items()})
@@ -434,20 +434,19 @@ def shelf_of(thread_id: str | None) -> Shelf:
 
 
 def calls_of(
-    store: Store[Q, R],
-    codec: Codec,
+    session: Session,
     shelf: Shelf,
     after: str | None,
     limit: int,
-    now: int,
     is_dead: Callable[[str], bool],
-) -> Plan[Q, R, Sequence[KeptCall]]:
+) -> Plan[Any, Any, Sequence[KeptCall]]:
     """Read a page of calls, in the order of their keys. Two trips."""
-    ledger = Ledger(store, codec, partial(str, ""), is_dead)
+    ledger = Ledger(session, is_dead)
     page = yield from ledger.page(shelf, after, limit)
     if not page:
         return []
-    counts = yield from store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
+    counts = yield from session.store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
+    now, codec = session.milliseconds, session.codec
     return [_call(key, record, cell, _hits(counts, key, codec), now, is_dead) for key, record, cell in page]
 
 
@@ -488,9 +487,9 @@ PAGE = 500
 """Calls that are read in one trip."""
 
 
-def read_ledger(store: Store[Any, Any], codec: Codec, thread_id: str) -> Plan[Any, Any, dict[str, CallRecord]]:
+def read_ledger(session: Session, thread_id: str) -> Plan[Any, Any, dict[str, CallRecord]]:
     """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
-    ledger = Ledger(store, codec, partial(str, ""), lambda holder: False)
+    ledger = Ledger(session, lambda holder: False)
     found: dict[str, CallRecord] = {}
     after: str | None = None
     while True:

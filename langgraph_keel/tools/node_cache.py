@@ -8,24 +8,20 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
-from langgraph_keel.engine.cells import Cell
+from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
+from langgraph_keel.engine.cells import NODE_CACHE, Cell
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import is_keel
+from langgraph_keel.engine.session import EngineSaver, engine_of
 from langgraph_keel.errors import InvalidInput, ValueRefused
-from langgraph_keel.retention.erase import NODE_CACHE
-
-if TYPE_CHECKING:
-    from langgraph_keel.saver import KeelSaver
-
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
-_ASKED = {"__resume__", "__interrupt__", "__error__"}
+_ASKED = {RESUME, INTERRUPT, ERROR}
 """Channels whose writes say that a person or an error had a part in a result: it is not the node's alone."""
 
 
@@ -46,21 +42,21 @@ class KeelCache(BaseCache[Any]):
         InvalidInput: `saver` is none of Keel's.
     """
 
-    def __init__(self, saver: KeelSaver) -> None:
-        if not is_keel(saver):
+    def __init__(self, saver: EngineSaver) -> None:
+        if engine_of(saver) is None:
             raise InvalidInput(f"KeelCache needs a saver of Keel, not a {type(saver).__name__}")
         super().__init__(serde=saver.serde)
         self._saver = saver
 
     @property
     def _codec(self) -> Codec:
-        return self._saver._codec
+        return self._saver.engine.session.codec
 
     def _run(self, plan: Plan[Any, Any, Any]) -> Any:
-        return run(plan, self._saver._backend.driver)
+        return run(plan, self._saver.engine.driver)
 
     async def _arun(self, plan: Plan[Any, Any, Any]) -> Any:
-        return await arun(plan, self._saver._backend.async_driver)
+        return await arun(plan, self._saver.engine.async_driver)
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         """Return what is stored under these keys and has not expired. One round trip."""
@@ -129,7 +125,7 @@ class KeelCache(BaseCache[Any]):
 
     @property
     def _store(self) -> Any:
-        return self._saver._backend.checkpoints.store
+        return self._saver.engine.session.store
 
 
 def _prefix(namespace: Namespace) -> str:

@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.tools.answers import Ticket
 from langgraph_keel.tools.call import Call, place_of, shelf_of
@@ -51,12 +51,12 @@ def answer_in_replay(
     call = cache._call(tool, args, call_id, then, ticket, secret or b"", make)
     if tool.name in held.allowed:
         return (yield Run(partial(make, call.record.lineage)))
-    codec = cache._codec_of(config)
+    session = cache._session_of(config)
     before = partial(_keys_before, cache, call, args, secret or b"", then)
-    key, record, body = yield from _found(cache, held, call, codec, args, before)
+    key, record, body = yield from _found(cache, held, call, session, args, before)
     held.note_version(tool.name, record.version, call.record.version)
     try:
-        (result,) = codec.decode(body)
+        (result,) = session.codec.decode(body)
     except ValueRefused as error:
         raise held.refuse(tool.name, f"its stored result cannot be read here: {error}") from error
     result = replayed(result, record, call_id)
@@ -73,8 +73,8 @@ def _secret(cache: ToolCache) -> Plan[Any, Any, bytes | None]:
     """Return the key of the hash; `None` if there is none yet, and so no call either."""
     if cache._secret is not None:
         return cache._secret
-    cells = yield from cache.saver._backend.checkpoints.store.read_cells(_SECRETS, [_TOOLS])
-    found: bytes | None = cache.saver._codec.decode(cells[_TOOLS].header)[0] if cells else None
+    cells = yield from cache.saver.engine.session.store.read_cells(_SECRETS, [_TOOLS])
+    found: bytes | None = cache.saver.engine.session.codec.decode(cells[_TOOLS].header)[0] if cells else None
     return found
 
 
@@ -95,18 +95,18 @@ def _found(
     cache: ToolCache,
     held: Held,
     call: Call,
-    codec: Codec,
+    session: Session,
     args: Mapping[str, Any],
     before: Callable[[], Collection[str]],
 ) -> Plan[Any, Any, tuple[str, CallRecord, bytes]]:
     """Return the recorded call that answers this one, its key, and its result."""
-    store, ledger = cache.saver._backend.checkpoints.store, cache._ledger(codec)
-    known = yield from _known(cache, held, call, codec)
+    ledger = cache._ledger(session)
+    known = yield from _known(cache, held, call, session)
     mine = _under([call.key], known)
     key = held.choose(call.record, mine)
     if key is None:
         raise _refused(held, call.record, args, known, _ONCE if mine else _changed(held, call, before(), known))
-    cells: Mapping[str, Cell] = yield from store.read_cells(call.shelf, [key])
+    cells: Mapping[str, Cell] = yield from session.store.read_cells(call.shelf, [key])
     record = ledger.record_of(key, cells[key]) if key in cells else replace(mine[key], is_kept=False)
     if record.state != DONE or not record.is_kept:
         error = f": {record.error}" if record.error else ""
@@ -149,13 +149,13 @@ def _keys_before(
     return [key_of(secret, call.record.tool, (scope, context), each) for each in less] if added else []
 
 
-def _known(cache: ToolCache, held: Held, call: Call, codec: Codec) -> Plan[Any, Any, Mapping[str, CallRecord]]:
+def _known(cache: ToolCache, held: Held, call: Call, session: Session) -> Plan[Any, Any, Mapping[str, CallRecord]]:
     """Return what the ledger says of calls like this one: of all in the thread, or of those that threads share."""
-    backend = cache.saver._backend
     if call.shelf.thread_id is None:
         # A key of its own is of a call that used a person's answer, and is not shared; the rest stands under one key.
-        cells = yield from backend.checkpoints.store.read_cells(call.shelf, [call.key])
-        return {key: cache._ledger(codec).record_of(key, cell) for key, cell in cells.items()}
-    if id(backend) not in held.shelves:
-        held.shelves[id(backend)] = yield from read_ledger(backend.checkpoints.store, codec, held.source)
-    return held.shelves[id(backend)]
+        cells = yield from session.store.read_cells(call.shelf, [call.key])
+        return {key: cache._ledger(session).record_of(key, cell) for key, cell in cells.items()}
+    store = id(session.store)
+    if store not in held.shelves:
+        held.shelves[store] = yield from read_ledger(session, held.source)
+    return held.shelves[store]

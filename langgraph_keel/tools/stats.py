@@ -12,17 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.leases import Keeper
 from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools.call import Call
 from langgraph_keel.tools.ledger import HITS, TOOLS, Claim
-
-if TYPE_CHECKING:
-    from langgraph_keel.saver import KeelSaver
-
 
 _EVERY = 5.0
 """Seconds between two writings of what was counted."""
@@ -62,7 +59,7 @@ class Account:
         keeper: Writes them.
     """
 
-    def __init__(self, saver: KeelSaver, keeper: Keeper[Claim]) -> None:
+    def __init__(self, saver: EngineSaver, keeper: Keeper[Claim]) -> None:
         self._saver = saver
         self._keeper = keeper
         self.forget()
@@ -103,10 +100,10 @@ class Account:
 
     def _write(self, counts: Mapping[_Counted, int]) -> None:
         for counted, more in counts.items():
-            run(self._add(counted, more), self._saver._backend.driver)
+            run(self._add(counted, more), self._saver.engine.driver)
 
     def _add(self, counted: _Counted, more: int) -> Plan[Any, Any, None]:
-        store, codec = self._saver._backend.checkpoints.store, self._saver._codec
+        store, codec = self._saver.engine.session.store, self._saver.engine.session.codec
         shelf = Shelf(counted.thread_id, HITS)
         expected, total = None, more
         # A call that was deleted meanwhile leaves no count behind.

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread, Timer
 from typing import Any
@@ -21,7 +20,7 @@ from process_children import exit_code, forked
 from savers import SAVERS, needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, PostgresSaver, StoreUnavailable
-from langgraph_keel.approvals import worker as notices
+from langgraph_keel.approvals import notices
 from langgraph_keel.approvals.ask import request_approval
 
 LATE = 20.0
@@ -286,8 +285,8 @@ def test_a_look_is_one_listing_however_many_wait() -> None:
     with MemorySaver() as saver:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, [f"t{number}" for number in range(300)])
-        counting = Counting(saver._backend.driver)
-        saver._backend = replace(saver._backend, driver=counting)
+        counting = Counting(saver.engine.driver)
+        saver = saver.with_engine(saver.engine.with_drivers(driver=counting))
         assert saver.approvals.wait(0) == ()
         assert counting.sent == 1
         assert list(saver.approvals.run_when_decided(graph, timeout=0)) == []
@@ -345,14 +344,14 @@ def test_a_notice_that_cannot_be_sent_fails_no_decision(
 
 
 def test_a_connection_that_was_cut_listens_again(postgres_url: str) -> None:
-    with PostgresSaver(postgres_url) as saver, saver._notices() as heard:
+    with PostgresSaver(postgres_url) as saver, saver.approvals.bell.notices() as heard:
         source: Any = heard._source
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("SELECT pg_terminate_backend(%s)", (source._connection.info.backend_pid,))
         heard.wait(0.2)
         assert heard._source is None
         heard.wait(LATE)  # it listens again, and there may be something to look for
-        saver._announce()
+        saver.approvals.bell.ring()
         began = time.monotonic()
         heard.wait(LATE)
         assert time.monotonic() - began < LATE / 2
@@ -363,7 +362,7 @@ def test_behind_a_pooler_workers_look_by_themselves(pgbouncer_url: str, postgres
     with PostgresSaver(pgbouncer_url, schema=schema, prepare_threshold=None) as saver:
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, "a")
-        with saver._notices() as heard:
+        with saver.approvals.bell.notices() as heard:
             assert (heard._source, heard._listen) == (None, None)
         approve(saver)
         assert [each.thread_id for each in working(saver, graph, face, 0.3)] == ["a"]
@@ -374,7 +373,7 @@ def test_a_connection_of_the_users_is_not_kept_waiting(postgres_url: str) -> Non
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, "a")
         approve(saver)
-        with saver._notices() as heard:
+        with saver.approvals.bell.notices() as heard:
             assert heard._source is None
         assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["a"]
 

@@ -180,7 +180,7 @@ class Slow(KeelSaver):
     """Another saver, whose checkpoints are stored after the writes of the steps that follow them."""
 
     def __init__(self, saver: KeelSaver) -> None:
-        self.serde, self._backend = saver.serde, saver._backend
+        self.serde, self._engine = saver.serde, saver.engine
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
         time.sleep(0.05)
@@ -275,9 +275,9 @@ async def test_a_lost_record_is_found_again(saver: KeelSaver, face: str) -> None
 
 
 def lose(saver: KeelSaver, request: ApprovalRequest) -> None:
-    held = saver._run(saver.approvals.plans.read([request.id]))[request.id]
-    saver._run(saver._core.store.remove_cells(CURRENT, {request.id: held.token}))
-    assert saver._run(saver.approvals.plans.all(OVER)) == []
+    held = saver.engine.run(saver.approvals.plans.read([request.id]))[request.id]
+    saver.engine.run(saver.engine.session.store.remove_cells(CURRENT, {request.id: held.token}))
+    assert saver.engine.run(saver.approvals.plans.all(OVER)) == []
 
 
 def test_a_plain_question_is_found_again(saver: KeelSaver) -> None:
@@ -298,7 +298,7 @@ class Dying(KeelSaver):
     """Another saver, whose process dies before an interrupt is stored."""
 
     def __init__(self, saver: KeelSaver) -> None:
-        self.serde, self._backend = saver.serde, saver._backend
+        self.serde, self._engine = saver.serde, saver.engine
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
         if any(channel == ASKED for channel, _ in writes):
@@ -355,7 +355,7 @@ async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
     await asyncio.sleep(0.35)
     assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]
     assert await call(saver, face, "sweep", remind_after=0.3) == []
-    held = saver._run(saver.approvals.plans.read([one(saver, "short").id]))
+    held = saver.engine.run(saver.approvals.plans.read([one(saver, "short").id]))
     assert [each.request.status for each in held.values()] == ["expired"]  # it is written, too
     await asyncio.sleep(0.35)
     assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]

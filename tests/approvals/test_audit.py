@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-from audit_trails import AT, Trail, memory, token, trail
+from audit_trails import AT, Trail, memory, trail
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from places import Place, files_place
@@ -62,7 +63,7 @@ def test_pages(memory: Trail) -> None:
     assert [event.number for event in memory.events(after=3, limit=2)] == [4, 5]
     assert [event.number for event in memory.events(after=2 * PAGE)] == [2 * PAGE + 1]
     told: list[tuple[int, int]] = []
-    assert memory.run(verify(memory.store, memory.codec, progress=lambda *seen: told.append(seen))).ok
+    assert memory.run(verify(memory.session, progress=lambda *seen: told.append(seen))).ok
     assert told == [(PAGE, 2 * PAGE + 1), (2 * PAGE, 2 * PAGE + 1), (2 * PAGE + 1, 2 * PAGE + 1)]
     memory.put(LINKS, key_of(PAGE + 50), None)
     assert memory.problem() == f"event {PAGE + 50} is missing"
@@ -118,7 +119,7 @@ def test_pages_that_cannot_be_meant(memory: Trail, after: int, limit: int) -> No
 
 def test_append_takes_what_it_is_given_at_once(memory: Trail) -> None:
     content = {"args": [1]}
-    plan = append(memory.store, memory.codec, "t", AT, "asked", content, token)
+    plan = append(memory.session, "t", AT, "asked", content)
     reply = memory.begin(plan)
     content["args"].append(2)
     assert memory.go_on(plan, reply) == 1
@@ -224,7 +225,7 @@ def test_a_head_that_is_far_behind(memory: Trail) -> None:
 
 
 def test_a_check_while_the_trail_begins(trail: Trail) -> None:
-    plan = verify(trail.store, trail.codec)
+    plan = verify(trail.session)
     no_head = trail.begin(plan)
     trail.append()
     assert trail.go_on(plan, no_head) == trail.verify()
@@ -250,7 +251,7 @@ def test_links_that_a_listing_has_not_seen_yet_are_not_missing(memory: Trail) ->
     (head,) = memory.cells(HEADS).values()
     memory.append_all("me", 2)
     memory.put(HEADS, HEAD, head)
-    verdict = memory.run(verify(Blinking([2, 4, 5], [4]), memory.codec))
+    verdict = memory.run(verify(replace(memory.session, store=Blinking([2, 4, 5], [4]))))
     assert (verdict.events, verdict.problems) == (3, ())
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,12 +16,11 @@ from langgraph.types import interrupt
 from places import Place
 from process_children import exit_code, forked
 from races import context, received
-from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, claim_of, graph_of
+from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, claim_of, graph_of, runs_of, with_runs
 from savers import SAVERS, needing
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.approvals.run_claims import Runs
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.engine.plan import run
 from langgraph_keel.errors import ThreadTaken
@@ -39,7 +37,9 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 def plant(saver: KeelSaver, holder: str, until: int) -> None:
     """Let another process have claimed the thread."""
     claim = claims.Claim("t", "f" * 32, holder, "another run", "2026-01-01T00:00:00+00:00", until)
-    run(claims.take(saver._backend.checkpoints.store, saver._codec, claim, lambda _: False), saver._backend.driver)
+    run(
+        claims.take(saver.engine.session.store, saver.engine.session.codec, claim, lambda _: False), saver.engine.driver
+    )
 
 
 def now() -> int:
@@ -55,7 +55,7 @@ def test_a_holder_on_another_machine_has_it_until_its_lease_ends(saver: KeelSave
     with pytest.raises(ThreadTaken, match="process 17 on elsewhere") as caught:
         graph.invoke(ANSWER, CONFIG)
     assert (caught.value.thread_id, caught.value.since) == ("t", "2026-01-01T00:00:00+00:00")
-    saver._backend.runs.clock = lambda: now() + 20_001
+    runs_of(saver).clock = lambda: now() + 20_001
     assert graph.invoke(ANSWER, CONFIG) == {"answer": "yes"}
 
 
@@ -164,8 +164,7 @@ def test_a_run_id_of_the_programs_own_may_come_twice(saver: KeelSaver) -> None:
 
 
 def with_lease(saver: KeelSaver, milliseconds: int) -> KeelSaver:
-    saver._backend = replace(saver._backend, runs=Runs(lease=milliseconds))
-    return saver
+    return with_runs(saver, lease=milliseconds)
 
 
 def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
@@ -191,9 +190,9 @@ def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: 
     thread = held.resumed(asked(with_lease(saver, 300), held.pay))
     mine = claim_of(saver)
     assert mine
-    store, codec = saver._backend.checkpoints.store, saver._codec
+    store, codec = saver.engine.session.store, saver.engine.session.codec
     other = claims.Claim("t", "e" * 32, "elsewhere/boot.1/17/4711", "another", "", now() + 30_000)
-    run(claims.take(store, codec, other, lambda _: True), saver._backend.driver)
+    run(claims.take(store, codec, other, lambda _: True), saver.engine.driver)
     with caplog.at_level(logging.WARNING):
         began = time.monotonic()
         while "taken over by somebody else" not in caplog.text and time.monotonic() - began < 10:

@@ -14,14 +14,14 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from places import Place
-from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of
+from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, runs_of
 from savers import SAVERS, needing
 
 from langgraph_keel import FileSaver, KeelSaver, MemorySaver
 from langgraph_keel.approvals import run_claims as begun
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import ReadOnlyStore, StoreError, ThreadTaken
 from langgraph_keel.testing.faults import Counter, with_tap
 
@@ -30,6 +30,8 @@ each_face = pytest.mark.parametrize("face", FACES)
 
 @pytest.fixture(params=BACKENDS)
 def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    if "claimed" in request.fixturenames:
+        request.getfixturevalue("claimed")  # before a saver takes its hooks
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as saver:
         assert isinstance(saver, KeelSaver)
@@ -39,14 +41,14 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 @pytest.fixture
 def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that were claimed, in order, but for those of which a run has asked something."""
-    hold = begun.Runs.hold
+    hold = begun.Runs.before_writes
 
-    def not_noting(self: begun.Runs, config: Any, backend: Any, codec: Any) -> Plan[Any, Any, None]:
+    def not_noting(self: begun.Runs, session: Any, writes: Any) -> Plan[Any, Any, None]:
         before = len(all_claimed)
-        yield from hold(self, config, backend, codec)
+        yield from hold(self, session, writes)
         del all_claimed[before:]
 
-    monkeypatch.setattr(begun.Runs, "hold", not_noting)
+    monkeypatch.setattr(begun.Runs, "before_writes", not_noting)
     return all_claimed
 
 
@@ -71,7 +73,7 @@ class Trips:
     """A graph of one node that notes the round trips until it runs: reads only, with `durability="exit"`."""
 
     def __init__(self, saver: KeelSaver) -> None:
-        self.counter, self.before, self.runs = Counter(), list[int](), saver._backend.runs
+        self.counter, self.before, self.runs = Counter(), list[int](), runs_of(saver)
         graph = StateGraph(State)
         graph.add_node("pay", self.pay)
         graph.add_edge(START, "pay")
@@ -277,5 +279,5 @@ async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: lis
         await graph.ainvoke(ANSWER, CONFIG)
     assert claimed == ["t"]
     with place.open() as saver:
-        backend = saver._backend
-        assert run(backend.checkpoints.store.list_cells(Shelf("t", "resume"), "", None, 9), backend.driver) == []
+        engine = saver.engine
+        assert engine.run(engine.session.store.list_cells(Shelf("t", "resume"), "", None, 9)) == []

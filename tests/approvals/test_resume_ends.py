@@ -135,7 +135,7 @@ async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply
 
 
 def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver) -> None:
-    store, codec, driver = saver._backend.checkpoints.store, saver._codec, saver._backend.driver
+    store, codec, driver = saver.engine.session.store, saver.engine.session.codec, saver.engine.driver
     late = claims.Claim("t", "a" * 32, this_holder(), "late", "", 1)
     request = next(claims.take(store, codec, late, lambda _: False))
     run(claims.release(store, codec, late, "b" * 32), driver)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,11 +20,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.func import entrypoint
 from langgraph.types import Command, interrupt
-from resume_runs import BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire
+from resume_runs import BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, wire, with_runs
 from savers import SAVERS, needing
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.approvals.run_claims import Runs
 from langgraph_keel.errors import ThreadTaken
 from langgraph_keel.testing.faults import Counter, with_tap
 
@@ -134,8 +133,7 @@ async def test_going_on_without_an_answer_is_a_resume_too(saver: KeelSaver, is_f
 def refusing(saver: KeelSaver) -> KeelSaver:
     """The same saver, opened with `plain_resume="refuse"`."""
 
-    saver._backend = replace(saver._backend, runs=Runs("refuse"))
-    return saver
+    return with_runs(saver, plain_resume="refuse")
 
 
 @each_face
@@ -183,7 +181,7 @@ async def test_a_click_that_names_no_question_is_refused(face: str, value: Any) 
 
 def test_there_are_two_ways_to_take_a_plain_answer() -> None:
     with pytest.raises(InvalidInput, match="plain_resume"):
-        MemorySaver(plain_resume="ask")
+        MemorySaver(plain_resume="ask")  # type: ignore[arg-type]
 
 
 # -- a click after the end (C9) ----------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def test_who_waits_too_long_for_a_cell_is_told_and_others_do_not_wait(root: Path
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     with FileSaver(root, timeout=0.05) as other:
         shelves = other._files.cells("t")
-        with shelves.open("tool") as folder, shelves._locked(folder, "k"):
+        with shelves.open("tool") as folder, shelves._lock(folder, "k"):
             with pytest.raises(StoreBusy, match=r"k\.json"):
                 Verbs(other).swap(OF_THREAD, "k", "1", cell("2"))
             assert Verbs(other).swap(OF_THREAD, "other", None, cell("3")) == Swapped(True)

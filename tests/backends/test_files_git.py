@@ -172,8 +172,8 @@ def test_other_changes_are_committed_at_once(repository: Repository, root: Path)
     assert len(repository.titles(expected=1)) == 1
     log_of(root, "a").unlink()
     log_of(root, "a").parent.rmdir()
-    commits.changed("a", "deleted")
-    commits.changed("never there", "deleted")
+    commits.commit_change("a", "deleted")
+    commits.commit_change("never there", "deleted")
     assert repository.titles()[1:] == ["thread a: deleted"]
     assert repository("status", "--short") == ""
 
@@ -358,8 +358,8 @@ for step in range(10):
 
 def test_processes_take_turns(repository: Repository, root: Path) -> None:
     threads = ["a", "b", "c"]
-    support = str(Path(__file__).parents[1] / "support")
-    commands = [[sys.executable, "-c", WRITER, support, str(root), thread] for thread in threads]
+    here = str(Path(__file__).parent)
+    commands = [[sys.executable, "-c", WRITER, here, str(root), thread] for thread in threads]
     writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     assert [writer.communicate()[1] for writer in writers] == [""] * 3
     wanted = sorted(f"thread {thread}: step {step} (loop)" for thread in threads for step in range(10))

@@ -167,11 +167,12 @@ def test_what_nobody_stores_any_more_is_not_waited_for(
     repository: Repository, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child that is forked while another thread stores has its note, and never hears that it is over."""
-    monkeypatch.setattr(git, "_PATIENCE", 0.2)
-    core: Any = saver._backend.checkpoints
-    with core._commits.storing("t"):
-        saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
-        assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
+    monkeypatch.setattr(git, "_MOST_DELAY", 0.2)
+    hook = saver.engine.session.hooks.find(git.GitHook)
+    assert hook
+    hook._commits.begin_storing("t")  # nothing public says that something is being stored for ever
+    saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
+    assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)

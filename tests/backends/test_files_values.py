@@ -22,7 +22,7 @@ from serde_samples import VALUES, Colour, Plain
 from serde_values import values
 from tiers import examples
 
-from langgraph_keel.backends.files.values import FORMS, element_end, packed_item, packed_items, shown_items, splits
+from langgraph_keel.backends.files.values import FORMS, element_end, items_to_json, pack_item, pack_items, split_array
 from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
@@ -39,14 +39,14 @@ def content_of(*put: Any) -> bytes:
 
 def assert_kept(content: bytes) -> list[Any]:
     """Fail unless the content comes back from its JSON, by the shorter way too; return what was shown."""
-    shown = shown_items(content)
+    shown = items_to_json(content)
     text = orjson.dumps(shown)
     read = orjson.loads(text)
-    assert packed_items(read) == packed_items(read, text) == content
-    packed = splits(content)
+    assert pack_items(read) == pack_items(read, text) == content
+    packed = split_array(content)
     assert array_header(len(packed)) + b"".join(packed) == content
-    assert [packed_item(each) for each in read] == packed
-    assert [packed_item(each, orjson.dumps(each)) for each in read] == packed
+    assert [pack_item(each) for each in read] == packed
+    assert [pack_item(each, orjson.dumps(each)) for each in read] == packed
     return shown
 
 
@@ -266,7 +266,7 @@ def test_what_keel_does_not_write_is_kept_as_it_is(packed: bytes) -> None:
     assert assert_kept(array_header(1) + packed) == as_json(packed)
     neighbours = KEEL.pack_item("before"), KEEL.pack_item(HumanMessage("after"))
     seen = assert_kept(array_header(3) + neighbours[0] + packed + neighbours[1])
-    assert packed_item(seen[1]) == packed
+    assert pack_item(seen[1]) == packed
 
 
 # --- What is no content, and what is no value ---
@@ -281,9 +281,9 @@ NO_ARRAYS = [
 @pytest.mark.parametrize("content", NO_ARRAYS, ids=bytes.hex)
 def test_what_is_no_array_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptStore):
-        splits(content)
+        split_array(content)
     with pytest.raises(CorruptStore):
-        shown_items(content)
+        items_to_json(content)
 
 
 bodies = st.binary(max_size=40)
@@ -299,13 +299,13 @@ def test_an_element_that_is_cut_has_no_end(content: bytes) -> None:
 @given(bodies | bodies.map(b"\x91".__add__) | values.map(lambda value: content_of(value)[:-1]))
 def test_any_bytes_are_an_array_or_refused(content: bytes) -> None:
     try:
-        parts = splits(content)
+        parts = split_array(content)
     except CorruptStore:
         return
     header = len(content) - sum(map(len, parts))
     assert content[header:] == b"".join(parts)
     assert header in (1, 3, 5)
-    back = packed_items(orjson.loads(orjson.dumps(shown_items(content))))
+    back = pack_items(orjson.loads(orjson.dumps(items_to_json(content))))
     assert back == array_header(len(parts)) + b"".join(parts)
 
 
@@ -329,11 +329,11 @@ DAMAGED = [
 def test_what_is_no_value_is_refused(text: str) -> None:
     value = orjson.loads(text)
     with pytest.raises(CorruptStore):
-        packed_item(value)
+        pack_item(value)
     with pytest.raises(CorruptStore):
-        packed_item(value, text.encode())
+        pack_item(value, text.encode())
     with pytest.raises(CorruptStore):
-        packed_items(["before", value])
+        pack_items(["before", value])
 
 
 tags = st.sampled_from(
@@ -363,11 +363,11 @@ def test_any_json_is_an_item_or_refused(value: Any) -> None:
     text = orjson.dumps(value)
     read = orjson.loads(text)
     try:
-        packed = packed_item(read)
+        packed = pack_item(read)
     except CorruptStore:
         with pytest.raises(CorruptStore):
-            packed_item(read, text)
+            pack_item(read, text)
         return
-    assert packed_item(read, text) == packed
-    assert splits(b"\x91" + packed) == [packed]
-    assert packed_items(orjson.loads(orjson.dumps(shown_items(b"\x91" + packed)))) == b"\x91" + packed
+    assert pack_item(read, text) == packed
+    assert split_array(b"\x91" + packed) == [packed]
+    assert pack_items(orjson.loads(orjson.dumps(items_to_json(b"\x91" + packed)))) == b"\x91" + packed

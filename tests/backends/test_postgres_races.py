@@ -73,7 +73,7 @@ def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> Non
     with PostgresSaver(postgres_url) as saver, psycopg.connect(postgres_url) as deleting:
         saver.setup()
         first, second = (
-            saver._postgres.tables.named(text).replace("%(thread)s", "'t'").encode()
+            saver._postgres.tables.fill_names(text).replace("%(thread)s", "'t'").encode()
             for text in (statements.DELETE_THREAD, statements.DELETE_CONTENT)
         )
         deleting.execute(first)

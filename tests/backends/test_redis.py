@@ -34,16 +34,16 @@ EVIL += ["a\xa0b", "\u3000", "\x85", "\u2028"]  # what Python calls white space
 # -- names -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("encode", [names.name, names.word, names.some_name])
+@pytest.mark.parametrize("encode", [names.name, names.word, names.name_or_mark])
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
 def test_what_is_encoded_comes_back(encode: Callable[[str], str], text: str) -> None:
-    assert names.unnamed(encode(text)) == text
+    assert names.parse_name(encode(text)) == text
     assert not re.search(r"[\x00-\x20\x7f]", encode(text))
 
 
 @given(ids=st.lists(st.text(st.sampled_from(":%{}#~ \x00aé"), max_size=4), min_size=3, max_size=3))
 def test_no_two_lists_of_ids_share_a_field(ids: list[str]) -> None:
-    assert list(map(names.unnamed, ":".join(map(names.name, ids)).split(":"))) == ids
+    assert list(map(names.parse_name, ":".join(map(names.name, ids)).split(":"))) == ids
 
 
 @given(st.lists(st.tuples(*[st.text(st.sampled_from("\x00\x01\x02a~é𐀀"), max_size=3)] * 3), min_size=2, max_size=2))
@@ -51,7 +51,7 @@ def test_members_of_the_index_are_in_the_order_of_time_and_id(lives: list[tuple[
     first, second = lives
     members = [names.member_of(*life) for life in lives]
     assert (members[0] < members[1]) == (first < second)
-    assert [tuple(names.unmember(member)) for member in members] == lives
+    assert [tuple(names.parse_member(member)) for member in members] == lives
 
 
 @pytest.mark.parametrize("prefix", ["", "a b", "{a}", "a}", "a%", "a\n", "#"])

@@ -69,7 +69,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
     monkeypatch.setattr(saver._redis, "send", between)
     assert [info.thread_id for info in saver.threads()] == ["t"]
     assert [id_of(found) for found in saver.list(None, limit=1)] == ["0003"]
-    assert saver._run(saver._store.find_runs(["run 3"])) == ["t"]
+    assert saver.engine.run(saver._store.find_runs(["run 3"])) == ["t"]
     assert trips == ["read_threads", "search", "read_values", "find_runs"]
 
 
@@ -132,9 +132,11 @@ def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, r
     before = Rewound(behind, redis_prefix)
     put(saver, 2)
     gone = [
-        node.stamp for node in saver._run(saver._store.read_graph("t")).nodes if node.address.checkpoint_id == "0002"
+        node.stamp
+        for node in saver.engine.run(saver._store.read_graph("t")).nodes
+        if node.address.checkpoint_id == "0002"
     ]
     before.rewind()
     put(saver, 3)
-    saver._run(saver._store.remove_entries("t", gone, {}))
+    saver.engine.run(saver._store.remove_entries("t", gone, {}))
     assert [id_of(found) for found in saver.list(at())] == ["0003", "0001"]

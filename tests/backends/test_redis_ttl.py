@@ -88,7 +88,7 @@ def test_a_read_renews_it_if_asked(opened: Open, behind: Any, redis_prefix: str,
     assert values_of(saver.get_tuple(at()) or pytest.fail("gone")) == {"list": chat(3)}
     assert (left(behind, redis_prefix) > 50) == refreshes
     [(member, score)] = behind.zrange(f"{redis_prefix}:{{{names.bucket_of('t')}}}:expiring", 0, -1, withscores=True)
-    assert names.unmember(member)[:2] == [TS, "t"]
+    assert names.parse_member(member)[:2] == [TS, "t"]
     assert abs(score / 1000 - time.time() - 100) < 5
 
 

@@ -25,7 +25,7 @@ class Recorder:
     """Stands in for `driver.send`: keeps the seconds that the last request took, and the bytes that it appended."""
 
     def __init__(self, subject: Subject) -> None:
-        driver = subject.saver._backend.driver  # type: ignore[attr-defined]
+        driver = subject.saver.engine.driver  # type: ignore[attr-defined]
         self._send = driver.send
         driver.send = self
         self._log = subject.directory / "threads" / "state" / "log.jsonl"

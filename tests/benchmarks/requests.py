@@ -32,7 +32,7 @@ class Recorder:
     """Stands in for `driver.send`: keeps the last request, its reply, and the seconds it took."""
 
     def __init__(self, saver: Any) -> None:
-        driver = saver._backend.driver
+        driver = saver.engine.driver
         self._send = driver.send
         driver.send = self
 

@@ -31,7 +31,7 @@ def fill(root: Path, threads: int) -> None:
     lines = import_module("langgraph_keel.backends.files.log")
     with opened(root) as saver:
         take_turn(chat_graph(saver), "thread-0", 0)
-    records = [lines.parsed(line) for line in (root / "threads/thread-0/log.jsonl").read_bytes().splitlines()]
+    records = [lines.parse_line(line) for line in (root / "threads/thread-0/log.jsonl").read_bytes().splitlines()]
     for number in range(1, threads):
         directory = root / "threads" / f"thread-{number}"
         directory.mkdir()

@@ -151,7 +151,7 @@ class WritesAreNoStrays(MemoryStore):
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
         strays = yield from super().list_strays(after, 1000)
-        cells: set[str] = yield lambda state: state.named_by_cells()
+        cells: set[str] = yield lambda state: state.threads_with_cells()
         return [name for name in strays if name in cells][:limit]
 
 
@@ -168,7 +168,7 @@ class WhatHasCellsIsAStray(MemoryStore):
     """Takes a thread with cells for a stray, whatever else it has."""
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
-        names: set[str] = yield lambda state: state.named_by_cells()
+        names: set[str] = yield lambda state: state.threads_with_cells()
         return sorted(name for name in names if name > (after or ""))[:limit]
 
 

@@ -16,8 +16,8 @@ Copying: TypeAlias = Plan[Request, Any, CopyOutcome]
 class CopySharesTheLog(MemoryStore):
     """Lets source and copy append to the same logs."""
 
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
+    def _copy(self, source: Thread, target: str) -> Thread:
+        thread = super()._copy(source, target)
         thread.logs = source.logs
         return thread
 
@@ -25,8 +25,8 @@ class CopySharesTheLog(MemoryStore):
 class CopyForgetsWrites(MemoryStore):
     """Copies entries and items only."""
 
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
+    def _copy(self, source: Thread, target: str) -> Thread:
+        thread = super()._copy(source, target)
         thread.batches = {}
         return thread
 
@@ -34,8 +34,8 @@ class CopyForgetsWrites(MemoryStore):
 class CopyForgetsBranches(MemoryStore):
     """Puts every copied entry on the trunk."""
 
-    def _copied(self, source: Thread, target: str) -> Thread:
-        thread = super()._copied(source, target)
+    def _copy(self, source: Thread, target: str) -> Thread:
+        thread = super()._copy(source, target)
         for record in thread.records.values():
             record.trunk = True
         return thread

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import COMMANDS, EVIL, RAW, ROOT, Work, _builder, _config, keel, keel_json
+from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from typer.testing import CliRunner
@@ -25,12 +25,6 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert all(getattr(option, "help", None) for option in COMMANDS[name].params)
     assert "--json" in shown
     assert "--url" in shown
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_in_the_readme(name: str) -> None:
-    readme = ROOT / "README.md"
-    assert f"keel {name}" in readme.read_text(encoding="utf-8")
 
 
 def test_the_commands_are_those_promised() -> None:

@@ -53,7 +53,7 @@ def test_a_value_that_cannot_be_stored(saver: Any, value: Any, path: str, kind: 
     filler = list(range(400)) if size == "large" else []
     config = saver.put(config_for("t"), checkpoint_of("00000001", {"v": [1], "f": filler}), METADATA, {})
     if memo == "cold":
-        saver._backend.checkpoints.memo.forget_thread("t")
+        saver.engine.session.memo.forget_thread("t")
     with pytest.raises(UnstorableValue, match=f"thread 't', checkpoint 00000002, channel 'v'.*{path}") as caught:
         saver.put(config, checkpoint_of("00000002", {"f": filler, "v": value}), METADATA, {})
     assert caught.value.type_name.startswith(kind)
@@ -98,7 +98,7 @@ def value_at(saver: Any, checkpoint_id: str) -> Any:
 def test_options_that_cannot_be(tmp_path: Path) -> None:
     path = tmp_path / "keel.db"
     with pytest.raises(InvalidInput, match="on_conflict must be 'raise' or 'fork', not 'x'"):
-        SqliteSaver(path, on_conflict="x")
+        SqliteSaver(path, on_conflict="x")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="pass types= or serde=, not both"):
         MemorySaver(types=[], serde=MemorySaver().serde)
     assert not path.exists()

@@ -39,7 +39,7 @@ MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
     "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
     "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),
     "a dotted name for a class": (lambda: KeelSerializer(types=["models.Order"]), "list of classes"),  # type: ignore[list-item]
-    "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),
+    "a class for a list of classes": (lambda: MemorySaver(types=int), "list of classes"),  # type: ignore[arg-type]
 }
 
 

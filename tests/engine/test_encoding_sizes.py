@@ -14,9 +14,9 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import Address, Entry, NewEntry, Outcome
+from langgraph_keel.engine.session import Session
 
 LIMIT_OF_ROWS = 45
 """For 1000 small messages: the study measured 40 when 32 go to a row."""
@@ -30,17 +30,17 @@ class Writing:
         self.config = config_for("t")
         self.sent: list[NewEntry] = []
         self.number = 0
-        self._watch(saver._backend.checkpoints)
+        self._watch(saver.engine.session)
 
-    def _watch(self, checkpoints: Checkpoints[Any, Any]) -> None:
-        write_entry = checkpoints.store.write_entry
+    def _watch(self, session: Session) -> None:
+        write_entry = session.store.write_entry
 
         def watched(new: NewEntry) -> Any:
             self.sent.append(new)
             outcome: Outcome = yield from write_entry(new)
             return outcome
 
-        checkpoints.store.write_entry = watched  # type: ignore[method-assign]
+        session.store.write_entry = watched  # type: ignore[method-assign]
 
     def put(self, **values: Any) -> NewEntry:
         self.number += 1

@@ -150,13 +150,13 @@ def test_trips(changed: dict[str, Any], trips: int) -> None:
     with MemorySaver() as saver:
         places = map(address_of, stored(saver, [begun, begun | changed]))
         seen: list[Any] = []
-        assert saver._run(counted(diffed(saver._core.store, saver._codec, *places), seen)).channels == list(changed)
+        assert saver.engine.run(counted(diffed(saver.engine.session, *places), seen)).channels == list(changed)
     assert len(seen) == trips
 
 
 def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[], object]) -> Any:
     """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
-    plan = diffed(saver._core.store, saver._codec, *map(address_of, places))
+    plan = diffed(saver.engine.session, *map(address_of, places))
 
     def late() -> Plan[Any, Any, StateDiff]:
         reply = yield next(plan)
@@ -169,7 +169,7 @@ def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[],
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
-    return saver._run(late())
+    return saver.engine.run(late())
 
 
 def test_a_thread_that_is_deleted_meanwhile() -> None:

@@ -253,7 +253,7 @@ class Counted:
 
     def __init__(self, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
         self.scanned = self.valued = 0
-        store = saver._core.store
+        store = saver.engine.session.store
         scan, read_values = store.scan, store.read_values
 
         def scanning(query: Query) -> Any:

@@ -169,7 +169,7 @@ def test_what_is_put_anew_and_is_the_same_did_not_change() -> None:
             checkpoint: Any = {"id": f"{step}", "v": 4, "ts": "", "channel_versions": {}, "versions_seen": {}}
             checkpoint["channel_values"] = {"log": log, "nan": float("nan"), "empty": []}
             at = saver.put(at, checkpoint, {"step": step, "source": "loop"}, {})
-            saver._core.memo.forget_thread("t")  # as another process
+            saver.engine.session.memo.forget_thread("t")  # as another process
         told = [{change.channel: change.text for change in moment.changes} for moment in saver.timeline("t")]
     assert told == [{"log": "+1: a", "nan": "= nan", "empty": "= []"}, {"log": "+1: b"}, {"log": "-2"}]
 

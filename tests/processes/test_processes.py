@@ -80,7 +80,7 @@ async def test_one_failing_request_does_not_fail_its_group(saver: SqliteSaver, g
     calls = [saver.aput(following, checkpoint_of(f"rival {n}", {"v": n}), METADATA, {}) for n in range(3)]
     calls += [aput(saver, f"thread {number}") for number in range(10)]
     tasks = [asyncio.create_task(call) for call in calls]
-    tasks.insert(5, asyncio.create_task(saver._arun(_broken())))
+    tasks.insert(5, asyncio.create_task(saver.engine.arun(_broken())))
     async with asyncio.timeout(20):
         while held.waiting() < 14:
             await asyncio.sleep(0.01)

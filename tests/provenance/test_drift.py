@@ -319,9 +319,9 @@ def test_reports_travel() -> None:
 
 def test_options_are_checked() -> None:
     with pytest.raises(InvalidInput, match="on_drift"):
-        MemorySaver(on_drift="panic")
+        MemorySaver(on_drift="panic")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="graph_version"):
-        MemorySaver(graph_version=1)
+        MemorySaver(graph_version=1)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="on_drift='raise' needs provenance=True"):
         MemorySaver(on_drift="raise", provenance=False)
 

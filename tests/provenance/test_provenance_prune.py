@@ -53,7 +53,7 @@ def told(records: Sequence[ModelCall]) -> list[Any]:
 
 
 def cells(saver: KeelSaver, thread: str) -> list[Any]:
-    return list(saver._run(saver._core.store.list_cells(Shelf(thread, CARRIED), "", None, 100)))
+    return list(saver.engine.run(saver.engine.session.store.list_cells(Shelf(thread, CARRIED), "", None, 100)))
 
 
 @each_face
@@ -175,7 +175,7 @@ async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch:
         raise StoreError("cut off")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(saver._core.store), verb, cut_off)
+        patch.setattr(type(saver.engine.session.store), verb, cut_off)
         with pytest.raises(StoreError, match="cut off"):
             saver.prune(["t"])
     assert told(await scene.records()) == before
@@ -188,7 +188,7 @@ async def test_a_prune_that_is_cut_off(saver: KeelSaver, verb: str, monkeypatch:
 async def test_two_prunes_at_once(saver: KeelSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another prunes while the first is about to remove, and the thread has gone on."""
     scene = await runs(Scene(saver, "sync", "sync", "t"), "one", "two")
-    store = type(saver._core.store)
+    store = type(saver.engine.session.store)
     remove = store.remove_entries
     others = ["other"]
 

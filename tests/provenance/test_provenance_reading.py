@@ -198,7 +198,7 @@ async def test_a_header_of_a_store_from_before_has_three_parts(
     saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(saver._backend.checkpoints, "recorder", None)
+        patch.setattr(saver.engine.session, "recorder", None)
         scene = await write(saver, "sync", "t", "one")
     assert await scene.records() == []
     await write(saver, "sync", "t", "two")

@@ -39,10 +39,10 @@ def talking(scene: Scene, node: Any) -> Any:
 
 def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
     """What is read at each step of a thread, and what its messages are."""
-    versions, pairs = Versions(scene.saver._core, scene.saver._codec), []
+    versions, pairs = Versions(scene.saver.engine.session), []
     for found in reversed(list(scene.saver.list(thread("t")))):
         address = Address("t", "", found.checkpoint["id"])
-        read = plan(versions.next(address, address), scene.saver._backend.driver)
+        read = plan(versions.next(address, address), scene.saver.engine.driver)
         pairs.append((read, found.checkpoint["channel_values"].get("messages", [])))
     return pairs
 

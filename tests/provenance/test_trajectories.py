@@ -96,11 +96,11 @@ def test_one_thread_is_read_at_a_time(memory: MemorySaver, world: World) -> None
 
 def test_reading_leaves_what_runs_know_alone(memory: MemorySaver, world: World) -> None:
     world.run(memory, "running")
-    known = memory._core.memo.get(("running", ""))
+    known = memory.engine.session.memo.get(("running", ""))
     assert known is not None
     world.run(memory, "other")
     list(memory.trajectories())
-    assert memory._core.memo.get(("running", "")) is known
+    assert memory.engine.session.memo.get(("running", "")) is known
 
 
 # -- which threads ---------------------------------------------------------------------------------------------

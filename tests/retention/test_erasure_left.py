@@ -30,8 +30,8 @@ async def called(saver: Any, face: str, verb: str, *args: Any, **options: Any) -
 
 def archive_late(saver: KeelSaver) -> None:
     """As a summary that comes to its end after its thread was deleted."""
-    core = saver._backend.checkpoints
-    saver._run(core.store.swap_cell(Shelf("late", "archive"), "k", None, Cell("1", frame(b"ann says"))))
+    core = saver.engine.session
+    saver.engine.run(core.store.swap_cell(Shelf("late", "archive"), "k", None, Cell("1", frame(b"ann says"))))
 
 
 # -- threads without a checkpoint --------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_a_store_that_cannot_look_for_it_says_so(tmp_path: Path, monkeypatch: py
             yield from ()
             raise InvalidInput("no")
 
-        monkeypatch.setattr(saver._core.store, "list_strays", fail)
+        monkeypatch.setattr(saver.engine.session.store, "list_strays", fail)
         receipt = saver.erase("ann")
         assert (receipt.threads, receipt.complete) == (("t",), False)
         assert "Not done: what has no checkpoint could not be looked for: no" in str(receipt)

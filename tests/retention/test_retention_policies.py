@@ -16,11 +16,11 @@ from tiers import examples
 from langgraph_keel import CorruptStore, InvalidInput, Retention
 from langgraph_keel.engine import removal
 from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.lineage import Moment, leaves, led_on
 from langgraph_keel.engine.records import Address, Graph, Node
 from langgraph_keel.engine.removal import Doomed, Survey, doomed
 from langgraph_keel.retention.ongoing import called_from, latest_only
-from langgraph_keel.retention.policy import Moment, chosen, leaves, read_policies, trunk
-from langgraph_keel.retention.prune import _led_on
+from langgraph_keel.retention.policy import chosen, read_policies, trunk
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 NOW = (START + timedelta(hours=10)).timestamp() * 1000
@@ -117,7 +117,7 @@ def test_a_circle_of_parents_ends() -> None:
     """No saver writes one, but stored bytes are untrusted."""
     circle = [moment(0, 1, 0), moment(1, 0, 1, head=True, counters_since_delta_snapshot={"log": [1, 1]})]
     assert len(list(trunk(circle))) == 2
-    assert set(_led_on(circle, {1})) == {"0", "1"}
+    assert set(led_on(circle, {1})) == {"0", "1"}
     assert doomed(circle, {1}).ghosts == {0: {"log"}}
 
 

@@ -15,10 +15,10 @@ from tiers import examples
 from langgraph_keel import KeelSaver, Retention
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.lineage import moved_back
+from langgraph_keel.engine.lineage import leaves, moved_back
 from langgraph_keel.engine.records import Address, Entry
 from langgraph_keel.engine.removal import Doomed, Survey, live_runs, survey, weigh
-from langgraph_keel.retention.policy import KEEP_LATEST, chosen, leaves
+from langgraph_keel.retention.policy import KEEP_LATEST, chosen
 from langgraph_keel.testing.rig import at
 
 NOW = START.timestamp() * 1000 + 3_600_000 * 14
@@ -106,20 +106,20 @@ class History(Written):
 
 
 def read_all(saver: KeelSaver) -> Survey:
-    return saver._run(survey(saver._core, saver._codec, "t"))
+    return saver.engine.run(survey(saver.engine.session, "t"))
 
 
 def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
     """What the subgraph with a memory would go on from, if the root went back to a checkpoint."""
     node = next(node for node, _ in read.seen if (node.address.checkpoint_ns, node.address.checkpoint_id) == ("", name))
-    back = moved_back(read.graph, node, saver._codec)
+    back = moved_back(read.graph, node, saver.engine.session.codec)
     if MEMORY in back:
         memory = back[MEMORY]
     else:
         memory = next((each for each, _ in read.seen if each.address.checkpoint_ns == MEMORY and each.is_head), None)
-    if memory is None or not unpack_header(memory.header, saver._codec, where_is(memory.address)).checkpoint.get(
-        "channel_versions"
-    ):
+    if memory is None or not unpack_header(
+        memory.header, saver.engine.session.codec, where_is(memory.address)
+    ).checkpoint.get("channel_versions"):
         return None
     found = saver.get_tuple(at("t", MEMORY, memory.address.checkpoint_id))
     return found and found.checkpoint["channel_values"]
@@ -200,7 +200,7 @@ def no_leak(store: Any, saver: KeelSaver, thread: Written, after: Mapping[Addres
         thread.anchors = ghosts  # by them it is known what belongs to which moment
     assert ghosts <= thread.expected_ghosts(after)
     assert secrets_in(store.raw(), thread.said) <= thread.expected(after)
-    assert saver._run(saver._core.store.remove_rows("t", live_runs(left.graph), left.graph)) == 0
+    assert saver.engine.run(saver.engine.session.store.remove_rows("t", live_runs(left.graph), left.graph)) == 0
 
 
 def as_a_copy(store: Any, saver: KeelSaver) -> None:
@@ -217,17 +217,17 @@ def as_a_copy(store: Any, saver: KeelSaver) -> None:
     assert held == copied
     assert weight(saver, "t") == weight(saver, "copy")
     # Entries stay, so this tells of all rows that the copy has, also of those that no entry shows.
-    graph = saver._run(saver._core.store.read_graph("copy"))
-    rows = saver._run(saver._core.store.remove_rows("copy", {}, graph))
+    graph = saver.engine.run(saver.engine.session.store.read_graph("copy"))
+    rows = saver.engine.run(saver.engine.session.store.remove_rows("copy", {}, graph))
     assert rows == len(held[1]) or isinstance(store, FilesUnderTest)
     saver.delete_thread("copy")
 
 
 def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
     """The entries of a thread with their writes, and the rows that they show."""
-    nodes = saver._run(saver._core.store.read_graph(thread)).nodes
+    nodes = saver.engine.run(saver.engine.session.store.read_graph(thread)).nodes
     entries = [Entry(each.address, each.parent, each.stamp, each.header, each.refs, each.run_id) for each in nodes]
-    found = saver._run(saver._core.store.read_values(entries))
+    found = saver.engine.run(saver.engine.session.store.read_values(entries))
     told = [
         (node.address.checkpoint_ns, node.address.checkpoint_id, node.parent, node.header, dict(node.refs), node.run_id,
          node.is_head, node.is_ghost)
@@ -245,6 +245,6 @@ def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
 
 def weight(saver: KeelSaver, thread: str) -> tuple[int, int]:
     """The rows of a thread, and the bytes of all of it."""
-    read = saver._run(survey(saver._core, saver._codec, thread))
+    read = saver.engine.run(survey(saver.engine.session, thread))
     everything = Doomed(gone={node.stamp for node in read.graph.nodes})
-    return saver._run(weigh(saver._core, read, everything))
+    return saver.engine.run(weigh(saver.engine.session, read, everything))

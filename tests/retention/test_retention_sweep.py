@@ -134,7 +134,7 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         assert counts(saver) == {"forked": 1}
         saver.copy_thread("forked", "again")
         saver.delete_thread("again")
-        assert saver._run(noted.made_at(saver._core.store, saver._codec, "again")) is None
+        assert saver.engine.run(noted.made_at(saver.engine.session, "again")) is None
 
 
 def test_threads_that_are_in_use_are_not_even_listed() -> None:
@@ -149,7 +149,7 @@ def test_threads_that_are_in_use_are_not_even_listed() -> None:
 def test_what_cannot_be_read_is_told_and_stays() -> None:
     with MemorySaver() as saver:
         four_threads(saver)
-        first = next(iter(saver._backend.driver._state["job"].records.values()))  # type: ignore[attr-defined]
+        first = next(iter(saver.engine.driver._state["job"].records.values()))  # type: ignore[attr-defined]
         first.entry = replace(first.entry, header=b"\x00broken")
         report = saver.sweep(Retention(last=1))
         assert list(report.failed) == ["job"]
@@ -168,8 +168,10 @@ def test_policies_that_are_none_or_damaged_are_refused() -> None:
             saver.set_retention({"last": 3})  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="limit"):
             saver.sweep(Retention(last=1), limit=-1)
-        swap = saver._core.store.swap_cell(Shelf(None, "retention"), "policies", None, Cell("a", b"\x00broken"))
-        saver._run(swap)
+        swap = saver.engine.session.store.swap_cell(
+            Shelf(None, "retention"), "policies", None, Cell("a", b"\x00broken")
+        )
+        saver.engine.run(swap)
         with pytest.raises(CorruptStore, match="retention"):
             saver.retention()
         saver.set_retention(Retention(last=1))

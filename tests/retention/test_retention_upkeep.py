@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -29,7 +28,9 @@ from langgraph_keel import (
     SqliteSaver,
 )
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreUnavailable
+from langgraph_keel.provenance.methods import _apart
 from langgraph_keel.retention import background as upkeep_thread
+from langgraph_keel.retention.background import UpkeepThread
 from langgraph_keel.testing.faults import Counter, Tap, with_tap
 
 FIFTY_YEARS = 24 * 365 * 50
@@ -99,13 +100,13 @@ def test_upkeep_adds_no_trip_to_a_put() -> None:
         thread = Written(with_tap(saver, counter))
         thread.put()
         assert counter.taken() == 2  # and its writes
-        assert with_tap(saver, counter)._backend.upkeep is saver._backend.upkeep
+        assert upkeep_in(with_tap(saver, counter)) is upkeep_in(saver)
 
 
 def test_what_goes_wrong_in_upkeep_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     saver = MemorySaver(keep_last=1, upkeep_every=1000)
     Written(saver).follow(2)
-    saver._backend.upkeep._saver = None
+    upkeep_in(saver)._saver = None
     with caplog.at_level(logging.WARNING):
         saver.close()
     assert "upkeep of the last threads: AttributeError" in caplog.text
@@ -153,9 +154,14 @@ class Failing(Tap):
             raise self.error
 
 
+def upkeep_in(saver: KeelSaver) -> Any:
+    """What prunes by itself; tests reach into it, for it tells nobody what it does."""
+    return saver.engine.session.hooks.find(UpkeepThread)
+
+
 def upkeep_with(saver: KeelSaver, tap: Tap) -> Any:
     """The upkeep of a saver, which reaches the store through a tap from now on; its thread does nothing yet."""
-    upkeep = saver._backend.upkeep
+    upkeep = upkeep_in(saver)
     upkeep._saver = with_tap(saver, tap)
     return upkeep
 
@@ -274,10 +280,10 @@ def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
 
 def test_a_stored_policy_says_how_long_its_threads_live() -> None:
     with MemorySaver() as other, MemorySaver(ttl=60, upkeep_every=1000) as saver:
-        saver._backend = replace(saver._backend, checkpoints=other._core, driver=other._backend.driver)
+        upkeep_in(saver)._saver = other
         four_threads(other)
         other.set_retention(Retention(threads="chat-1", last=9), Retention(threads="chat-2", ttl=60))
-        saver._backend.upkeep.round()
+        upkeep_in(saver).round()
         assert set(counts(other)) == {"chat-1", "chat-live"}
 
 
@@ -286,7 +292,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
 
 def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db", keep_last=1, owner=lambda config: "ann") as saver:
-        apart = saver._apart()
+        apart = saver.with_engine(_apart(saver.engine))
         Written(apart, "replay").follow(3)
         Written(saver, "chat").follow(3)
     with SqliteSaver(tmp_path / "keel.db") as saver:

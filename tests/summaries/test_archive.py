@@ -13,7 +13,7 @@ from langgraph.graph import MessagesState, StateGraph
 
 from langgraph_keel import Archive, CorruptStore, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.summaries.archive.storage import PIECE, shelf_of
+from langgraph_keel.summaries.archive.storage import PIECE, archive_messages, shelf_of
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 
 __all__ = ["box"]  # a fixture
@@ -110,7 +110,7 @@ def test_a_crash_leaves_a_whole_part_or_none(memory: Box) -> None:
         for at in range(3):
             tapped = with_tap(memory.saver, Fault(at, lost_reply=lost_reply))
             with pytest.raises(Injected):
-                tapped._archive(taking(messages))
+                tapped.engine.run(archive_messages(tapped.engine.session, taking(messages)))
             entries = memory.call("entries")
             assert len(entries) == (at == 2 and lost_reply)
             assert all(memory.call("messages", entry) == messages for entry in entries)
@@ -133,8 +133,8 @@ def test_trips(memory: Box) -> None:
     saver = with_tap(memory.saver, counter)
     taken = taking(turns(0, 50))
     for expected, call in (
-        (1, lambda: saver._archive(taken)),
-        (2, lambda: saver._archive(taken)),
+        (1, lambda: saver.engine.run(archive_messages(saver.engine.session, taken))),
+        (2, lambda: saver.engine.run(archive_messages(saver.engine.session, taken))),
         (1, lambda: saver.archive("t").entries()),
         (1, lambda: saver.archive("t").messages(taken.id)),
         (2, lambda: saver.archive("t").messages()),
@@ -213,13 +213,13 @@ def test_what_cannot_be_meant(memory: Box) -> None:
         archive["x"]
     for odd in ("messages", [3], b"x", 7):
         with pytest.raises(InvalidInput, match="archive_removed"):
-            MemorySaver(archive_removed=odd)
+            MemorySaver(archive_removed=odd)  # type: ignore[arg-type]
 
 
 def test_damage_is_named(memory: Box) -> None:
     messages = [HumanMessage("x" * PIECE, id=str(n)) for n in range(2)]
     entry = memory.keep(messages)
-    cells, codec = memory.cells(), memory.saver._codec
+    cells, codec = memory.cells(), memory.saver.engine.session.codec
     head, piece = cells[entry.id], cells[f"{entry.id}.00000"]
     (said,) = codec.decode(head.header)
     bodies = [b"", b"nonsense", piece.body[:-1], codec.encode([1]), codec.encode(turns(0, 1)), codec.encode([])]
@@ -271,5 +271,5 @@ def test_what_another_serializer_wrote() -> None:
         entry = box.keep(turns(0, 3), summary="s")
         assert box.call("entries") == [entry]
         assert box.call("messages") == turns(0, 3)
-        store = saver._core.store
-        assert [key for key, _ in saver._run(store.list_cells(shelf_of("t"), "", None, 9))] == [entry.id]
+        store = saver.engine.session.store
+        assert [key for key, _ in saver.engine.run(store.list_cells(shelf_of("t"), "", None, 9))] == [entry.id]

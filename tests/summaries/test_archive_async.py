@@ -24,7 +24,7 @@ def test_what_the_program_does_meanwhile_does_not_matter(tmp_path: Path, text: s
         first = Author(SyncFace(lambda: saver), at(), iter("1")).put({"messages": messages})
     with SqliteSaver(tmp_path / "keel.db", archive_removed=True) as saver:
         values: dict[str, Any] = {"messages": messages[2:], "kept": {"a": text}}
-        driver: Any = saver._backend.driver
+        driver: Any = saver.engine.driver
         send = driver.send
 
         def meddling(request: Any) -> Any:

@@ -202,9 +202,9 @@ def test_a_process_that_knows_nothing_of_the_thread(memory_box: Box) -> None:
     box = memory_box
     graph = doing(last(2), box.saver)
     invoke(box, graph, {"messages": turns(0, 2)})
-    box.saver._core.memo.forget_thread("t")
+    box.saver.engine.session.memo.forget_thread("t")
     invoke(box, graph, {"messages": turns(2, 4)})
-    box.saver._core.memo.forget_thread("t")
+    box.saver.engine.session.memo.forget_thread("t")
     graph.update_state(CONFIG, {"messages": [RemoveMessage("m2")]})
     assert ids(box.call("messages")) == ["m0", "m1", "m2"]
 

@@ -99,7 +99,7 @@ def test_whose_a_thread_is_stays_so(memory_box: Box, is_named: bool) -> None:
     box = memory_box
     graph = talk(chat(box.saver), 5, OWNED)
     before = graph.get_state(CONFIG).config
-    box.saver._core.memo.forget(("t", ""))
+    box.saver.engine.session.memo.forget(("t", ""))
     done = box.call("restore", graph, config=before if is_named else None)
     assert "user_id" not in done.config["configurable"]
     assert graph.get_state(CONFIG).metadata["user_id"] == "ada"

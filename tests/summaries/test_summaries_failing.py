@@ -41,7 +41,7 @@ def graph_of(saver: Any, model: Any, **options: Any) -> Any:
 
 
 def parts(saver: Any) -> list[Any]:
-    return list(saver._run(archived(saver._core.store, saver._codec, "1")))
+    return list(saver.engine.run(archived(saver.engine.session, "1")))
 
 
 @pytest.mark.parametrize("face", FACES)

@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph_keel import Archived, KeelSaver, MemorySaver
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.summaries.archive.parts import Removal
-from langgraph_keel.summaries.archive.storage import shelf_of
+from langgraph_keel.summaries.archive.storage import archive_messages, shelf_of
 from langgraph_keel.summaries.channels import removal
 
 NAMES = ("memory", "sqlite", "files", "postgres", "redis")
@@ -38,7 +38,7 @@ class Box:
         self.face = face
 
     def run(self, plan: Generator[Any, Any, Any]) -> Any:
-        return self.saver._run(plan) if self.face == "sync" else asyncio.run(self.saver._arun(plan))
+        return self.saver.engine.run(plan) if self.face == "sync" else asyncio.run(self.saver.engine.arun(plan))
 
     def call(self, name: str, *args: Any, thread: str = "t", **options: Any) -> Any:
         """Call a method of the archive."""
@@ -48,7 +48,8 @@ class Box:
         return asyncio.run(getattr(archive, f"a{name}")(*args, **options))
 
     def put(self, taken: Removal) -> Archived:
-        return self.saver._archive(taken) if self.face == "sync" else asyncio.run(self.saver._aarchive(taken))
+        found: Archived = self.run(archive_messages(self.saver.engine.session, taken))
+        return found
 
     def begin(self, thread: str = "t") -> None:
         """Put the first checkpoint of a thread."""
@@ -60,17 +61,17 @@ class Box:
 
     def cells(self, thread: str = "t") -> dict[str, Cell]:
         """All cells of an archive, with their bodies."""
-        store, shelf = self.saver._core.store, shelf_of(thread)
-        keys = [key for key, _ in self.saver._run(store.list_cells(shelf, "", None, 1000))]
-        return dict(self.saver._run(store.read_cells(shelf, keys))) if keys else {}
+        store, shelf = self.saver.engine.session.store, shelf_of(thread)
+        keys = [key for key, _ in self.saver.engine.run(store.list_cells(shelf, "", None, 1000))]
+        return dict(self.saver.engine.run(store.read_cells(shelf, keys))) if keys else {}
 
     def set_cell(self, key: str, cell: Cell | None, thread: str = "t") -> None:
-        store = self.saver._core.store
+        store = self.saver.engine.session.store
         held = self.cells(thread).get(key)
-        assert self.saver._run(store.swap_cell(shelf_of(thread), key, held.token if held else None, cell)).done
+        assert self.saver.engine.run(store.swap_cell(shelf_of(thread), key, held.token if held else None, cell)).done
 
     def bytes_of(self, messages: Sequence[BaseMessage]) -> list[bytes]:
-        return [self.saver._codec.pack_item(message) for message in messages]
+        return [self.saver.engine.session.codec.pack_item(message) for message in messages]
 
 
 @pytest.fixture(params=[f"{name} {face}" for name in NAMES for face in ("sync", "async")])

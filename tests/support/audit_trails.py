@@ -41,15 +41,16 @@ class Trail:
 
     def __init__(self, saver: KeelSaver, face: str = "sync") -> None:
         self.saver = saver
-        self.store = saver._core.store
-        self.codec = saver._codec
+        self.session = saver.engine.session
+        self.store = saver.engine.session.store
+        self.codec = saver.engine.session.codec
         self._face = face
 
     def run(self, plan: Generator[Any, Any, Any]) -> Any:
-        return self.saver._run(plan) if self._face == "sync" else asyncio.run(self.saver._arun(plan))
+        return self.saver.engine.run(plan) if self._face == "sync" else asyncio.run(self.saver.engine.arun(plan))
 
     def appending(self, kind: str = "asked", thread: str = "t", **content: Any) -> Generator[Any, Any, int]:
-        return audit.append(self.store, self.codec, thread, AT, kind, content, token)
+        return audit.append(self.session, thread, AT, kind, content)
 
     def append(self, kind: str = "asked", thread: str = "t", **content: Any) -> int:
         number: int = self.run(self.appending(kind, thread, **content))
@@ -63,13 +64,13 @@ class Trail:
         """Run a plan to its end, from the reply to its first request."""
         try:
             while True:
-                reply = self.saver._backend.driver.send(plan.send(reply))
+                reply = self.saver.engine.driver.send(plan.send(reply))
         except StopIteration as over:
             return over.value
 
     def begin(self, plan: Generator[Any, Any, Any]) -> Any:
         """Send the first request of a plan; return the reply."""
-        return self.saver._backend.driver.send(next(plan))
+        return self.saver.engine.driver.send(next(plan))
 
     def crash(self, requests: int) -> bool:
         """Begin to append, and die after so many requests; return whether the append was over by then."""
@@ -77,18 +78,18 @@ class Trail:
         try:
             request = next(plan)
             for _ in range(requests):
-                request = plan.send(self.saver._backend.driver.send(request))
+                request = plan.send(self.saver.engine.driver.send(request))
         except StopIteration:
             return True
         plan.close()
         return False
 
     def events(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
-        found: Sequence[AuditEvent] = self.run(audit.events(self.store, self.codec, after, limit))
+        found: Sequence[AuditEvent] = self.run(audit.events(self.session, after, limit))
         return found
 
     def verify(self, expected: str | None = None) -> AuditVerdict:
-        verdict: AuditVerdict = self.run(audit.verify(self.store, self.codec, expected))
+        verdict: AuditVerdict = self.run(audit.verify(self.session, expected))
         return verdict
 
     def problem(self, expected: str | None = None) -> str:

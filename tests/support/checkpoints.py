@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import replace
 
 from encoding_states import State
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 
-from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.saver import KeelSaver
 
 
@@ -32,7 +31,6 @@ def config_for(thread: str, checkpoint_id: str | None = None) -> RunnableConfig:
 
 def twin(saver: KeelSaver, entries: int, nbytes: int) -> KeelSaver:
     """The saver as another process would have it: the same store, a memo of its own."""
-    clone, backend = copy(saver), saver._backend
-    checkpoints = Checkpoints(backend.checkpoints.store, Memo(entries, nbytes))
-    clone._backend = replace(backend, checkpoints=checkpoints)
-    return clone
+    engine = saver.engine
+    session = replace(engine.session, memo=Memo(entries, nbytes), hooks=Hooks())
+    return saver.with_engine(replace(engine, session=session))

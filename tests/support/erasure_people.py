@@ -14,6 +14,7 @@ from provenance_models import Fake
 
 from langgraph_keel import KeelCache, KeelSaver, ToolCache, ToolPolicy, request_approval
 from langgraph_keel.approvals.requests import STATUSES
+from langgraph_keel.summaries.archive.storage import archive_messages
 from langgraph_keel.summaries.channels import removal
 
 OTHER = "bystander"
@@ -78,7 +79,7 @@ def live(saver: KeelSaver, name: str) -> None:
     saver.copy_thread(f"{name}-chat", f"{name}-copy")
     state = agent.get_state(chat)
     removed = removal(state.config, state.values["messages"][:1], channel="messages", by="rule", summary=name)
-    saver._archive(removed)
+    saver.engine.run(archive_messages(saver.engine.session, removed))
     agent.update_state(chat, {"messages": [RemoveMessage(f"{name}-1")]}, as_node="think")
     saver.prune([f"{name}-chat"])
     agent.invoke({"messages": [HumanMessage(f"{name} waits")]}, config(f"{name}-{'waiting' * 40}", name))

@@ -23,7 +23,7 @@ def places(saver: Any, mark: str) -> list[str]:
 
 
 def _in_memory(saver: Any) -> Iterator[Part]:
-    state = saver._backend.driver._state
+    state = saver.engine.driver._state
     yield from (("a thread", pickle.dumps(item)) for item in state.items())
     yield from (("a shelf", pickle.dumps(item)) for item in state.cells.items())
 

@@ -83,7 +83,7 @@ class Reporting(KeelSaver):
     """Another saver, which says on a pipe what was acknowledged, after it was."""
 
     def __init__(self, saver: KeelSaver, pipe: int) -> None:
-        self.serde, self._backend, self._pipe = saver.serde, saver._backend, pipe
+        self.serde, self._engine, self._pipe = saver.serde, saver.engine, pipe
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> RunnableConfig:
         digest = digest_of(sorted(checkpoint["channel_values"].items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Event, Thread
 from typing import Any, TypedDict
 
@@ -13,7 +13,7 @@ from langgraph.types import Command, interrupt
 
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.engine.plan import run
+from langgraph_keel.engine.session import Hooks
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("invoke", "stream", "ainvoke", "astream")
@@ -88,10 +88,25 @@ def asked(saver: Any, *nodes: Callable[[State], Any], config: Any = CONFIG) -> A
     return graph
 
 
+def runs_of(saver: KeelSaver) -> claims.Runs:
+    """What claims threads for the runs of a saver."""
+    found = saver.engine.session.hooks.find(claims.Runs)
+    assert found
+    return found
+
+
+def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
+    """A copy of a saver with other claims."""
+    engine = saver.engine
+    others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.Runs)]
+    hooks = Hooks([claims.Runs(**options), *others])
+    return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+
+
 def claim_of(saver: KeelSaver, thread_id: str = "t") -> claims.Claim | None:
     """What stands in the store, after what ended runs had to give back."""
-    saver._backend.runs.close()
-    backend = saver._backend
-    plan = backend.checkpoints.store.read_cells(claims.Claim(thread_id, "", "", "", "", 0).shelf, [claims.KEY])
-    cell = run(plan, backend.driver).get(claims.KEY)
-    return None if cell is None else claims.read_claim(saver._codec, thread_id, cell)
+    engine = saver.engine
+    runs_of(saver).close()
+    plan = engine.session.store.read_cells(claims.Claim(thread_id, "", "", "", "", 0).shelf, [claims.KEY])
+    cell = engine.run(plan).get(claims.KEY)
+    return None if cell is None else claims.read_claim(saver.engine.session.codec, thread_id, cell)

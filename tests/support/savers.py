@@ -28,7 +28,7 @@ def needing(name: str, request: pytest.FixtureRequest) -> None:
 @contextmanager
 def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
     """Open a saver on a schema of its own, in a server that some pytest above has started."""
-    url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"  # LangGraph's tests replace uuid4
+    url, schema = os.environ[servers.SHARED["PostgreSQL"]], f"keel_{token_hex(6)}"
     try:
         with PostgresSaver(url, schema=schema, **options) as saver:
             yield saver
@@ -38,16 +38,22 @@ def postgres_saver(**options: Any) -> Iterator[PostgresSaver]:
 
 
 @contextmanager
-def redis_saver(**options: Any) -> Iterator[RedisSaver]:
-    """Open a saver on a prefix of its own, in a server that some pytest above has started."""
-    url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"
+def redis_place() -> Iterator[dict[str, Any]]:
+    """Tell `RedisSaver` a prefix of its own, in a server that some pytest above has started."""
+    url, prefix = os.environ[servers.SHARED["Redis"]], f"keel-{token_hex(6)}"  # LangGraph's tests replace uuid4
     try:
-        with RedisSaver(url, prefix=prefix, durability="any", **options) as saver:
-            yield saver
+        yield {"url": url, "prefix": prefix, "durability": "any"}
     finally:
         with Redis.from_url(url) as client:
             for key in client.scan_iter(match=f"{prefix}:*", count=1000):
                 client.unlink(key)
+
+
+@contextmanager
+def redis_saver(**options: Any) -> Iterator[RedisSaver]:
+    """Open a saver on such a prefix."""
+    with redis_place() as place, RedisSaver(**place, **options) as saver:
+        yield saver
 
 
 # Each opens a saver on a store of its own, in a directory of its own.

@@ -26,11 +26,11 @@ class PostgresUnderTest:
         self._savers[0].setup()
         self._turns = cycle(self._savers)
         self._behind = psycopg.connect(url, autocommit=True)
-        self._tables = [self._savers[0]._postgres.tables.named(f"{{{name}}}") for name in TABLES]
+        self._tables = [self._savers[0]._postgres.tables.fill_names(f"{{{name}}}") for name in TABLES]
 
     def open(self, **options: Any) -> KeelSaver:
-        backend = next(self._turns)._backend
-        return KeelSaver(backend.checkpoints.store, backend.driver, backend.async_driver, **options)
+        engine = next(self._turns).engine
+        return KeelSaver(engine.session.store, engine.driver, engine.async_driver, **options)
 
     def wipe(self) -> None:
         self._behind.execute("; ".join(f"DELETE FROM {table}" for table in self._tables).encode())

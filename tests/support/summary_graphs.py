@@ -79,8 +79,8 @@ def asked(number: int, key: str = "messages") -> dict[str, Any]:
 
 
 def parts(saver: KeelSaver, thread_id: str = "1") -> list[Archived]:
-    return saver._run(archived(saver._core.store, saver._codec, thread_id))
+    return saver.engine.run(archived(saver.engine.session, thread_id))
 
 
 def in_part(saver: KeelSaver, part: Archived) -> list[Any]:
-    return list(saver._run(read_messages(saver._core.store, saver._codec, part.thread_id, part.id)))
+    return list(saver.engine.run(read_messages(saver.engine.session, part.thread_id, part.id)))

@@ -12,7 +12,8 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 from tool_graphs import FACES, answers, calls, hello, run, strictly, thread, tool_graph
 
-from langgraph_keel import KeelSaver, MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
@@ -26,7 +27,7 @@ class Made(TypedDict):
     results: list[str]
 
 
-async def made(face: str, kept: BaseTool, saver: KeelSaver, *args: dict[str, Any]) -> list[str]:
+async def made(face: str, kept: BaseTool, saver: EngineSaver, *args: dict[str, Any]) -> list[str]:
     """Return what a kept tool says to these arguments, called from a node, one after the other."""
 
     def node(state: Made) -> Made:

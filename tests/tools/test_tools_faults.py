@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Barrier, Thread
 from typing import Annotated, Any
 
@@ -235,8 +235,7 @@ class StuckDriver:
 
 def with_stuck(stuck: Stuck) -> Any:
     saver = MemorySaver()
-    saver._backend = replace(saver._backend, async_driver=StuckDriver(saver._backend.async_driver, stuck))
-    return saver
+    return saver.with_engine(saver.engine.with_drivers(async_driver=StuckDriver(saver.engine.async_driver, stuck)))
 
 
 async def cancelled_at(graph: Any, stuck: Stuck, request: int) -> None:

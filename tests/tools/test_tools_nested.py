@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, TypedDict
 
 import pytest
@@ -17,7 +16,8 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from tool_faces import at_once, both_faces
 from tool_graphs import FACES, answers, calls, hello, loop_of, question, run, thread, tool_graph
 
-from langgraph_keel import KeelSaver, MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
@@ -76,8 +76,8 @@ async def test_a_doubt_does_not_wait_for_a_sibling_that_waits_for_its_turn(face:
     first, second = Deadly("first"), Deadly("second", ValueError)
     script = [calls(("first", {"q": "x"}, "call-1"), ("second", {"q": "y"}, "call-2"))]
     saver = MemorySaver()
-    driver = Late(saver._backend.async_driver)
-    saver._backend = replace(saver._backend, async_driver=driver)
+    driver = Late(saver.engine.async_driver)
+    saver = saver.with_engine(saver.engine.with_drivers(async_driver=driver))
     with ToolCache(saver, {"first": ToolPolicy(scope=late)}, secret=bytes(32)) as cache:
         node = ToolNode(
             [first.tool, second.tool],
@@ -231,7 +231,7 @@ class Sender:
             raise ConnectionError("later")
         return {"count": len(self.sent)}
 
-    def graph(self, face: str, saver: KeelSaver, retry: RetryPolicy | None = None) -> Any:
+    def graph(self, face: str, saver: EngineSaver, retry: RetryPolicy | None = None) -> Any:
         builder = StateGraph(Sent)
         builder.add_node("send", self.node if face == "sync" else self.anode, retry_policy=retry)
         return builder.add_edge(START, "send").compile(checkpointer=saver)

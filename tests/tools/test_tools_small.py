@@ -21,10 +21,10 @@ from process_children import exit_code, forked
 from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
 from tool_turns import TWO_TURNS, look
 
-from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, SqliteSaver, ToolOutcomeUnknown
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
-from langgraph_keel.engine.plan import run as carried_out
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.testing.faults import Meanwhile, with_tap
 from langgraph_keel.tools import ToolCache, ToolPolicy
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
@@ -60,9 +60,9 @@ def test_a_renewal_that_fails_is_not_repeated_without_a_pause() -> None:
 # -- deletion ----------------------------------------------------------------------------------------------------------
 
 
-def hits_in(saver: KeelSaver, name: str) -> list[Any]:
-    backend = saver._backend
-    return list(carried_out(backend.checkpoints.store.list_cells(Shelf(name, HITS), "", None, 10), backend.driver))
+def hits_in(saver: EngineSaver, name: str) -> list[Any]:
+    engine = saver.engine
+    return list(engine.run(engine.session.store.list_cells(Shelf(name, HITS), "", None, 10)))
 
 
 FORGET: dict[str, Callable[[ToolCache], object]] = {

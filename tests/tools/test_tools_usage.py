@@ -159,7 +159,7 @@ def test_a_saver_keeps_no_cache_alive() -> None:
     saver = MemorySaver()
     ToolCache(saver)
     gc.collect()
-    assert not [kept for kept in saver._backend.caches if isinstance(kept, ToolCache)]
+    assert not [kept for kept in saver.engine.closers if isinstance(kept, ToolCache)]
 
 
 # -- slips -------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Cells on disk: a file each, in a directory for each kind, and every change is a whole new file.
+"""Cells on disk: a file for each, in a directory for each kind; every change writes a whole new file.
 
-Nobody needs a lock to read: a file that has its name is complete. Who fills an empty cell links a file to its name,
-which one can only; who replaces or empties it holds the lock of the file that is there. So calls of different tools do
-not wait for each other, and there are no lock files.
+Readers need no lock, as a file that has its name is complete. To fill an empty cell, a process links a file to its
+name, in which only one can succeed; to replace or empty one, it holds the lock of the file that is there. So calls of
+different tools do not wait for each other, and there are no lock files.
 
-A cell as text: one line of JSON that ends with a checksum, as those of a log do. FORMAT.md is the specification.
-
-What the core has packed is shown as JSON; a frame that would not come back to the very bytes is shown as base64.
+A cell is one line of JSON that ends with a checksum, as those of a log do; FORMAT.md is the specification. Frames that
+the engine has packed stand there as JSON, and as base64 if that would not give the same bytes again.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ import orjson
 from langgraph_keel.backends.files.disk import (
     Folder,
     directory_of,
-    give_back,
-    locked,
-    read_begun,
+    open_locked,
+    read_lines,
     sync_directory,
     thread_of,
+    unlock,
     write_durably,
 )
-from langgraph_keel.backends.files.log import line_of, unsealed
-from langgraph_keel.backends.files.values import checked_cell, packed_item, shown_items
+from langgraph_keel.backends.files.log import line_of, unseal
+from langgraph_keel.backends.files.values import check_cell, items_to_json, pack_item
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
 from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.encoding.rows import body_of
@@ -64,8 +63,8 @@ def text_of(key: str, cell: Cell) -> bytes:
         "token": cell.token,
         "origin": cell.origin or None,
         "expires": cell.expires_at,
-        "head": _shown(cell.header),
-        "body": _shown(cell.body) if cell.body else None,
+        "head": _to_json(cell.header),
+        "body": _to_json(cell.body) if cell.body else None,
     }
     return line_of(fields)
 
@@ -82,32 +81,32 @@ def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
         ValueError: It is damaged.
         CorruptStore: It holds what stands for no value.
     """
-    fields = checked_cell(unsealed(text.removesuffix(b"\n")))
+    fields = check_cell(unseal(text.removesuffix(b"\n")))
     if fields["key"] != key:
         raise ValueError(f"it is the cell {fields['key']!r:.140}")
-    body = _framed(fields["body"]) if has_body and "body" in fields else b""
-    return Cell(fields["token"], _framed(fields["head"]), body, fields.get("origin", ""), fields.get("expires"))
+    body = _frame_of(fields["body"]) if has_body and "body" in fields else b""
+    return Cell(fields["token"], _frame_of(fields["head"]), body, fields.get("origin", ""), fields.get("expires"))
 
 
-def _shown(framed: bytes) -> Any:
+def _to_json(framed: bytes) -> Any:
     try:
-        [shown] = shown_items(unframe(framed))
+        [shown] = items_to_json(unframe(framed))
         text = orjson.dumps(shown)
-        if _framed(orjson.loads(text)) == framed:
+        if _frame_of(orjson.loads(text)) == framed:
             return orjson.Fragment(text)
     except (CorruptStore, ValueError, TypeError):
         pass  # no frame, not one item in it, or one that JSON does not hold
     return {"$frame": b2a_base64(framed, newline=False).decode()}
 
 
-def _framed(shown: Any) -> bytes:
+def _frame_of(shown: Any) -> bytes:
     if type(shown) is dict and "$frame" in shown:
         return a2b_base64(shown["$frame"], strict_mode=True)
-    return body_of([packed_item(shown)])
+    return body_of([pack_item(shown)])
 
 
 SHARED = "shared"
-"""Where the cells that all threads share are, from the store's root."""
+"""The directory of the cells that all threads share, in the store's root."""
 NO_SETTINGS: Mapping[str, str] = {}
 
 
@@ -129,11 +128,11 @@ class Shelves:
         self._names = names
         self._timeout = timeout
         self._settings = settings
-        # Directories whose names this process has made durable: who made them may have died before that.
-        self._named: set[tuple[int, int]] = set()
+        # Directories whose names this process has made durable, as whoever made them may have died before that.
+        self._synced: set[tuple[int, int]] = set()
 
     def kinds(self) -> list[str]:
-        """Return the kinds of which there may be cells."""
+        """Return the kinds that may have cells."""
         with suppress(FileNotFoundError), Folder.at(self._root, self._names) as folder:
             names = [name for name in folder.names() if not name.startswith(".")]
             return sorted(kind for name in names if (kind := _kind_in(name)))
@@ -153,7 +152,7 @@ class Shelves:
     def read(self, kind: str, keys: Collection[str]) -> dict[str, Cell]:
         """See `Store.read_cells`."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
-            cells = {key: held(folder, key) for key in keys}
+            cells = {key: read_cell(folder, key) for key in keys}
             return {key: cell for key, cell in cells.items() if cell}
         return {}
 
@@ -161,7 +160,7 @@ class Shelves:
         """See `Store.list_cells`."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
             keys = (key for key in keys_in(folder) if key.startswith(prefix) and key > (after or ""))
-            cells = ((key, held(folder, key, has_body=False)) for key in keys)
+            cells = ((key, read_cell(folder, key, has_body=False)) for key in keys)
             return [*islice(((key, cell) for key, cell in cells if cell), limit)]
         return []
 
@@ -170,19 +169,19 @@ class Shelves:
     def swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped:
         """See `Store.swap_cell`.
 
-        A reply that refuses may tell of what its writer has not on disk yet, and will not have after a power cut.
+        A refusal may return a cell that is not on disk yet, and is gone after a power cut.
         """
         while True:
-            reply = self._attempt(kind, key, expected, new)
+            reply = self._try_swap(kind, key, expected, new)
             if reply is not None:
                 return reply
 
-    def _attempt(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped | None:
-        """Return the reply; `None` if somebody else was faster: begin again."""
+    def _try_swap(self, kind: str, key: str, expected: str | None, new: Cell | None) -> Swapped | None:
+        """Return the reply; `None` if somebody else was faster, and the caller has to try again."""
         fills = expected is None and new is not None
         try:
             with self.open(kind, make=fills) as folder:
-                reply = self._swapped(folder, key, expected, new)
+                reply = self._swap_in(folder, key, expected, new)
                 return reply if folder.is_in_place() else None
         except FileExistsError:
             return None
@@ -192,43 +191,43 @@ class Shelves:
             is_missing = not fills and not (self.directory / directory_of(kind)).exists()
             return Swapped(new is None) if is_missing else None
 
-    def _swapped(self, folder: Folder, key: str, expected: str | None, new: Cell | None) -> Swapped:
-        seen = held(folder, key)
+    def _swap_in(self, folder: Folder, key: str, expected: str | None, new: Cell | None) -> Swapped:
+        seen = read_cell(folder, key)
         if ruling(seen, expected, new) == "refuse":
             return Swapped(False, seen)
-        with self._locked(folder, key) as file:
-            current = None if file is None else _cell(file, folder, key)
+        with self._lock(folder, key) as file:
+            current = None if file is None else _parse_cell(file, folder, key)
             decision = ruling(current, expected, new)
             if decision == "refuse":
                 return Swapped(False, current)
-            # The same request again: perhaps the first one failed to make sure of what stands there.
+            # Also if the same request comes again: the first one may have failed before this was durable.
             self._put(folder, key, current, new if decision == "write" else current)
             return Swapped(True)
 
     @contextmanager
-    def _locked(self, folder: Folder, key: str) -> Iterator[FileIO | None]:
+    def _lock(self, folder: Folder, key: str) -> Iterator[FileIO | None]:
         """Hold the lock of a cell's file; `None` if there is none."""
         name = name_of(key)
-        opening, is_current = partial(folder.opened, name, "r+"), partial(folder.holds, name)
-        file = locked(opening, is_current, self._timeout, folder.path / name)
+        opening, is_current = partial(folder.open_file, name, "r+"), partial(folder.holds, name)
+        file = open_locked(opening, is_current, self._timeout, folder.path / name)
         try:
             yield file
         finally:
             if file is not None:
-                give_back(file)
+                unlock(file)
 
     def _put(self, folder: Folder, key: str, current: Cell | None, kept: Cell | None) -> None:
-        self._name(folder)
+        self._sync_names(folder)
         if kept is not None:
             folder.put(name_of(key), text_of(key, kept), replaces=current is not None)
             return
         folder.remove(name_of(key))
         folder.sync()
 
-    def _name(self, folder: Folder) -> None:
-        """Make the names durable that lead to a directory, and take away what others have left there."""
+    def _sync_names(self, folder: Folder) -> None:
+        """Make the names durable that lead to a directory, and remove what others have left there."""
         identity = folder.identity
-        if identity in self._named and not folder.is_new:
+        if identity in self._synced and not folder.is_new:
             return
         for name, text in self._settings.items():
             if not (self.directory / name).exists():
@@ -238,35 +237,36 @@ class Shelves:
             if path == self._root:
                 break
         folder.clear()
-        self._named.add(identity)
+        self._synced.add(identity)
 
     def remove(self, kind: str, tokens: Mapping[str, str]) -> int:
-        """See `Store.remove_cells`. One after the other: a power cut may come between."""
+        """See `Store.remove_cells`. One after the other: a power cut may come in between."""
         with suppress(FileNotFoundError), self.open(kind) as folder:
-            removed = sum(self._is_removed(folder, key, token) for key, token in tokens.items())
-            folder.sync()  # also if none is: perhaps they were, and that failed here
+            removed = sum(self._remove_one(folder, key, token) for key, token in tokens.items())
+            folder.sync()  # also if none is: an earlier removal may have failed here
             return removed
         return 0
 
-    def _is_removed(self, folder: Folder, key: str, token: str) -> bool:
-        with self._locked(folder, key) as file:
-            if file is None or _cell(file, folder, key).token != token:
+    def _remove_one(self, folder: Folder, key: str, token: str) -> bool:
+        with self._lock(folder, key) as file:
+            if file is None or _parse_cell(file, folder, key).token != token:
                 return False
             folder.remove(name_of(key))
             return True
 
     def origins(self) -> set[str]:
-        """Return the threads that have shared cells. Reads every cell; one that is damaged says nothing."""
-        return {cell.origin for kind in self.kinds() for cell in self._legible(kind) if cell.origin}
+        """Return the threads that have written shared cells. Reads every cell; leaves out damaged ones."""
+        return {cell.origin for kind in self.kinds() for cell in self._sound_cells(kind) if cell.origin}
 
-    def _legible(self, kind: str) -> list[Cell]:
+    def _sound_cells(self, kind: str) -> Iterator[Cell]:
         with suppress(FileNotFoundError), self.open(kind) as folder:
-            cells = (_undamaged(folder, key) for key in keys_in(folder))
-            return [cell for cell in cells if cell]
-        return []
+            for key in keys_in(folder):
+                with suppress(CorruptStore):
+                    if cell := read_cell(folder, key, has_body=False):
+                        yield cell
 
-    def remove_of(self, origin: str) -> None:
-        """Remove the cells that a thread has shared. Reads every cell.
+    def remove_shared_by(self, origin: str) -> None:
+        """Remove the shared cells that a thread has written. Reads every cell.
 
         Raises:
             CorruptStore: One is damaged, and may be the thread's; all others are removed.
@@ -275,7 +275,7 @@ class Shelves:
         for kind in self.kinds():
             with suppress(FileNotFoundError), self.open(kind) as folder:
                 folder.clear()
-                self.remove(kind, dict(_shared_by(origin, folder, damaged)))
+                self.remove(kind, dict(_list_shared_by(origin, folder, damaged)))
         if damaged:
             raise damaged[0]
 
@@ -285,37 +285,31 @@ def keys_in(folder: Folder) -> list[str]:
     return sorted(key for name in folder.names() if (key := key_in(name)))
 
 
-def held(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
-    """Return what a cell holds.
+def read_cell(folder: Folder, key: str, has_body: bool = True) -> Cell | None:
+    """Return a cell; `None` if it is empty.
 
     Raises:
         CorruptStore: Its file is damaged.
     """
     try:
-        with folder.opened(name_of(key), "r") as file:
-            return _cell(file, folder, key, has_body)
+        with folder.open_file(name_of(key), "r") as file:
+            return _parse_cell(file, folder, key, has_body)
     except FileNotFoundError:
         return None
 
 
-def _undamaged(folder: Folder, key: str) -> Cell | None:
-    with suppress(CorruptStore):
-        return held(folder, key, has_body=False)
-    return None
-
-
-def _cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -> Cell:
+def _parse_cell(file: FileIO, folder: Folder, key: str, has_body: bool = True) -> Cell:
     try:
-        return cell_of(read_begun(file.fileno()), key, has_body)
+        return cell_of(read_lines(file.fileno()), key, has_body)
     except (CorruptStore, ValueError, TypeError, LookupError, AttributeError) as error:
         where = folder.path / name_of(key)
         raise CorruptStore(f"{where}: damage in this cell: {error}. `keel check` says more") from error
 
 
-def _shared_by(origin: str, folder: Folder, damaged: list[CorruptStore]) -> Iterator[tuple[str, str]]:
+def _list_shared_by(origin: str, folder: Folder, damaged: list[CorruptStore]) -> Iterator[tuple[str, str]]:
     for key in keys_in(folder):
         try:
-            cell = held(folder, key, has_body=False)
+            cell = read_cell(folder, key, has_body=False)
         except CorruptStore as error:
             damaged.append(error)
             continue

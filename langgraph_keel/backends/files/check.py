@@ -1,11 +1,7 @@
-"""What is in a store of files and was not written so: damage, leftovers, conflicts of git. And its repair.
+"""Checks a store of files, and repairs it: `keel check` and `keel repair` show what this module finds.
 
-The command line shows what is found here (`keel check`, `keel repair`). Nothing is ever thrown away: what cannot be
-read is moved aside.
-
-What a look at a store has found.
-
-What is in the directories of cells and was not written so: a part of `check`.
+A finding is something in the store that Keel did not write so: damage, leftovers of interrupted writes, conflicts of
+git. A repair throws nothing away: what cannot be read is moved aside.
 """
 
 from __future__ import annotations
@@ -19,13 +15,13 @@ from typing import Any, Literal
 
 import orjson
 
-from langgraph_keel.backends.files.cells import SHARED, Shelves, held, key_in
+from langgraph_keel.backends.files.cells import SHARED, Shelves, key_in, read_cell
 from langgraph_keel.backends.files.disk import Folder, directory_of, thread_of
 from langgraph_keel.backends.files.git import Conflict, Decision, cell_conflicts, decisions
 from langgraph_keel.backends.files.listing import id_of
-from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parsed
+from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, line_of, lines_in, parse_line
 from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
-from langgraph_keel.backends.files.values import checked
+from langgraph_keel.backends.files.values import check_record
 from langgraph_keel.errors import CorruptStore, NewerFormat
 
 Kind = Literal["harmless", "repairable", "decide", "lost"]
@@ -33,11 +29,11 @@ Kind = Literal["harmless", "repairable", "decide", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as Keel writes it.
+    """Something in a store that is not as Keel writes it.
 
     Attributes:
-        kind: `harmless`: left by something that was interrupted; `repairable`: by `repair`; `decide`: a person must;
-            `lost`: gone, also after a repair.
+        kind: `harmless`: a leftover of something that was interrupted; `repairable`: `repair` can help; `decide`: a
+            person has to; `lost`: gone, also after a repair.
         thread_id: The thread it is about, if it is about one.
         path: The file or directory.
         offset: The byte in it, if it is about one.
@@ -53,13 +49,13 @@ class Finding:
     offset: int | None = None
 
 
-def stray(path: Path, thread_id: str | None = None) -> Finding:
-    """Return what is to be said of a name that Keel has not made."""
+def stray_finding(path: Path, thread_id: str | None = None) -> Finding:
+    """Return the finding for a name that is not Keel's."""
     return Finding("harmless", thread_id, str(path), "Keel has not made this, and leaves it alone")
 
 
-def left(directory: Path, thread_id: str | None = None) -> list[Finding]:
-    """Return what writes that were interrupted have left anywhere below a directory."""
+def list_leftovers(directory: Path, thread_id: str | None = None) -> list[Finding]:
+    """Return a finding for each file that an interrupted write has left below a directory."""
     message = "a write that was interrupted has left this file"
     return [Finding("harmless", thread_id, str(path), message) for path in sorted(directory.glob("**/*.tmp"))]
 
@@ -71,39 +67,39 @@ _ADVICE = (
 )
 
 
-def cell_findings(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:
-    """Look at all cells of a thread, or at those that all share."""
+def check_cells(shelves: Shelves, thread_id: str | None = None) -> Iterator[Finding]:
+    """Check all cells of a thread, or those that all threads share."""
     try:
         kinds = shelves.kinds()
     except CorruptStore as error:
         kinds = []
-        yield _in_the_way(error, shelves.directory, thread_id)
+        yield _obstacle(error, shelves.directory, thread_id)
     for kind in kinds:
         try:
             with suppress(FileNotFoundError), shelves.open(kind) as folder:
-                yield from _in_folder(folder, thread_id)
+                yield from _check_folder(folder, thread_id)
         except CorruptStore as error:
-            yield _in_the_way(error, shelves.directory / directory_of(kind), thread_id)
+            yield _obstacle(error, shelves.directory / directory_of(kind), thread_id)
 
 
-def _in_the_way(error: CorruptStore, path: Path, thread_id: str | None) -> Finding:
+def _obstacle(error: CorruptStore, path: Path, thread_id: str | None) -> Finding:
     return Finding("decide", thread_id, str(path), str(error), "remove it, or bring back what was there")
 
 
-def _in_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
+def _check_folder(folder: Folder, thread_id: str | None) -> Iterator[Finding]:
     for name in sorted(folder.names()):
         key, path = key_in(name), folder.path / name
         if key is None and _DAMAGED not in name and not name.endswith(".tmp"):
-            yield stray(path, thread_id)
+            yield stray_finding(path, thread_id)
         try:
             if key is not None:
-                held(folder, key)
+                read_cell(folder, key)
         except CorruptStore as error:
             yield Finding("repairable", thread_id, str(path), str(error), _ADVICE)
 
 
-def cell_put_aside(root: Path, path: Path) -> str:
-    """Take a damaged cell for empty from now on, and keep its file beside; return what came of it."""
+def put_cell_aside(root: Path, path: Path) -> str:
+    """Make a damaged cell empty, and keep its file beside; return what was done."""
     aside = f"{path.name}{_DAMAGED}{token_hex(4)}"
     try:
         with Folder.at(root, path.parent.relative_to(root).parts) as folder:
@@ -113,8 +109,8 @@ def cell_put_aside(root: Path, path: Path) -> str:
     return f"the cell is empty now; the damaged file is {path.with_name(aside)}"
 
 
-def conflict_of_cell(conflict: Conflict) -> Finding:
-    """Return what a person must decide where two branches have both changed a cell."""
+def explain_cell_conflict(conflict: Conflict) -> Finding:
+    """Return the finding for a cell that two branches have both changed."""
     sides = {"ours": conflict.ours, "theirs": conflict.theirs}
     message = "two branches have both changed this cell" + "".join(
         f"\n  {name} has emptied it" for name, content in sides.items() if content is None
@@ -137,13 +133,13 @@ def _thread_in(path: Path) -> str | None:
 
 @dataclass(slots=True)
 class Salvage:
-    """What of a log can be read, whatever stands between.
+    """The part of a damaged log that can be read.
 
     Attributes:
-        kept: Lines that a sound log can be made of.
-        changed: Where lines stand that are whole but for their checksum: somebody has edited them, or a letter has
+        kept: Lines of which a sound log can be made.
+        changed: Offsets of lines with nothing wrong but their checksum: somebody has edited them, or a letter has
             flipped. They are kept as they are now.
-        dropped: Lines that are damaged, or say what cannot be without one that is.
+        dropped: Offsets of lines that are damaged, or need one that is, and what is wrong with each.
     """
 
     kept: list[Line]
@@ -151,13 +147,13 @@ class Salvage:
     dropped: list[tuple[int, str]]
 
 
-def salvaged(files: ThreadFiles, data: bytes) -> Salvage:
-    """Return the lines of a log that still make sense together: whole transactions, and no item that is missing."""
+def salvage_log(files: ThreadFiles, data: bytes) -> Salvage:
+    """Return the lines of a log that are still consistent: whole transactions, in which no item is missing."""
     replica, salvage, bodies = Replica(files.thread_id), Salvage([], [], []), Bodies(files.load, str(files.log))
     items: set[tuple[str, str, int]] = set()
-    for line in _beginning(files, data):
+    for line in _complete_lines(files, data):
         try:
-            fields, line = _whole(line, salvage.changed)
+            fields, line = _mend_line(line, salvage.changed)
             _require_items(fields, items)
             bodies.check(fields, line)
             replica.apply(fields, line)
@@ -170,12 +166,12 @@ def salvaged(files: ThreadFiles, data: bytes) -> Salvage:
     return salvage
 
 
-def _whole(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
-    """Return a record and its line; one that is whole but for its checksum gets another one."""
+def _mend_line(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
+    """Return a record and its line; if only its checksum is wrong, the line gets a new one."""
     try:
-        return parsed(line), line
+        return parse_line(line), line
     except ValueError:
-        fields = checked(orjson.loads(memoryview(line)))
+        fields = check_record(orjson.loads(memoryview(line)))
         fields.pop("crc", None)
         anew = Line(line_of(fields)[:-1])
         anew.offset = line.offset
@@ -183,12 +179,12 @@ def _whole(line: Line, changed: list[int]) -> tuple[dict[str, Any], Line]:
         return fields, anew
 
 
-def _beginning(files: ThreadFiles, data: bytes) -> Iterator[Line]:
-    """Return the lines of a log; before them what it should begin with, if it does not."""
+def _complete_lines(files: ThreadFiles, data: bytes) -> Iterator[Line]:
+    """Return the lines of a log, after a new first line if its own is missing."""
     lines = lines_in(data)
     first = next(lines, None)
     try:
-        is_there = first is not None and parsed(first)["k"] == "thread"
+        is_there = first is not None and parse_line(first)["k"] == "thread"
     except (ValueError, KeyError):
         is_there = False
     if not is_there:
@@ -211,7 +207,7 @@ def _require_items(fields: Mapping[str, Any], items: set[tuple[str, str, int]]) 
 
 
 class Check:
-    """A look at all of a store.
+    """A check of a whole store.
 
     Args:
         root: Its directory.
@@ -224,31 +220,31 @@ class Check:
         self._timeout = timeout
 
     def findings(self) -> Iterator[Finding]:
-        """Look at everything, and change nothing.
+        """Check everything, and change nothing.
 
         Raises:
             NewerFormat: A newer Keel wrote one of the logs.
         """
         unmerged = {decision.path: decision for decision in decisions(self._root)}
-        yield from map(_conflict, unmerged.values())
-        yield from map(conflict_of_cell, cell_conflicts(self._root))
+        yield from map(_explain_conflict, unmerged.values())
+        yield from map(explain_cell_conflict, cell_conflicts(self._root))
         for path in sorted(self._threads.iterdir()) if self._threads.exists() else ():
             if path.name in (".gitattributes", ".gitignore"):
                 continue
             thread_id = id_of(path) if path.is_dir() else None
             if path.name.startswith(".") or thread_id is None:
-                yield from self._nameless(path)
+                yield from self._check_nameless(path)
             else:
-                yield from self._thread(path, thread_id)
-        yield from left(self._root / SHARED)
-        yield from cell_findings(Shelves(self._root, (SHARED,), self._timeout))
+                yield from self._check_thread(path, thread_id)
+        yield from list_leftovers(self._root / SHARED)
+        yield from check_cells(Shelves(self._root, (SHARED,), self._timeout))
 
-    def _thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
+    def _check_thread(self, path: Path, thread_id: str) -> Iterator[Finding]:
         files = ThreadFiles(path, thread_id, self._timeout)
-        yield from left(path, thread_id)
-        yield from cell_findings(files.cells, thread_id)
+        yield from list_leftovers(path, thread_id)
+        yield from check_cells(files.cells, thread_id)
         if not files.log.exists():
-            # Cells are there without one, and an empty directory is what comes before the first of them.
+            # Cells need no log, and the directory is empty before the first of them is written.
             if any(each.name != CELLS for each in path.iterdir()):
                 yield Finding("decide", thread_id, str(path), "there is no log in it", "remove it, or bring it back")
             return
@@ -259,19 +255,19 @@ class Check:
         except NewerFormat:
             raise
         except CorruptStore as error:
-            yield from _damage(files, data, error)
+            yield from _explain_damage(files, data, error)
             return
-        yield from _values(files, data[: replica.end])
+        yield from _check_values(files, data[: replica.end])
         if replica.end < len(data):
             size = len(data) - replica.end
             message = f"an interrupted write has left {size} bytes; the next put to this thread cuts them off"
             yield Finding("harmless", thread_id, str(files.log), message, offset=replica.end)
 
-    def _nameless(self, path: Path) -> Iterator[Finding]:
-        """Look at what is no thread's; or is one's with a long id, which only its log would tell, but there is none."""
+    def _check_nameless(self, path: Path) -> Iterator[Finding]:
+        """Check a path that belongs to no thread, or to one whose long id no log tells."""
         if not path.name.startswith(".") and (path / CELLS).is_dir():
-            yield from left(path)
-            yield from cell_findings(ThreadFiles(path, "", self._timeout).cells)
+            yield from list_leftovers(path)
+            yield from check_cells(ThreadFiles(path, "", self._timeout).cells)
         elif path.name.startswith((".new-", ".gone-")):
             message = "a thread that was being made, or deleted, when that was interrupted"
             yield Finding("harmless", None, str(path), message)
@@ -279,24 +275,24 @@ class Check:
             yield Finding("harmless", None, str(path), "this is no thread's, and is left alone")
 
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read, beside the damaged one; put damaged cells aside.
+        """Replace each damaged log by a new one with all that can be read; put damaged logs and cells aside.
 
         Returns:
-            What was found, as of before the repair; those that are `repairable` are repaired.
+            The findings of before the repair; those that are `repairable` are repaired now.
         """
         for finding in list(self.findings()):
             if finding.kind == "repairable":
-                yield replace(finding, advice=self._repaired(Path(finding.path), finding.thread_id or ""))
+                yield replace(finding, advice=self._repair_one(Path(finding.path), finding.thread_id or ""))
             else:
                 yield finding
 
-    def _repaired(self, path: Path, thread_id: str) -> str:
+    def _repair_one(self, path: Path, thread_id: str) -> str:
         if path.name == LOG:
-            return _repair(ThreadFiles(path.parent, thread_id, self._timeout))
-        return cell_put_aside(self._root, path)
+            return _repair_log(ThreadFiles(path.parent, thread_id, self._timeout))
+        return put_cell_aside(self._root, path)
 
 
-def _conflict(decision: Decision) -> Finding:
+def _explain_conflict(decision: Decision) -> Finding:
     sides = {"ours": decision.ours, "theirs": decision.theirs}
     lines = [f"two branches have both gone on with this thread after {decision.shared} checkpoints:"]
     for name, side in sides.items():
@@ -307,8 +303,8 @@ def _conflict(decision: Decision) -> Finding:
     return Finding("decide", decision.thread_id or None, decision.path, "\n".join(lines), advice)
 
 
-def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Finding]:
-    salvage = salvaged(files, data)
+def _explain_damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Finding]:
+    salvage = salvage_log(files, data)
     offset = min([*salvage.changed, *(at for at, _ in salvage.dropped)], default=None)
     message = f"{error}\n{len(salvage.kept)} lines can be read"
     if salvage.changed:
@@ -323,10 +319,10 @@ def _damage(files: ThreadFiles, data: bytes, error: CorruptStore) -> Iterator[Fi
     yield Finding("repairable", files.thread_id, str(files.log), "\n".join([message, *shown, *more]), advice, offset)
 
 
-def _values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
+def _check_values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
     bodies, named = Bodies(files.load, str(files.log)), set[str]()
     for line in lines_in(data):
-        fields = parsed(line)
+        fields = parse_line(line)
         named.update(f"{blob}.json" for blob in blobs_in(fields))
         try:
             bodies.check(fields, line)
@@ -338,17 +334,13 @@ def _values(files: ThreadFiles, data: bytes) -> Iterator[Finding]:
             yield Finding("harmless", files.thread_id, str(path), "a value that no line of the log refers to")
 
 
-def _repair(files: ThreadFiles) -> str:
-    """Put a log in place that holds what can be read; return where the old one is now."""
+def _repair_log(files: ThreadFiles) -> str:
+    """Replace a log by one with all that can be read; return where the old one is now."""
     with files.writing() as handle:
         if handle is None:
             return "it is gone by now"
         data = files.log.read_bytes()
-        salvage = salvaged(files, data)
+        salvage = salvage_log(files, data)
         aside = files.put_aside(data)
-        with files.replaced(handle, _log_of(files, salvage)):
+        with files.replace_log(handle, b"".join(line + b"\n" for line in salvage.kept)):
             return f"repaired; the damaged log is {aside}"
-
-
-def _log_of(files: ThreadFiles, salvage: Salvage) -> bytes:
-    return b"".join(line + b"\n" for line in salvage.kept)

@@ -1,4 +1,4 @@
-"""Logs made anew, of a part of what stands in one: without what is gone (compaction), or up to an entry (a copy)."""
+"""New logs with a part of an old one: without what was removed (compaction), or up to an entry (a copy)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from langgraph_keel.backends.files.disk import read
-from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, committed, parsed
+from langgraph_keel.backends.files.log import Bodies, Draft, Line, Records, blobs_in, parse_line, read_committed
 from langgraph_keel.backends.files.thread import BLOBS, ThreadFiles, first_line
 from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.thread import Thread, sequence_of
@@ -20,14 +20,14 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
     """Replace the log by one without removed entries, and without items below `graph.ends` that are not live.
 
     Returns:
-        How many items went.
+        How many items were removed.
     """
     with files.writing() as handle:
         replica = files.read_on(handle) if handle is not None else None
         if handle is None or replica is None or replica.thread is None or replica.thread.epoch != graph.epoch:
             return 0
         old = read(handle, 0)[: replica.end]
-        records, _ = committed(old, 0, str(files.log))
+        records, _ = read_committed(old, 0, str(files.log))
         begin = first_line(files.thread_id, str(replica.thread.epoch), replica.seq)
         compaction = Compaction(replica.thread, live, graph.ends, Bodies(files.load, str(files.log)))
         draft = compaction.of(records, begin)
@@ -35,20 +35,20 @@ def compact(files: ThreadFiles, live: Live, graph: Graph) -> int:
             _remove_blobs(files, draft.lines)
             return 0
         files.save(draft.blobs, files.directory)
-        with files.replaced(handle, b"".join(draft.lines)):
+        with files.replace_log(handle, b"".join(draft.lines)):
             _remove_blobs(files, draft.lines)
         return compaction.removed
 
 
 class Compaction:
-    """Which lines of a log stay, and those that change.
+    """Selects the lines of a log that stay, and rewrites those of entries that have changed.
 
     Args:
-        thread: What the new log tells: no more than the old one does.
+        thread: The thread as the new log has it: a part of that of the old one.
         live: Item numbers that stay, per (namespace, channel).
         ends: Items from these on stay, too; `None` for none.
         bodies: Makes bodies of the old log's lines.
-        anew: Entries that are not what their lines say.
+        anew: Entries whose lines have to be written anew.
 
     Attributes:
         removed: How many items were left out.
@@ -66,7 +66,7 @@ class Compaction:
         self.removed = 0
 
     def of(self, records: Records, begin: bytes) -> Draft:
-        """Return what the new log is made of, after a first line."""
+        """Return the lines of the new log, which begins with `begin`, and its blobs."""
         self._draft.lines.append(begin)
         for fields, line in records:
             if self._stays(fields, line):
@@ -107,11 +107,11 @@ def _offset(body: bytes) -> int:
 
 def blobs_of(lines: Sequence[bytes]) -> set[str]:
     """Return the names of the files of large values that lines refer to."""
-    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parsed(line[:-1]))}
+    return {blob for line in lines if b'"$blob"' in line for blob in blobs_in(parse_line(line[:-1]))}
 
 
 def _remove_blobs(files: ThreadFiles, lines: Sequence[bytes]) -> None:
-    """Remove the files of large values that no line refers to. A reader of the old log looks at the new one then."""
+    """Remove the files of large values that no line refers to. A reader of the old log then reads the new one."""
     kept = {f"{blob}.json" for blob in blobs_of(lines)}
     folder = files.directory / BLOBS
     for path in folder.iterdir() if folder.exists() else ():

@@ -1,19 +1,18 @@
-"""The disk: what must be done for a write to be there after a power cut, and the errors of the system by name.
+"""The disk: durable writes, locks, errors of the system as Keel's, and safe names of directories.
 
-Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: a failed one is never
-repeated as if it could still help (https://wiki.postgresql.org/wiki/Fsync_Errors).
+Linux drops the pages that it could not write when fsync fails, and the next fsync succeeds: so a failed one is never
+repeated as if that could help (https://wiki.postgresql.org/wiki/Fsync_Errors).
 
-Directories that are held open: what is done in one is done there, wherever its name leads by now.
+A `Folder` is a directory that is held open: what is done in it is done there, wherever its name leads by then. So
+nothing that was meant for a thread gets into the next one of the same id, and no link leads out of the store.
 
-So nothing that was meant for a thread lands in the next one of the same id, and no link leads out of the store.
-
-Thread ids as names of directories: reversible, and safe on every file system.
-
-A name is made of `a-z 0-9 . _ + % -` only: an upper-case letter is a `+` and the lower-case one, any other character
-that is not in this list, and `+` and `%`, is `%xx` for each byte of its UTF-8. So no two ids meet in one directory
-where case or Unicode normalization do not count, and no id names a directory outside of the root. A name neither begins
-nor ends with a dot (Windows drops the last one, and what begins with one is no thread), and is none that Windows keeps
-for devices: the character that would make it so is escaped. The empty id is `%`.
+Thread ids become names of directories, reversibly, and safely on every file system. A name is made of `a-z 0-9 . _ + %
+-`
+only: an upper-case letter is a `+` and the lower-case one; any other character that is not in this list, and `+` and
+`%`, is `%xx` for each byte of its UTF-8. So no two ids get the same directory where case or Unicode normalization do
+not count, and no id names a directory outside of the root. A name neither begins nor ends with a dot (Windows drops the
+last one, and what begins with one is no thread's), and is none that Windows reserves for devices: the character that
+would make it so is escaped. The empty id is `%`.
 
 A name longer than 200 characters (file systems take 255 bytes) is cut: its first 150 characters, less an escape that
 would be cut in two, then `%%`, which stands nowhere else, and 40 digits of the id's SHA-256.
@@ -44,7 +43,7 @@ except ImportError:  # pragma: no cover: Windows, where nothing keeps two proces
     fcntl = None  # type: ignore[assignment]
 
 POLL = 0.001
-"""Seconds between two looks at a lock that somebody else holds: a put takes about as long."""
+"""Seconds between two attempts at a lock that somebody else holds: a put takes about as long."""
 MODE = 0o666
 BEGUN = 0.5
 """Seconds that somebody else may take to write the first line of a log."""
@@ -52,7 +51,7 @@ BEGUN = 0.5
 
 @contextmanager
 def named_errors(where: Path) -> Iterator[None]:
-    """Raise the system's errors by Keel's names."""
+    """Raise errors of the system as those of Keel."""
     try:
         yield
     except KeelError:
@@ -65,17 +64,17 @@ def named_errors(where: Path) -> Iterator[None]:
         raise StoreError(f"{where}: the disk failed: {error}") from error
 
 
-def opened(path: Path, mode: str, folder: int | None = None) -> FileIO:
-    """Open a file that nobody has put a link or a pipe in the place of.
+def open_file(path: Path, mode: str, folder: int | None = None) -> FileIO:
+    """Open a regular file: no link, and no pipe.
 
     Args:
         path: Its path.
         mode: As `open` has it.
-        folder: Its directory, if that is open: it counts, wherever the path leads by now.
+        folder: A handle of its directory, if that is open; it is used in the place of the path.
 
     Raises:
         FileNotFoundError: There is none.
-        CorruptStore: It is something else: a root may come from a repository of others.
+        CorruptStore: It is something else: the root may come from a repository of other people.
     """
     try:
         file = FileIO(path if folder is None else path.name, mode, opener=partial(_open, folder))
@@ -92,7 +91,7 @@ def opened(path: Path, mode: str, folder: int | None = None) -> FileIO:
 
 
 def _open(folder: int | None, path: str, flags: int) -> int:
-    # Of a pipe, without O_NONBLOCK, it would wait for a writer for ever.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer for ever.
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), MODE, dir_fd=folder)
 
 
@@ -106,7 +105,7 @@ def sync_directory(path: Path) -> None:
 
 
 def read(handle: int, at: int) -> bytes:
-    """Return what an open file holds from a place on."""
+    """Return the bytes of an open file from an offset on."""
     parts, size = [], max(os.fstat(handle).st_size - at, 0)
     while size > 0 and (part := os.pread(handle, size, at)):
         parts.append(part)
@@ -114,8 +113,8 @@ def read(handle: int, at: int) -> bytes:
     return b"".join(parts)
 
 
-def read_begun(handle: int) -> bytes:
-    """Return all of a file of lines. Git makes an empty one first: wait for its first line."""
+def read_lines(handle: int) -> bytes:
+    """Return all bytes of a file of lines, after waiting for its first: git makes an empty file before it writes."""
     deadline = time.monotonic() + BEGUN
     while b"\n" not in (data := read(handle, 0)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -123,7 +122,7 @@ def read_begun(handle: int) -> bytes:
 
 
 def remove_all_but(kept: Collection[str], directory: Path) -> None:
-    """Remove what is in a directory but what somebody may be making there now; then itself, if it is empty."""
+    """Remove what is in a directory, except these names, which somebody may be making now; then itself, if empty."""
     with suppress(OSError):
         for path in [path for path in directory.iterdir() if path.name not in kept]:
             if path.is_dir() and not path.is_symlink():
@@ -134,7 +133,7 @@ def remove_all_but(kept: Collection[str], directory: Path) -> None:
 
 
 def write_all(handle: int, data: bytes, at: int) -> None:
-    """Write at a place; one call, unless the system takes less."""
+    """Write at an offset: by one call, unless the system takes less."""
     while data:
         written = os.pwrite(handle, data, at)
         data, at = data[written:], at + written
@@ -168,10 +167,10 @@ def lock(handle: int, deadline: float, where: Path) -> None:
         time.sleep(POLL)
 
 
-def locked(
+def open_locked(
     opening: Callable[[], FileIO], is_current: Callable[[int], bool], timeout: float, where: Path
 ) -> FileIO | None:
-    """Open a file and wait for its lock, again while another one takes its place; `None` if there is none.
+    """Open a file and wait for its lock, again if it was replaced meanwhile; `None` if there is no file.
 
     Raises:
         StoreBusy: Others held it for longer than `timeout`.
@@ -187,15 +186,15 @@ def locked(
             if is_current(file.fileno()):
                 return file
         except BaseException:
-            give_back(file)
+            unlock(file)
             raise
-        give_back(file)
+        unlock(file)
 
 
-def give_back(file: FileIO) -> None:
-    """Give back the lock of a file, and close it.
+def unlock(file: FileIO) -> None:
+    """Release the lock of a file, and close it.
 
-    Closing alone would not do: a process that was forked meanwhile has the same open file, and would keep the lock.
+    Closing alone does not release it, if a process that was forked meanwhile has inherited the open file.
     """
     try:
         if fcntl is not None:
@@ -205,7 +204,7 @@ def give_back(file: FileIO) -> None:
 
 
 def is_at(handle: int, path: Path) -> bool:
-    """Return whether a path still leads to an open file: git and compaction put another one there."""
+    """Return whether a path still leads to an open file: git and compaction replace files."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -276,7 +275,7 @@ class Folder:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Tells it from other directories that are there."""
+        """Distinguishes it from all other directories that exist."""
         status = os.fstat(self._handle)
         return status.st_dev, status.st_ino
 
@@ -288,15 +287,15 @@ class Folder:
         """Return the names in it."""
         return os.listdir(self._handle)
 
-    def opened(self, name: str, mode: str) -> FileIO:
+    def open_file(self, name: str, mode: str) -> FileIO:
         """Open a file in it: see `disk.opened`."""
         try:
-            return opened(self.path / name, mode, self._handle)
+            return open_file(self.path / name, mode, self._handle)
         except IsADirectoryError as error:
             raise CorruptStore(f"{self.path / name}: a directory, and no file") from error
 
     def holds(self, name: str, handle: int) -> bool:
-        """Return whether a name in it still leads to an open file."""
+        """Return whether a name in it still leads to the open file `handle`."""
         try:
             status = os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except FileNotFoundError:
@@ -313,7 +312,7 @@ class Folder:
 
         Raises:
             FileExistsError: There is one, and it was not to be replaced.
-            FileNotFoundError: Somebody has removed it while it was written: see `clear`.
+            FileNotFoundError: Somebody has removed it while it was being written: see `clear`.
         """
         temporary = f"{name}.{token_hex(4)}.tmp"
         try:
@@ -340,7 +339,7 @@ class Folder:
             os.unlink(name, dir_fd=self._handle)
 
     def clear(self) -> None:
-        """Remove what others were making when they died. Who is still at it finds out, and begins again."""
+        """Remove unfinished files of processes that died. One that still writes its file gets an error, and retries."""
         for name in self.names():
             if name.endswith(".tmp"):
                 self.remove(name)
@@ -369,8 +368,8 @@ _ESCAPES = re.compile(r"\+([a-z])|((?:%[0-9a-f]{2})+)")
 _LONG = re.compile(rf"(?!\.)((?:[a-z0-9._-]|\+[a-z]|%[0-9a-f]{{2}})+){_CUT}[0-9a-f]{{{DIGITS}}}")
 
 
-class Directory(str):
-    """The name of a directory, in the place of the long id of a thread, where nothing is left that says it."""
+class DirectoryName(str):
+    """The name of a directory, in the place of a thread's long id that no log tells any more."""
 
     __slots__ = ()
 
@@ -381,10 +380,10 @@ def directory_of(thread_id: str) -> str:
     Raises:
         InvalidInput: The id has no UTF-8 (it holds half of a surrogate pair).
     """
-    if isinstance(thread_id, Directory):
+    if isinstance(thread_id, DirectoryName):
         return str(thread_id)
     try:
-        name = _MISREAD.sub(_first_escaped, _OTHER.sub(_escaped, thread_id)) or _EMPTY
+        name = _MISREAD.sub(_escape_first, _OTHER.sub(_escape, thread_id)) or _EMPTY
     except UnicodeEncodeError as error:
         raise InvalidInput(f"thread_id {thread_id!r:.80} cannot be written as UTF-8") from error
     if len(name) <= LONGEST:
@@ -392,14 +391,14 @@ def directory_of(thread_id: str) -> str:
     return _HALF_ESCAPE.sub("", name[:KEPT]) + _CUT + sha256(thread_id.encode()).hexdigest()[:DIGITS]
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     character = found[0]
     if "A" <= character <= "Z":
         return "+" + character.lower()
     return "".join(f"%{byte:02x}" for byte in character.encode())
 
 
-def _first_escaped(found: re.Match[str]) -> str:
+def _escape_first(found: re.Match[str]) -> str:
     return f"%{ord(found[0][0]):02x}{found[0][1:]}"
 
 
@@ -412,8 +411,8 @@ def thread_of(directory: str) -> str | None:
     if _is_long(directory):
         return None
     try:
-        thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescaped, directory)
-        # There is one way only to write an id: anything else would be a second directory of the same thread.
+        thread_id = "" if directory == _EMPTY else _ESCAPES.sub(_unescape, directory)
+        # An id has one name only: any other would be a second directory of the same thread.
         if directory_of(thread_id) == directory:
             return thread_id
     except (UnicodeDecodeError, InvalidInput):
@@ -426,5 +425,5 @@ def _is_long(directory: str) -> bool:
     return found is not None and KEPT - 2 <= len(found[1]) <= KEPT
 
 
-def _unescaped(found: re.Match[str]) -> str:
+def _unescape(found: re.Match[str]) -> str:
     return found[1].upper() if found[1] else bytes.fromhex(found[2].replace("%", "")).decode()

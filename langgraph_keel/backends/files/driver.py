@@ -1,6 +1,7 @@
-"""The driver: the root directory, the threads that were read, and calls that do not block a loop.
+"""The driver: the root directory, a cache of threads, and calls that do not block a loop.
 
-Every call opens and closes its files, so none is open across a fork, and as many threads as there are may be used.
+Every call opens and closes its files, so none is open across a fork, and there may be more threads than a process may
+open files.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from langgraph_keel.errors import (
 MARK = "keel.json"
 THREADS = "threads"
 READS, WRITES = 16, 64
-"""Calls under way at once from loops: they mostly wait for the disk, and writes for other processes too."""
+"""Most calls at once from loops: they mostly wait for the disk, and writes also for other processes."""
 ABANDONED = 3600.0
-"""Seconds after which a thread that is still being made is not."""
+"""Seconds after which a thread that is still being made is taken for abandoned."""
 EVERY = 64
-"""Threads asked for between two looks at how much memory they take."""
-# In a directory that becomes a store: what repositories are begun with, and what another process has made by now.
+"""After as many uses of threads, their memory is measured again."""
+# Names that may stand in a directory which becomes a store: of a new repository, or made by another process.
 _MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
 
@@ -72,7 +73,7 @@ class FileDriver:
         self._forget()
 
     def _forget(self) -> None:
-        # A lock that another thread held at a fork is never given back in the child, and threads are not there.
+        # In a forked child there are no threads, and nobody releases a lock that one held at the fork.
         self._process = os.getpid()
         self._lock, self._preparing = Lock(), Lock()
         self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
@@ -91,7 +92,7 @@ class FileDriver:
                 raise StoreClosed(f"{self.root}: this saver was closed")
             if self._format() is None:
                 self._make()
-            # Whoever has made them may have died, or failed, before their names were durable; git keeps none empty.
+            # Whoever made them may have died before their names were durable; and git keeps no empty directories.
             threads = self.root / THREADS
             threads.mkdir(exist_ok=True)
             for path in (threads, self.root, self.root.parent):
@@ -103,10 +104,10 @@ class FileDriver:
         missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
         threads.mkdir(parents=True, exist_ok=True)
         for name, text in SETTINGS.items():
-            # Not in the root: a repository may have its own there, and git keeps no empty directories.
+            # In the directory of threads: the root may have files of these names, of the repository itself.
             if not (threads / name).exists():
                 write_durably(threads / name, text.encode())
-        # Last: where this is, all is.
+        # The last file: if it is there, so are all others.
         write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
         for path in {path.parent for path in missing}:
             sync_directory(path)
@@ -145,7 +146,7 @@ class FileDriver:
                 f"directory, such as {self.root / 'threads'}"
             )
 
-    def checked(self, writes: bool) -> Check:
+    def open_check(self, writes: bool) -> Check:
         """Return a check of the store.
 
         Raises:
@@ -159,7 +160,7 @@ class FileDriver:
             return Check(self.root, self.timeout)
 
     def prepare(self, writes: bool) -> None:
-        """Look whether there is a store, and whether it may be used so; make it, if it is to be written.
+        """Check that there is a store, and that it may be read or written; make it before the first write.
 
         Raises:
             StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
@@ -185,10 +186,10 @@ class FileDriver:
         self._may_read = version is not None
 
     def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish deletions that were interrupted, and remove threads that nobody can be making any more.
+        """Finish interrupted deletions, and remove threads whose making was abandoned.
 
         Args:
-            abandoned: Seconds after which nobody can.
+            abandoned: Seconds after which a thread that is still being made is.
         """
         for path in (self.root / THREADS).glob(".*-*"):
             with suppress(FileNotFoundError):
@@ -218,35 +219,35 @@ class FileDriver:
             return files
 
     def _shrink(self) -> None:
-        """Forget what was not used for longest. Whoever still uses it is not disturbed."""
+        """Drop the threads from memory that were not used for longest; who still uses one is not disturbed."""
         size = sum(files.nbytes for files in self._threads.values())
         while len(self._threads) > 1 and (size > self._memory or len(self._threads) > self._memory // 4096):
             size -= self._threads.popitem(last=False)[1].nbytes
 
     def threads(self) -> Iterator[ThreadFiles]:
         """Return the files of every thread that is there."""
-        return self._found(names_in(self.root / THREADS))
+        return self._threads_in(names_in(self.root / THREADS))
 
-    def _found(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
+    def _threads_in(self, names: Iterator[str]) -> Iterator[ThreadFiles]:
         for name in names:
             thread_id = id_of(self.root / THREADS / name)
             if thread_id is not None:
                 yield self._files(name, thread_id)
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Name the threads that are after one in the order of their directories, and show no checkpoint.
+        """Return the threads without a checkpoint, in the order of their directories, from after one on.
 
-        One that cannot be read is none of them.
+        One that cannot be read is not among them.
         """
         directories = self.root / THREADS
         names: dict[str, str] = {directory_of(origin): origin for origin in self._shared.origins()}
         names |= {name: thread_id for name in names_in(directories) if (thread_id := any_id_of(directories / name))}
         for name in sorted(name for name in names if after is None or name > directory_of(after)):
             with suppress(CorruptStore):
-                if not self._shows(names[name]):
+                if not self._has_checkpoint(names[name]):
                     yield names[name]
 
-    def _shows(self, thread_id: str) -> bool:
+    def _has_checkpoint(self, thread_id: str) -> bool:
         files = self.thread(thread_id)
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 

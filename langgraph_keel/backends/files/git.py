@@ -1,25 +1,22 @@
-"""`FileSaver(root, git=True)`: one commit a run.
+"""`FileSaver(root, git=True)`: one commit for each run.
 
-A commit is a convenience, never a condition: the put it follows is on disk already, and whatever git says, the put has
-worked. What git refuses is logged once (a warning of `warnings` could be turned into an error, and fail the put).
+A commit is a convenience, never a condition: the put before it is on disk already, and has worked whatever git says.
+What git refuses is logged once (a warning of `warnings` could be turned into an error, and fail the put).
 
-A run is committed by a thread of its own, 0.2 seconds after the last thing that was stored of it: LangGraph stores in
-many threads, and the writes of a run's last tasks often arrive after its last checkpoint. What is still being stored
-then (a disk may take a second) is waited for. If the next run begins sooner, it waits for the commit. Measured
-(git 2.39): 10 ms; 20 ms for a log of 1 MB; 120 ms for one of 7 MB; 400 ms in a repository of 10,000 files.
+A thread of its own commits a run, 0.2 seconds after the last thing that was stored of it: LangGraph stores in many
+threads, and the writes of a run's last tasks often arrive after its last checkpoint. If something is still being stored
+then (a disk may take a second), the commit waits for it. If the next run begins sooner, that waits for the commit.
+Measured (git 2.39): 10 ms; 20 ms for a log of 1 MB; 120 ms for one of 7 MB; 400 ms in a repository of 10,000 files.
 
-The git repository that a store's root is in, and how the git executable is called.
+`Repository` calls the git executable. Hooks and signing are off: a hook that sets the working tree aside while it looks
+at what is staged (as `pre-commit` does) would take stored lines from under running processes, and a signature might ask
+somebody for a passphrase.
 
-Hooks and signing are off: a hook that sets the working tree aside while it looks at what is staged (as `pre-commit`
-does) would take stored lines from under running processes, and a signature might ask somebody for a passphrase.
+`decisions` finds the threads that two branches have both continued, between which a person has to decide. Git lists
+such a log as unmerged and leaves ours in place (`SETTINGS`), so that the store works on meanwhile.
 
-Threads that two branches of a repository have both continued: what a person has to decide.
-
-Git lists such a log as unmerged and leaves ours in place (`git.SETTINGS`), so the store works on meanwhile.
-
-What `git=True` adds to the verbs. Every wait for git is a request of its own, so no loop waits for it.
-
-`CommittingStore` takes the place of `FileStore`, and `Committing` that of the core's plans.
+`CommittingStore` takes the place of `FileStore`, and `Committing` that of the engine's plans. There each wait for git
+is a request of its own, so that no loop waits for it.
 """
 
 from __future__ import annotations
@@ -39,19 +36,18 @@ from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import Any, NamedTuple
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, get_checkpoint_metadata
+from langgraph.constants import START
 
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, JOIN, RESUME, TASKS
 from langgraph_keel.backends.files.cells import SHARED
-from langgraph_keel.backends.files.disk import MODE, directory_of, give_back, lock
-from langgraph_keel.backends.files.log import Records, committed
+from langgraph_keel.backends.files.disk import MODE, directory_of, lock, unlock
+from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
-from langgraph_keel.engine.checkpoints import Checkpoints
-from langgraph_keel.engine.config import address_of
-from langgraph_keel.engine.plan import Plan, T
+from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
 
 _SETTINGS = ("keel.json", "threads/.gitattributes", "threads/.gitignore")
@@ -63,14 +59,14 @@ _INHERITED = {
 _OURS = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_LITERAL_PATHSPECS": "1"}
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")
 _LOCK_SECONDS = 2.0
-"""Seconds to wait for another git that holds a lock; none after it was in vain, until a commit works again."""
+"""Seconds to wait for another git that holds a lock; after a failure none, until a commit works again."""
 _LONGEST = 20.0
-"""Seconds that one git may take, and that a process of ours waits for its turn."""
-_TURN = "keel.lock"
+"""Seconds that one git may take, and that a process of ours waits for the lock."""
+_LOCK = "keel.lock"
 
 
-class Done(NamedTuple):
-    """What a git that has ended leaves."""
+class GitResult(NamedTuple):
+    """The outcome of one run of git."""
 
     status: int
     output: bytes
@@ -80,9 +76,9 @@ class Done(NamedTuple):
 class Repository:
     """Commits paths of a store, one call at a time.
 
-    Processes of ours take turns by a lock beside git's own. Those are not enough (git 2.39): a commit of some paths
+    Processes of ours take turns by a lock beside git's own, which are not enough (git 2.39): a commit of some paths
     reads the index before it locks it, and writes back what it has read, so what another process adds meanwhile is
-    lost. The first commits of 2 threads in 80 were.
+    lost. That happened to the first commits of 2 threads in 80.
 
     Args:
         root: The store's directory; it need not exist yet.
@@ -96,19 +92,19 @@ class Repository:
         if git is None:
             raise InvalidInput("git=True needs the git executable, and there is none on the PATH")
         self._root, self._git = root, git
-        self._patience = _LOCK_SECONDS
+        self._lock_seconds = _LOCK_SECONDS
         self._new_settings: tuple[str, ...] | None = None
         self._check()
 
     def _check(self) -> None:
         existing = next(path for path in (self._root, *self._root.absolute().parents) if path.is_dir())
-        found = _run([self._git, "rev-parse", "--is-inside-work-tree", "--git-path", _TURN], existing)
+        found = _run([self._git, "rev-parse", "--is-inside-work-tree", "--git-path", _LOCK], existing)
         is_inside, _, path = os.fsdecode(found.output).partition("\n")
         if is_inside != "true":
             reason = found.errors or "it is inside a repository's own directory"
             where = f"a git repository around {str(self._root)!r} (`git init` makes one)"
             raise InvalidInput(f"git=True needs {where}: {reason}")
-        self._turn = (existing / path.removesuffix("\n")).absolute()
+        self._lock_path = (existing / path.removesuffix("\n")).absolute()
 
     def commit(self, path: str, message: str) -> str:
         """Commit what is new below a path of the root and in shared cells, and nothing else that is changed or staged.
@@ -116,57 +112,57 @@ class Repository:
         Waits up to 20 seconds for other processes' commits, and 2 for another git that holds a lock.
 
         Returns:
-            What git has against it; empty when it is done, or there was nothing to commit.
+            Why git refused; empty if it was done, or there was nothing to commit.
         """
         try:
-            with self._our_turn():
-                refusal = self._refusal(path, message)
+            with self._hold_lock():
+                refusal = self._try_commit(path, message)
         except (OSError, StoreBusy) as error:
             refusal = str(error)
-        self._patience = 0.0 if refusal else _LOCK_SECONDS
+        self._lock_seconds = 0.0 if refusal else _LOCK_SECONDS
         return refusal
 
     @contextmanager
-    def _our_turn(self) -> Iterator[None]:
-        if not self._turn.parent.exists():  # git will say what has become of its repository
+    def _hold_lock(self) -> Iterator[None]:
+        if not self._lock_path.parent.exists():  # git will say what has become of its repository
             yield
             return
-        file = FileIO(os.open(self._turn, os.O_RDWR | os.O_CREAT, MODE), "r+")
+        file = FileIO(os.open(self._lock_path, os.O_RDWR | os.O_CREAT, MODE), "r+")
         try:
-            lock(file.fileno(), monotonic() + _LONGEST, self._turn)
+            lock(file.fileno(), monotonic() + _LONGEST, self._lock_path)
             yield
         finally:
-            give_back(file)
+            unlock(file)
 
-    def _refusal(self, path: str, message: str) -> str:
-        paths = (path, *self._shared(), *self._settings())
-        added = self._patiently("add", "--all", "--", *paths)
+    def _try_commit(self, path: str, message: str) -> str:
+        paths = (path, *self._shared_paths(), *self._new_setting_paths())
+        added = self._run_git("add", "--all", "--", *paths)
         if added.status:
             return _reason(added)
         options = ("--quiet", "--only", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
-        done = self._patiently("commit", *options, "--", *paths, stdin=message)
+        done = self._run_git("commit", *options, "--", *paths, stdin=message)
         if done.status == 0:
             self._new_settings = ()
         return _reason(done)
 
-    def _shared(self) -> Iterable[str]:
-        """Return where shared cells are, if there are any. They may be left out of git: then they are only a cache."""
+    def _shared_paths(self) -> Iterable[str]:
+        """Return the path of shared cells; none if there are none, or git ignores them (then they are only a cache)."""
         is_there = (self._root / SHARED / ".gitattributes").exists()
         if is_there and _run([self._git, "check-ignore", "--quiet", "--", SHARED], self._root).status != 0:
             return (SHARED,)
         return ()
 
-    def _settings(self) -> Iterable[str]:
-        """Return those files of the root that git does not know yet; changes to known ones are the user's to commit."""
+    def _new_setting_paths(self) -> Iterable[str]:
+        """Return those files of settings that git does not know yet; the user commits changes to known ones."""
         if self._new_settings is None:
             known = _run([self._git, "ls-files", "--", *_SETTINGS], self._root).output.decode().splitlines()
             there = [name for name in _SETTINGS if (self._root / name).exists()]
             self._new_settings = tuple(name for name in there if name not in known)
         return self._new_settings
 
-    def _patiently(self, *arguments: str, stdin: str = "") -> Done:
+    def _run_git(self, *arguments: str, stdin: str = "") -> GitResult:
         """Run git, again and again while another one holds a lock."""
-        give_up = monotonic() + self._patience
+        give_up = monotonic() + self._lock_seconds
         while True:
             done = _run([self._git, *_NO_HOOKS, *arguments], self._root, stdin)
             if done.status == 0 or "lock" not in done.errors or monotonic() >= give_up:
@@ -176,7 +172,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A file that two branches have both changed, and a merge, a rebase or a stash left to be decided.
+    """A file that two branches have both changed, and that a merge, a rebase or a stash has left unmerged.
 
     Attributes:
         path: The file's path from the store's root, such as `threads/user-1/log.jsonl`. What is there now is `ours`.
@@ -200,15 +196,15 @@ def conflicts(root: Path) -> list[Conflict]:
         fields, _, path = line.partition("\t")
         _, name, stage = fields.split(" ")
         sides.setdefault(path, {})[stage] = name
-    blobs = {path: [_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
+    blobs = {path: [_read_blob(git, root, stages.get(stage)) for stage in "23"] for path, stages in sides.items()}
     return [Conflict(path, *both) for path, both in blobs.items()]
 
 
-def _blob(git: str, root: Path, name: str | None) -> bytes | None:
+def _read_blob(git: str, root: Path, name: str | None) -> bytes | None:
     return None if name is None else _run([git, "cat-file", "blob", name], root).output
 
 
-def _run(command: list[str], directory: Path, stdin: str = "") -> Done:
+def _run(command: list[str], directory: Path, stdin: str = "") -> GitResult:
     # A session of its own: the Ctrl-C that ends a program must not kill its last commit half way.
     with subprocess.Popen(
         command,
@@ -224,7 +220,7 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> Done:
         except subprocess.TimeoutExpired:
             process.terminate()  # not kill(): git removes its lock files when it is told to end
             output, errors = b"", f"it took longer than {_LONGEST:.0f} seconds".encode()
-    return Done(process.returncode, output, errors.decode(errors="backslashreplace").strip())
+    return GitResult(process.returncode, output, errors.decode(errors="backslashreplace").strip())
 
 
 def _environment() -> dict[str, str]:
@@ -232,8 +228,8 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in given if not name.startswith("GIT_") or name in _INHERITED} | _OURS
 
 
-def _reason(done: Done) -> str:
-    """Return why git refused; nothing if all is committed already, or gone and was never known to git."""
+def _reason(done: GitResult) -> str:
+    """Return why git refused; empty if all is committed already, or was removed before git knew it."""
     is_unknown = "did not match any file" in done.errors
     return "" if done.status == 0 or is_unknown else done.errors
 
@@ -257,9 +253,9 @@ SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 
 _QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
-_PATIENCE = 30.0
-"""Seconds that a commit which is due waits for what is being stored: in a forked child nobody may be storing it."""
-_STOPS = {"__interrupt__": "interrupt", "__error__": "error"}
+_MOST_DELAY = 30.0
+"""Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
+_STOPS = {INTERRUPT: "interrupt", ERROR: "error"}
 
 _log = logging.getLogger(__name__)
 
@@ -267,9 +263,9 @@ _log = logging.getLogger(__name__)
 def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
     """Return whether nothing is left to run after a root graph's checkpoint, as LangGraph's channels tell it.
 
-    True for the last checkpoint of a run, and for an edit (`update_state`), complete by itself. A run that stops at a
-    breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel` starts its nodes by
-    channels of any name: each of its steps looks like an end.
+    True for the last checkpoint of a run, and for an edit (`update_state`), which is complete by itself. A run that
+    stops at a breakpoint or the recursion limit, or is killed, looks as if it went on. A bare `Pregel` starts its nodes
+    by channels of any name, so each of its steps looks like an end.
     """
     if metadata.get("source") != "loop":
         return metadata.get("source") == "update"
@@ -278,20 +274,20 @@ def ends_run(checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool
 
 
 def _starts_a_node(channel: str, value: Any) -> bool:
-    if channel.startswith("join:"):  # "join:a+b:c": the names it has seen of a and b
+    if channel.startswith(JOIN):  # "join:a+b:c": the names it has seen of a and b
         return isinstance(value, set) and value >= set(channel.split(":")[1].split("+"))
-    if channel == "__pregel_tasks":  # Sends; an empty list once they have run
+    if channel == TASKS:  # Sends; an empty list once they have run
         return bool(value)
-    return channel == "__start__" or channel.startswith("branch:to:")
+    return channel == START or channel.startswith(BRANCH_TO)
 
 
 @dataclass(slots=True)
-class _Run:
-    """What this process has stored of a thread since a run of it was over.
+class _RunState:
+    """What this process has stored of a thread since its last run was over.
 
     Attributes:
-        stopped_at: The checkpoint of which a task asked or failed; it may be put after that.
-        stopped_by: Which of both.
+        stopped_at: The checkpoint at which a task asked or failed; it may be put later than the writes of that task.
+        stopped_by: `interrupt` or `error`.
         due: When to commit it, on the clock of `monotonic`; `None` while it runs, or is committed.
     """
 
@@ -316,8 +312,8 @@ class _Run:
         return self.is_over or self.stopped_at == self.checkpoint_id
 
     def is_answered(self, checkpoint_id: str | None, channels: Sequence[str]) -> bool:
-        """Return whether writes resume this run. The last ones of a resumed task say so too, but of its checkpoint."""
-        return "__resume__" in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
+        """Return whether writes resume this run; later ones of a resumed task do so too, at another checkpoint."""
+        return RESUME in channels and checkpoint_id == self.stopped_at == self.checkpoint_id
 
     def message(self, thread_id: str) -> str:
         how = self.stopped_by if self.stopped_at == self.checkpoint_id else self.source
@@ -331,7 +327,7 @@ def _message(thread_id: str, what: str, trailers: Mapping[str, str]) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return `text` with what would break a line of a message, or is no text, spelled out; the start of a long one."""
+    """Return `text` on one line, with all that is not printable spelled out; of a long one the start."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return shown if len(shown) <= 200 else shown[:199] + "…"
 
@@ -355,60 +351,59 @@ class Commits:
 
     def __init__(self, root: Path) -> None:
         self._repository = Repository(root)
-        self._runs: dict[str, _Run] = {}
+        self._runs: dict[str, _RunState] = {}
         self._worker: Thread | None = None
-        self._busy_with: _Run | None = None
+        self._busy_with: _RunState | None = None
         self._storing: Counter[str] = Counter()  # what is being stored of each thread
-        self._notes = Lock()  # of these four; never held while git runs
-        self._complained = False
+        self._notes = Lock()  # guards these four; never held while git runs
+        self._has_warned = False
         self._is_closing = False
-        self._turn = Lock()  # of git; taken before the other
+        self._git_lock = Lock()  # held while git runs; taken before `_notes`
 
     def must_commit_before_put(self, address: Address, metadata: Mapping[str, Any]) -> bool:
-        """Return whether `commit` must come before a checkpoint is put: it begins a run, and the last left some."""
+        """Return whether `commit` must come before a checkpoint is put: a run begins, and the last is uncommitted."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or not run.checkpoint_id or address.checkpoint_ns:
                 return False
-            # What came after the commit of a run (a last task's writes) is left for the next one's.
+            # What came after the commit of a run (writes of its last task) goes into the commit of the next run.
             begins = run.has_stopped or metadata.get("source") == "input"
-            return begins and self._is_left(run)
+            return begins and self._is_uncommitted(run)
 
     def must_commit_before_writes(self, address: Address, channels: Sequence[str]) -> bool:
-        """Return whether `commit` must come before a task's writes are put: they answer a question, which is left."""
+        """Return whether `commit` must come before a task's writes are put: they answer an uncommitted question."""
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run is None or address.checkpoint_ns:
                 return False
-            return run.is_answered(address.checkpoint_id, channels) and self._is_left(run)
+            return run.is_answered(address.checkpoint_id, channels) and self._is_uncommitted(run)
 
     def begin_writes(self, address: Address, channels: Sequence[str]) -> None:
-        """Note that a task's writes are being put: if they answer a question, its run goes on from now on.
+        """Note that a task's writes are being put: if they answer a question, the run goes on.
 
-        The next checkpoint of the run may be there before they are stored.
+        This comes first, as the next checkpoint of the run may be put before these writes are stored.
         """
         with self._notes:
             run = self._runs.get(address.thread_id)
             if run and not address.checkpoint_ns and run.is_answered(address.checkpoint_id, channels):
                 run.stopped_at = None
 
-    def _is_left(self, run: _Run) -> bool:
+    def _is_uncommitted(self, run: _RunState) -> bool:
         return not run.is_committed or self._busy_with is run
 
-    @contextmanager
-    def storing(self, thread_id: str) -> Iterator[None]:
+    def begin_storing(self, thread_id: str) -> None:
         """Note that something of a thread is being stored: no commit is planned to come between."""
         with self._notes:
             self._storing[thread_id] += 1
-        try:
-            yield
-        finally:
-            with self._notes:
-                self._storing -= Counter([thread_id])
+
+    def end_storing(self, thread_id: str) -> None:
+        """Note that it is stored, or that it failed."""
+        with self._notes:
+            self._storing -= Counter([thread_id])
 
     def commit(self, thread_id: str, *, if_due: bool = False) -> bool:
-        """Commit what is new of a thread, or only if its time has come; return whether git had nothing against it."""
-        with self._turn:
+        """Commit what is new of a thread, perhaps only if it is due; return `False` if git refused."""
+        with self._git_lock:
             with self._notes:
                 run = self._runs.get(thread_id)
                 if run is None or run.is_committed or (if_due and run.due is None):
@@ -424,14 +419,14 @@ class Commits:
                 if run.is_over and run.is_committed:
                     del self._runs[thread_id]
                 elif run.is_over and done:
-                    # Writes of its last task came meanwhile: no run, and no commit, of their own.
-                    self._runs[thread_id] = _Run(is_committed=False)
+                    # Writes of its last task came meanwhile: they are no run, and get no commit of their own.
+                    self._runs[thread_id] = _RunState(is_committed=False)
             return done
 
     def put(self, address: Address, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        """Note a checkpoint that was put, and plan a commit if its run has stopped."""
+        """Note that a checkpoint was put, and plan a commit if its run has stopped."""
         with self._notes:
-            run = self._run_of(address.thread_id)
+            run = self._note_run(address.thread_id)
             if not address.checkpoint_ns:
                 run.put(checkpoint, metadata)
             self._plan(run)
@@ -440,14 +435,14 @@ class Commits:
         """Note what a task has written, and plan a commit if it asks or has failed."""
         stops = [] if address.checkpoint_ns else [_STOPS[channel] for channel in channels if channel in _STOPS]
         with self._notes:
-            run = self._run_of(address.thread_id)
+            run = self._note_run(address.thread_id)
             if stops:
                 run.stopped_at, run.stopped_by = address.checkpoint_id, stops[0]
             self._plan(run)
 
-    def changed(self, thread_id: str, what: str) -> None:
-        """Commit a thread that another verb has changed; `what` is the verb's past, such as "deleted"."""
-        with self._turn:
+    def commit_change(self, thread_id: str, what: str) -> None:
+        """Commit a thread that another verb has changed; `what` says how, such as "deleted"."""
+        with self._git_lock:
             self._commit(thread_id, _message(thread_id, what, {}))
 
     def close(self) -> None:
@@ -455,32 +450,32 @@ class Commits:
         self._is_closing = True
         all(self.commit(thread_id) for thread_id in list(self._runs))
 
-    def _run_of(self, thread_id: str) -> _Run:
-        run = self._runs.setdefault(thread_id, _Run())
+    def _note_run(self, thread_id: str) -> _RunState:
+        run = self._runs.setdefault(thread_id, _RunState())
         run.is_committed = False
         return run
 
-    def _plan(self, run: _Run) -> None:
+    def _plan(self, run: _RunState) -> None:
         run.due = monotonic() + _QUIET if run.has_stopped else None
         # After a fork, the parent's worker is there by name, but not alive.
         if run.due and not (self._worker and self._worker.is_alive()):
-            self._worker = Thread(target=self._work, name="keel-git")  # not a daemon: the end of the program waits
-            with suppress(RuntimeError):  # ... and when it has come, no thread can be started: `close` is left
+            self._worker = Thread(target=self._work, name="keel-git")  # no daemon: the program waits for it at its end
+            with suppress(RuntimeError):  # at the end of the program no thread can be started; then `close` commits
                 self._worker.start()
 
     def _work(self) -> None:
         """Commit runs as they are due, until none is left."""
-        while (planned := self._first()) is not None:
+        while (planned := self._next_due()) is not None:
             thread_id, due = planned
             wait = due - monotonic()
-            if thread_id in self._storing and wait > -_PATIENCE:
+            if thread_id in self._storing and wait > -_MOST_DELAY:
                 wait = max(wait, _QUIET)
             if wait > 0:
-                sleep(wait)  # and look again: the next run may have begun
+                sleep(wait)  # and check again, as the next run may have begun
             else:
                 self.commit(thread_id, if_due=True)
 
-    def _first(self) -> tuple[str, float] | None:
+    def _next_due(self) -> tuple[str, float] | None:
         with self._notes:
             planned = [(run.due, thread_id) for thread_id, run in self._runs.items() if run.due]
             if planned:
@@ -490,9 +485,9 @@ class Commits:
 
     def _commit(self, thread_id: str, message: str) -> bool:
         refusal = self._repository.commit(f"threads/{directory_of(thread_id)}", message)
-        if refusal and not self._complained:
+        if refusal and not self._has_warned:
             _log.warning("git did not commit (what is stored is unharmed): %s", refusal)
-        self._complained = bool(refusal)
+        self._has_warned = bool(refusal)
         return not refusal
 
 
@@ -513,7 +508,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A log to choose.
+    """A choice between two logs.
 
     Attributes:
         path: The log's path from the store's root.
@@ -548,11 +543,8 @@ def decisions(root: Path) -> list[Decision]:
 
 def cell_conflicts(root: Path) -> list[Conflict]:
     """Return the cells of a store that git holds in conflict: both branches have changed them, or made them."""
-    return [conflict for conflict in conflicts(root) if _is_of_cell(Path(conflict.path).parts)]
-
-
-def _is_of_cell(parts: Sequence[str]) -> bool:
-    return parts[0] == SHARED or parts[2:3] == (CELLS,)
+    places = ((conflict, Path(conflict.path).parts) for conflict in conflicts(root))
+    return [conflict for conflict, parts in places if parts[0] == SHARED or parts[2:3] == (CELLS,)]
 
 
 def _decision(conflict: Conflict) -> Decision:
@@ -573,7 +565,7 @@ def _decision(conflict: Conflict) -> Decision:
 def _records(content: bytes | None, where: str) -> Records | None:
     """Return the records of a log; `None` where there is none, or it cannot be read."""
     try:
-        return None if content is None else committed(content, 0, where)[0]
+        return None if content is None else read_committed(content, 0, where)[0]
     except CorruptStore:
         return None
 
@@ -590,7 +582,7 @@ def _times(records: Sequence[tuple[dict[str, object], bytes]]) -> list[str]:
 
 
 class CommittingStore(FileStore):
-    """A store that commits every removal."""
+    """A store of files that commits each removal."""
 
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
@@ -609,65 +601,84 @@ class CommittingStore(FileStore):
         yield from self._commit(thread_id, "deleted")
 
     def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+        yield Work(lambda _: self._commits.commit_change(thread_id, what))
 
 
-class Committing(Checkpoints[Work, Any]):
-    """The saver's plans, which tell `Commits` of every checkpoint and of every task's writes.
+class GitHook(Hook):
+    """Tells `Commits` of every checkpoint, of every task's writes, and of what becomes of a thread.
 
     What a run has left is committed before the next one stores anything.
 
     Args:
-        plain: The plans of a saver that was just made.
         commits: Whom to tell.
     """
 
-    def __init__(self, plain: Checkpoints[Work, Any], commits: Commits) -> None:
-        super().__init__(
-            plain.store, plain.memo, plain.on_conflict, plain.recorder, plain.questions, plain.rule, plain.owner
-        )
+    def __init__(self, commits: Commits) -> None:
         self._commits = commits
 
-    def put(
-        self, codec: Codec, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
-    ) -> Plan[Work, Any, RunnableConfig]:
-        """See `Checkpoints.put`."""
-        address, about = address_of(config), dict(get_checkpoint_metadata(config, metadata))
-        if self._commits.must_commit_before_put(address, about):
-            yield self._commit(address.thread_id)
-        with self._commits.storing(address.thread_id):
-            stored = yield from super().put(codec, config, checkpoint, metadata)
-            self._commits.put(address, checkpoint, about)
-        return stored
+    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Commit what the last run has left, if this is another one."""
+        if self._commits.must_commit_before_put(put.address, put.header.metadata):
+            yield self._commit(put.address.thread_id)
+        self._commits.begin_storing(put.address.thread_id)
+        put.notes[self] = True
 
-    def put_writes(
-        self,
-        codec: Codec,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str,
-    ) -> Plan[Work, Any, None]:
-        """See `Checkpoints.put_writes`."""
-        address, channels = address_of(config), [channel for channel, _ in writes]
+    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Note a checkpoint."""
+        yield from ()
+        self._commits.put(put.address, put.checkpoint, put.header.metadata)
+        self._commits.end_storing(put.address.thread_id)
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        if self in put.notes:
+            self._commits.end_storing(put.address.thread_id)
+
+    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Commit what a run has left that these answer."""
+        address, channels = writes.address, [channel for channel, _ in writes.writes]
         if self._commits.must_commit_before_writes(address, channels):
             yield self._commit(address.thread_id)
         self._commits.begin_writes(address, channels)
-        with self._commits.storing(address.thread_id):
-            yield from super().put_writes(codec, config, writes, task_id, task_path)
-            self._commits.put_writes(address, channels)
+        self._commits.begin_storing(address.thread_id)
+        writes.notes[self] = channels
 
-    def copied(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
-        """See `Checkpoints.copied`: a commit of its own, with what is noted beside the thread."""
-        yield Work(lambda _: self._commits.changed(thread_id, what))
+    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """Note what a task has written."""
+        yield from ()
+        self._commits.put_writes(writes.address, writes.notes[self])
+        self._commits.end_storing(writes.address.thread_id)
 
-    def travel(self, thread_id: str, what: str, plan: Plan[Work, Any, T]) -> Plan[Work, Any, T]:
-        """See `Checkpoints.travel`: a commit of its own, after that of a run which has just ended."""
-        yield self._commit(thread_id)
-        with self._commits.storing(thread_id):
-            result = yield from plan
-        yield Work(lambda _: self._commits.changed(thread_id, what))
-        return result
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        if self in writes.notes:
+            self._commits.end_storing(writes.address.thread_id)
+
+    def before_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """Commit what a run has left which has just ended: going back is a commit of its own."""
+        yield self._commit(travel.origin.thread_id)
+        self._commits.begin_storing(travel.origin.thread_id)
+
+    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """Commit that a thread was rewound, or branched."""
+        self._commits.end_storing(travel.origin.thread_id)
+        verb = "rewound to" if travel.verb == "rewound" else "branched from"
+        yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
+
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[Any, Any, None]:
+        """Note that nothing is being stored any more."""
+        yield from ()
+        self._commits.end_storing(travel.origin.thread_id)
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+        """Commit a copy or a fork, with what is noted beside it."""
+        verb = "copied" if copy.graph is None else "forked"
+        yield self._change(copy.target, f"{verb} from {copy.source}")
 
     def _commit(self, thread_id: str) -> Work:
         return Work(lambda _: self._commits.commit(thread_id))
+
+    def _change(self, thread_id: str, what: str) -> Work:
+        return Work(lambda _: self._commits.commit_change(thread_id, what))

@@ -1,4 +1,4 @@
-"""Which threads there are, and which of them had something last: told by the ends of their logs."""
+"""Which threads there are, and when each was last put to, as the ends of their logs say."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import NamedTuple, TypeAlias
 
 import orjson
 
-from langgraph_keel.backends.files.disk import Directory, directory_of, opened, thread_of
+from langgraph_keel.backends.files.disk import DirectoryName, directory_of, open_file, thread_of
 from langgraph_keel.backends.files.log import tail_records
 from langgraph_keel.backends.files.thread import LOG
 from langgraph_keel.errors import CorruptStore
 
 Place: TypeAlias = tuple[str, str]
 END = 16384
-"""Bytes at the end of a log in which its last checkpoint mostly stands."""
+"""Bytes at the end of a log that mostly contain its last checkpoint."""
 
 
-class Seen(NamedTuple):
-    """What a log was like when its end was read.
+class LogEnd(NamedTuple):
+    """The end of a log, when it was read.
 
     Attributes:
         file: Which one it was, its size and when it was changed.
-        thread_id: Its thread; `None` if the directory is none's.
+        thread_id: Its thread; `None` if the directory is not that of a thread.
         updated_at: The time of its last checkpoint; `None` where the end does not tell it.
     """
 
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 def names_in(directory: Path) -> Iterator[str]:
-    """Name the directories of threads; what begins with a dot is being made, or on its way out."""
+    """Return the names of directories of threads; those with a dot in front are being made or deleted."""
     with suppress(FileNotFoundError), os.scandir(directory) as entries:
         yield from (
             entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
@@ -53,15 +53,15 @@ def id_of(directory: Path) -> str | None:
 
 
 def any_id_of(directory: Path) -> str | None:
-    """As `id_of`; of a thread with a long id that nothing says any more, its directory in the place of that."""
+    """As `id_of`; for a long id that no log tells any more, the name of its directory."""
     try:
-        return id_of(directory) or (Directory(directory.name) if thread_of(directory.name) is None else None)
+        return id_of(directory) or (DirectoryName(directory.name) if thread_of(directory.name) is None else None)
     except CorruptStore:
         return None
 
 
 def last_put(log: Path) -> str | None:
-    """Return the time of the last checkpoint of a log; `None` where its end does not tell it."""
+    """Return the time of the last checkpoint of a log; `None` if its end does not tell it."""
     with suppress(FileNotFoundError, NotADirectoryError):
         return _updated_at(str(log), os.stat(log).st_size)
     return None
@@ -69,7 +69,7 @@ def last_put(log: Path) -> str | None:
 
 def _long_id(directory: Path) -> str | None:
     try:
-        with opened(directory / LOG, "r") as log:
+        with open_file(directory / LOG, "r") as log:
             thread_id = str(orjson.loads(log.readline())["id"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
@@ -77,7 +77,7 @@ def _long_id(directory: Path) -> str | None:
 
 
 class Listing:
-    """Remembers the ends of logs that have not changed since, and the listing that is being paged through.
+    """Keeps the ends of logs, until they change, and the listing that somebody is paging through.
 
     Args:
         directory: That of all threads.
@@ -85,18 +85,18 @@ class Listing:
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
-        self._seen: dict[str, Seen] = {}
+        self._ends: dict[str, LogEnd] = {}
         self._places: list[Place] = []
 
     def places(self, after: Place | None, activity: Callable[[str], str]) -> Iterator[Place]:
         """Return (last activity, id) of the threads after a place, the latest first.
 
-        What follows a page is as it was when the first page was made: looking at every log for every page would take
-        time that grows with the square of their number.
+        All pages are of the listing that was made for the first: to look at every log for every page would take
+        time that grows with the square of the number of logs.
 
         Args:
             after: The last place of the page before; `None` for the first.
-            activity: Tells the last activity of a thread where the end of its log does not.
+            activity: Returns the last activity of a thread, for those where the end of the log does not tell it.
         """
         places = self._places
         at = bisect_left(places, after) if after else 0
@@ -106,27 +106,27 @@ class Listing:
         return (places[number] for number in range(at - 1, -1, -1))
 
     def _newest(self, activity: Callable[[str], str]) -> Iterator[Place]:
-        seen: dict[str, Seen] = {}
+        seen: dict[str, LogEnd] = {}
         for name in names_in(Path(self._directory)):
             with suppress(FileNotFoundError, NotADirectoryError):
-                seen[name] = self._look(name)
-        self._seen = seen
+                seen[name] = self._read_end(name)
+        self._ends = seen
         for _, thread_id, updated_at in seen.values():
             if thread_id is not None:
                 yield updated_at if updated_at is not None else activity(thread_id), thread_id
 
-    def _look(self, name: str) -> Seen:
+    def _read_end(self, name: str) -> LogEnd:
         path = f"{self._directory}/{name}/{LOG}"
         status = os.stat(path)
         file = status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns
-        before = self._seen.get(name)
+        before = self._ends.get(name)
         if before and before.file == file:
             return before
-        return Seen(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
+        return LogEnd(file, id_of(Path(self._directory, name)), _updated_at(path, status.st_size))
 
 
 def _updated_at(path: str, size: int) -> str | None:
-    with opened(Path(path), "r") as log:
+    with open_file(Path(path), "r") as log:
         log.seek(max(0, size - END))
         records = tail_records(log.readall() or b"")
     for fields in reversed(records):

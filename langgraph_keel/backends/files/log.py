@@ -1,8 +1,7 @@
-"""One log: the transactions in it, and the thread that they make.
+"""The log of a thread: its records as lines of JSON with a checksum, its transactions, and the thread that they make.
 
-The thread is a function of the log: what this process writes, it reads again like what others wrote.
-
-Lines: the records of a log, each a line of JSON that ends with a checksum. FORMAT.md is the specification.
+The thread is a function of the log alone: a process reads what it has written itself in the same way as what others
+wrote. FORMAT.md is the specification of records.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from zlib import crc32
 
 import orjson
 
-from langgraph_keel.backends.files.values import checked, packed_item, packed_items, shown_items
+from langgraph_keel.backends.files.values import check_record, items_to_json, pack_item, pack_items
 from langgraph_keel.engine.encoding.frames import raw_frame, unframe
 from langgraph_keel.engine.encoding.rows import is_full
 from langgraph_keel.engine.records import Address, Batch, Entry, Kind, Ref, Row, Run
@@ -28,16 +27,16 @@ FORMAT = 1
 COMMITS = frozenset({"thread", "ckpt", "writes", "gone", "end"})
 """Kinds of records that end a transaction. Items stand before the one that commits them."""
 LARGE = 65536
-"""Bytes of JSON from which on a value has a file of its own."""
+"""Most bytes of JSON that stand in the log; a larger value has a file of its own."""
 _CRC = len(',"crc":"01234567"}')
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 
 
 class Line(bytes):
-    """A line without its end, that stands for a body until somebody reads it.
+    """A line of a log, without its line feed, in the place of a body until somebody needs that (see `Bodies`).
 
     Attributes:
-        offset: Where in its log it begins.
+        offset: Where it begins in its log.
     """
 
     offset: int
@@ -54,17 +53,17 @@ def line_of(fields: Mapping[str, Any]) -> bytes:
     return b'%s,"crc":"%08x"}\n' % (text, crc32(text))
 
 
-def parsed(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> dict[str, Any]:
     """Return the fields of a line of a log.
 
     Raises:
         ValueError: It is damaged, or no record.
     """
-    return checked(unsealed(line))
+    return check_record(unseal(line))
 
 
-def unsealed(line: bytes) -> Any:
-    """Return what a line holds, whatever it is.
+def unseal(line: bytes) -> Any:
+    """Return the JSON of a line, after checking its checksum.
 
     Raises:
         ValueError: It is damaged.
@@ -76,10 +75,10 @@ def unsealed(line: bytes) -> Any:
 
 
 class Draft:
-    """What a transaction is to write.
+    """A transaction before it is written.
 
     Attributes:
-        lines: One after the other; the last commits them.
+        lines: Its lines, of which the last commits it.
         blobs: Files of large values, by name.
     """
 
@@ -102,7 +101,7 @@ class Draft:
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
         """Append items to a log, a line each."""
-        values = (value for row in rows for value in shown_items(unframe(row.body)))
+        values = (value for row in rows for value in items_to_json(unframe(row.body)))
         for number, value in enumerate(values, first):
             self.add("item", ns, ch=channel, n=number, v=self.value(value))
 
@@ -120,13 +119,13 @@ class Draft:
             ghost=record.ghost or None,
             run=entry.run_id,
             at=record.updated_at,
-            ch={channel: shown_ref(ref) for channel, ref in entry.refs.items()},
-            head=self.value(shown_items(unframe(header))),
+            ch={channel: ref_to_json(ref) for channel, ref in entry.refs.items()},
+            head=self.value(items_to_json(unframe(header))),
         )
 
     def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
         """Append the writes of a task."""
-        heads, *values = shown_items(unframe(batch.body))
+        heads, *values = items_to_json(unframe(batch.body))
         w = items = None
         if _are_heads(heads, len(values)):
             w = [[*head, self.value(value)] for head, value in zip(heads, values, strict=True)]
@@ -136,16 +135,16 @@ class Draft:
 
 
 def _are_heads(heads: Any, count: int) -> bool:
-    """Return whether this is [[channel, index], ...], as the core writes it; not so with another serializer."""
+    """Return whether this is [[channel, index], ...], as the engine writes it with Keel's own serializer."""
     return isinstance(heads, list) and len(heads) == count and all(type(h) is list and len(h) == 2 for h in heads)
 
 
-def shown_ref(ref: Ref) -> Any:
+def ref_to_json(ref: Ref) -> Any:
     """Return a reference as it stands in a line."""
     return {ref.kind.name.lower(): ref.runs} if ref.runs or ref.kind is not Kind.INLINE else "inline"
 
 
-def ref_of(shown: Any) -> Ref:
+def ref_from_json(shown: Any) -> Ref:
     """Return a reference from a line."""
     if shown == "inline":
         return Ref(Kind.INLINE)
@@ -161,7 +160,7 @@ def _run(pair: Any) -> Run:
 
 
 def blobs_in(fields: Mapping[str, Any]) -> Iterator[str]:
-    """Name the files that a record refers to."""
+    """Return the names of the blobs to which a record refers."""
     values = [fields.get("v"), fields.get("head"), fields.get("items"), *(part[-1] for part in fields.get("w") or ())]
     return (value["$blob"] for value in values if isinstance(value, dict) and "$blob" in value)
 
@@ -182,25 +181,25 @@ class Bodies:
         """Return the body that a line stands for; a body itself as it is.
 
         Raises:
-            CorruptStore: It stands for none.
+            CorruptStore: The line holds no body.
         """
         if not isinstance(body, Line):
             return body
         try:
-            return self._made(body)
+            return self._make(body)
         except (CorruptStore, ValueError, TypeError, LookupError) as error:
             raise CorruptStore(f"{self._where}: the record at byte {body.offset} holds no value: {error}") from error
 
-    def _made(self, body: Line) -> bytes:
+    def _make(self, body: Line) -> bytes:
         fields = orjson.loads(memoryview(body))
         text = body if body.find(b'"$blob"') < 0 else None
-        return raw_frame(packed_items(self._values(fields), text))
+        return raw_frame(pack_items(self._values(fields), text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
-        """Make the bodies that a record stands for, to see that they can be made.
+        """Check that the body can be made for which a record stands.
 
         Raises:
-            CorruptStore: A value stands for nothing, or its file is missing or another one.
+            CorruptStore: A value is damaged, or its file is missing or has other content.
         """
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
@@ -226,7 +225,7 @@ def entry_in(fields: Mapping[str, Any], line: Line, stamp: str, address: Any) ->
         CorruptStore: It lacks something.
     """
     try:
-        refs = {channel: ref_of(shown) for channel, shown in fields["ch"].items()}
+        refs = {channel: ref_from_json(shown) for channel, shown in fields["ch"].items()}
         entry = Entry(address, fields.get("parent"), stamp, line, refs, fields.get("run"))
         return Record(entry, not fields.get("fork"), fields["at"], bool(fields.get("ghost")))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -252,7 +251,7 @@ class _Tail:
 
 
 class Replica:
-    """A thread as its log tells it, as far as the log was read.
+    """A thread, made from its log as far as that was read.
 
     Attributes:
         thread: `None` while nothing was read.
@@ -275,13 +274,13 @@ class Replica:
         self._tails: dict[tuple[str, str], _Tail] = {}
 
     def read(self, data: bytes, where: str) -> None:
-        """Take in what stands in the log from `end` on.
+        """Apply what stands in the log from `end` on.
 
         Raises:
-            CorruptStore: There is damage that no interrupted write leaves; nothing was taken in.
+            CorruptStore: There is damage that no interrupted write leaves; nothing was applied.
             NewerFormat: A newer Keel wrote it.
         """
-        records, size = committed(data, self.end, where)
+        records, size = read_committed(data, self.end, where)
         for fields, line in records:
             try:
                 self.apply(fields, line)
@@ -290,9 +289,10 @@ class Replica:
             except (KeyError, TypeError, ValueError, AttributeError, CorruptStore) as error:
                 raise CorruptStore(f"{where}: the record at byte {line.offset} does not fit: {error}") from error
         if self.thread is None:
-            # A log is made as a whole before it has its name: no interrupted write leaves it so.
+            # A log is made as a whole before it gets its name, so no interrupted write leaves one without its first
+            # line.
             raise CorruptStore(f"{where}: damage at byte 0: it does not begin with its thread")
-        self._settle()
+        self._close_tails()
         self.end += size
         if records:
             self.last = records[-1][1]
@@ -300,7 +300,7 @@ class Replica:
             self.nbytes += 2 * size
 
     def apply(self, fields: dict[str, Any], line: Line) -> None:
-        """Take in one record.
+        """Apply one record.
 
         Raises:
             CorruptStore: It cannot follow the others.
@@ -327,23 +327,23 @@ class Replica:
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
         is_blob = isinstance(value, dict) and "$blob" in value
         if is_blob or number != tail.lo + len(tail.payloads):
-            self._close(log, tail, number)
+            self._close_tail(log, tail, number)
         if is_blob:
             log.rows[number] = Row(number, 1, line)
             tail.lo = number + 1
         else:
-            tail.payloads.append(packed_item(value, line))
+            tail.payloads.append(pack_item(value, line))
             tail.nbytes += len(tail.payloads[-1])
             if is_full(len(tail.payloads), tail.nbytes):
-                self._close(log, tail, number + 1)
+                self._close_tail(log, tail, number + 1)
         log.end = number + 1
 
-    def _close(self, log: Log, tail: _Tail, number: int) -> None:
+    def _close_tail(self, log: Log, tail: _Tail, number: int) -> None:
         if tail.payloads:
             log.rows[tail.lo] = tail.row
         tail.lo, tail.payloads, tail.nbytes = number, [], 0
 
-    def _settle(self) -> None:
+    def _close_tails(self) -> None:
         for key, tail in self._tails.items():
             if tail.payloads and self.thread is not None:
                 self.thread.logs[key].rows[tail.lo] = tail.row
@@ -376,12 +376,12 @@ class Replica:
             self.thread.make_ghost(self._stamps.get(int(number), ""), channels)
 
 
-def committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
+def read_committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
     """Return the records of all complete transactions, and how many bytes they take.
 
     Args:
         data: What stands in the log from the byte `base` on, where a transaction begins.
-        base: Counted from the beginning of the log.
+        base: The offset of `data` in the log.
         where: How messages name the log.
 
     Raises:
@@ -392,11 +392,11 @@ def committed(data: bytes, base: int, where: str) -> tuple[Records, int]:
     end = 0
     for line in lines_in(data, base):
         try:
-            fields = parsed(line)
+            fields = parse_line(line)
         except ValueError as error:
             if is_torn(data[end:]):
                 break
-            raise CorruptStore(_damage(where, line, error)) from error
+            raise CorruptStore(_damage_message(where, line, error)) from error
         pending.append((fields, line))
         if fields["k"] in COMMITS:
             records += pending
@@ -419,14 +419,14 @@ def lines_in(data: bytes, base: int = 0) -> Iterator[Line]:
 def is_torn(rest: bytes) -> bool:
     """Return whether what follows the last complete transaction is one write that was interrupted.
 
-    Such a write is cut short; or, after a power cut, sectors of it were never written and read as NUL, which JSON
-    never holds. Nothing follows it, as the next one waits until it is on disk.
+    Such a write is cut short; or, after a power cut, some sectors were never written, and read as NUL, which JSON never
+    holds. Nothing follows it, as the next write waits until this one is on disk.
     """
     *lines, last = lines_in(rest)
     if rest.endswith(b"\n"):
         lines.append(last)
     elif _is_sound(last[:-1]):
-        return False  # what it lacks is its line feed, in the place of which stands something else
+        return False  # something else stands in the place of its line feed
     is_cut = all(line.find(b"\0") >= 0 or _is_sound(line) for line in lines)
     return is_cut and all(_is_of_one_write(piece, rest) for piece in re.finditer(rb"[^\0\n]+", rest))
 
@@ -437,7 +437,7 @@ def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
     A record that commits is so only if it is the last, and its items reach back to the beginning of `rest` (or to
     after a line feed that was missing there).
     """
-    if not _is_sound(piece[0]) or (fields := parsed(piece[0]))["k"] not in COMMITS:
+    if not _is_sound(piece[0]) or (fields := parse_line(piece[0]))["k"] not in COMMITS:
         return True
     begins = piece.start() - int(fields.get("span", 0))
     return fields["k"] == "ckpt" and begins in (0, 1) and piece.end() == len(rest) - 1
@@ -445,12 +445,12 @@ def _is_of_one_write(piece: re.Match[bytes], rest: bytes) -> bool:
 
 def _is_sound(line: bytes) -> bool:
     try:
-        return bool(parsed(line))
+        return bool(parse_line(line))
     except ValueError:
         return False
 
 
-def _damage(where: str, line: Line, error: ValueError) -> str:
+def _damage_message(where: str, line: Line, error: ValueError) -> str:
     at = line.offset
     if line.startswith((CONFLICT, b"=======", b">>>>>>> ")):
         return (
@@ -461,11 +461,11 @@ def _damage(where: str, line: Line, error: ValueError) -> str:
 
 
 def tail_records(data: bytes) -> Sequence[dict[str, Any]]:
-    """Return the records among the last bytes of a log that can be read, the first of them cut off or not."""
+    """Return the records in the last bytes of a log, without lines that cannot be read, as the first if it is cut."""
     fields = []
     for line in lines_in(data):
         try:
-            fields.append(parsed(line))
+            fields.append(parse_line(line))
         except ValueError:
             continue
     return fields

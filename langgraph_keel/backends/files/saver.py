@@ -1,6 +1,7 @@
 """FileSaver: a directory of plain text, which people can read, compare and keep in git.
 
-Space that returns, in files: a removed thread or cell is gone at once, so only what was interrupted is left over.
+`reclaim` has little to do here: a removed thread or cell is gone at once, so only leftovers of interrupted writes
+remain.
 """
 
 from __future__ import annotations
@@ -8,25 +9,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
-from langgraph_keel.backends.files.git import Commits, Committing, CommittingStore
+from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.store import FileStore
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
 MADE = 60.0
-"""Seconds after which a thread that is still being made is not: it takes milliseconds. Who is late gets an error."""
+"""Seconds after which a thread that is still being made is taken for abandoned: to make one takes milliseconds, and
+a process that is slower gets an error."""
 
 
 def reclaim(driver: FileDriver) -> Reclaimed:
-    """Remove what interrupted writes have left: threads that were being made or removed, and new contents of cells."""
+    """Remove leftovers of interrupted writes: of threads that were being made or removed, and of cells."""
     driver.prepare(writes=True)
     before = size(driver.root)
     driver.clean(MADE)
@@ -42,8 +45,13 @@ def reclaim(driver: FileDriver) -> Reclaimed:
 
 
 def elsewhere(root: Path) -> Sequence[str]:
-    """Return where else the content of a store may be: a sentence each."""
-    return ["Backups and copies of the directory.", *_in_git(root), *_damaged(root)]
+    """Return where else the content of a store may be, a sentence for each place."""
+    places = ["Backups and copies of the directory.", *_in_git(root)]
+    if damaged := next(root.glob("shared/*/*.damaged-*"), None):
+        places.append(
+            f"Damaged cells that a repair has put aside, such as {damaged}: read them, and remove them by hand."
+        )
+    return places
 
 
 def _in_git(root: Path) -> Iterator[str]:
@@ -54,12 +62,6 @@ def _in_git(root: Path) -> Iterator[str]:
                 "until it is rewritten (git filter-repo) and collected (git gc --prune=now)."
             )
             return
-
-
-def _damaged(root: Path) -> Iterator[str]:
-    found = [*root.glob("shared/*/*.damaged-*")]
-    if found:
-        yield f"Damaged cells that a repair has put aside, such as {found[0]}: read them, and remove them by hand."
 
 
 def size(root: Path) -> int:
@@ -74,6 +76,16 @@ def _size_of(path: Path) -> int:
 
 
 MEMORY = 64 * 1024 * 1024
+
+
+class FileOptions(SaverOptions, total=False):
+    """What `FileSaver` takes besides the directory."""
+
+    timeout: float
+    read_only: bool
+    auto_setup: bool
+    memory: int
+    git: bool
 
 
 class FileSaver(KeelSaver):
@@ -91,8 +103,7 @@ class FileSaver(KeelSaver):
         memory: About how many bytes of the threads used last to keep, so that they need not be read again.
         git: Commit each run to the git repository that `root` is in, with the git executable. What git refuses is
             logged, and never fails a put.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: `root` is a URL; or with `git=True` git is not installed, or `root` in no working tree.
@@ -107,7 +118,7 @@ class FileSaver(KeelSaver):
         auto_setup: bool = True,
         memory: int = MEMORY,
         git: bool = False,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if os.fspath(root).startswith("files:"):
             raise InvalidInput(f"{root!r} is a URL: use open_saver(url), or pass the path alone")
@@ -116,12 +127,11 @@ class FileSaver(KeelSaver):
         self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
         self._commits = Commits(path) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
-        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
-        if self._commits:
-            self._backend = replace(self._backend, checkpoints=Committing(self._backend.checkpoints, self._commits))
+        hooks = [GitHook(self._commits)] if self._commits else []
+        super().__init__(store, self._files, AsyncFileDriver(self._files), extra_hooks=hooks, **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
@@ -130,25 +140,25 @@ class FileSaver(KeelSaver):
         self._files.setup()
 
     def check(self) -> Iterator[Finding]:
-        """Read everything, and say what is not as it was written: damage, leftovers, conflicts of git. Changes nothing.
+        """Read everything; return what is not as Keel wrote it: damage, leftovers, conflicts of git. Changes nothing.
 
         Raises:
             NotFound: There is no store.
             NewerFormat: A newer Keel wrote one of the logs.
         """
-        return self._files.checked(writes=False).findings()
+        return self._files.open_check(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:
-        """Make every damaged log anew of what can be read, and forget damaged cells; what was damaged stays beside.
+        """Replace each damaged log by a new one with all that can be read, and empty damaged cells. Old files are kept.
 
         Returns:
-            What `check` finds, as of before the repair, each when it is dealt with.
+            The findings of `check`, as of before the repair, each after it was dealt with.
 
         Raises:
             NotFound: There is no store.
             ReadOnlyStore: This saver only reads.
         """
-        return self._files.checked(writes=True).repair()
+        return self._files.open_check(writes=True).repair()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         with named_errors(self._files.root):
@@ -165,3 +175,14 @@ class FileSaver(KeelSaver):
         self._files.close()
         if self._commits:
             self._commits.close()
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> FileSaver:
+    """Open the directory that a URL names: `files:relative` or `files:/absolute`.
+
+    As `registry.OpenUrl`; options are those of `FileSaver`.
+    """
+    path = path_in(url, "files:")
+    if not path.strip("/"):
+        raise refuse_url(url)
+    return FileSaver(path, read_only=read_only, **options)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.compaction import Compaction, blobs_of, compact
 from langgraph_keel.backends.files.disk import read
-from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, committed
+from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.plan import Plan
@@ -58,10 +58,10 @@ from langgraph_keel.engine.thread import (
 
 
 class Root(Protocol):
-    """What a request is given."""
+    """What requests use of a driver."""
 
     def thread(self, thread_id: str) -> ThreadFiles:
-        """Return the files of a thread, which need not be there."""
+        """Return the files of a thread, which need not exist."""
         ...
 
     def cells(self, thread_id: str | None) -> Shelves:
@@ -73,7 +73,7 @@ class Root(Protocol):
         ...
 
     def strays(self, after: str | None) -> Iterator[str]:
-        """Name the threads that are after one in the order of their directories, and show no checkpoint."""
+        """Return the threads without a checkpoint, in the order of their directories, from after one on."""
         ...
 
     def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
@@ -83,7 +83,7 @@ class Root(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request, atomic by itself: it reads, or changes, one thread; or it reads one after the other."""
+    """One request. It reads or changes one thread, atomically; or it reads several, one after the other."""
 
     run: Callable[[Root], Any]
     writes: bool = False
@@ -97,7 +97,7 @@ def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: b
         if handle is None:
             return Copied() if upto is None else BaseGone()
         replica = source.read_on(handle)
-        records, _ = committed(read(handle, 0)[: replica.end], 0, str(source.log))
+        records, _ = read_committed(read(handle, 0)[: replica.end], 0, str(source.log))
         begin = first_line(target.thread_id, new_epoch(), replica.seq)
         if upto is None:
             draft = Draft()
@@ -123,21 +123,24 @@ T = TypeVar("T")
 Look = Callable[[Thread, Bodies], T]
 
 
+def _send(run: Callable[[Root], T], writes: bool = False) -> Plan[Work, Any, T]:
+    """Plan one request, and return its reply. The arguments are those of `Work`."""
+    reply: T = yield Work(run, writes)
+    return reply
+
+
 class FileStore(Store[Work, Any]):
     """A directory of threads, each an append-only log. Stateless."""
 
     def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
-        reply: T = yield Work(lambda root: _looked(root.thread(thread_id), look, otherwise))
-        return reply
+        return _send(lambda root: _look_at(root.thread(thread_id), look, otherwise))
 
     def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
-        reply: T = yield Work(lambda root: root.thread(thread_id).change(decide), writes=True)
-        return reply
+        return _send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
         """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
-        outcome: Outcome = yield from self._change(new.address.thread_id, partial(_put, new))
-        return outcome
+        return self._change(new.address.thread_id, partial(_draft_entry, new))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
         """See `Store.write_batch`."""
@@ -145,26 +148,25 @@ class FileStore(Store[Work, Any]):
         def decide(replica: Replica, draft: Draft) -> None:
             draft.writes(address.checkpoint_ns, str(address.checkpoint_id), batch)
 
-        yield from self._change(address.thread_id, decide)
+        return self._change(address.thread_id, decide)
 
     def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
 
         def look(thread: Thread, bodies: Bodies) -> Found | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
-            return whole(found(thread, record), bodies) if record else None
+            return with_bodies(found(thread, record), bodies) if record else None
 
-        return (yield from self._look(address.thread_id, look, None))
+        return self._look(address.thread_id, look, None)
 
     def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every log is read."""
 
-        def scanned(root: Root) -> list[Entry]:
+        def read(root: Root) -> list[Entry]:
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
-            return page((entry for files in threads for entry in _scanned(files, query)), query)
+            return page((entry for files in threads for entry in _scan_thread(files, query)), query)
 
-        entries: Sequence[Entry] = yield Work(scanned)
-        return entries
+        return _send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -173,24 +175,23 @@ class FileStore(Store[Work, Any]):
             threads.setdefault(entry.address.thread_id, {})[entry.stamp] = entry.refs
 
         def read(root: Root) -> list[Found]:
-            # By thread too: a directory that a person has copied has the stamps of the other.
+            # By thread and stamp: if a person has copied a directory, both threads have the same stamps.
             there: dict[tuple[str, Stamp], Found] = {}
             for thread_id, asked in threads.items():
-                values = _looked(root.thread(thread_id), partial(_values, asked), dict[Stamp, Found]())
+                values = _look_at(root.thread(thread_id), partial(_read_values, asked), dict[Stamp, Found]())
                 there |= {(thread_id, stamp): found for stamp, found in values.items()}
             keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
             return [there[key] for key in keys if key in there]
 
-        reply: Sequence[Found] = yield Work(read)
-        return reply
+        return _send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
 
         def look(thread: Thread, bodies: Bodies) -> list[Found]:
-            return [whole(each, bodies) for each in ancestors(thread, address, channels)]
+            return [with_bodies(each, bodies) for each in ancestors(thread, address, channels)]
 
-        return (yield from self._look(address.thread_id, look, list[Found]()))
+        return self._look(address.thread_id, look, list[Found]())
 
     def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
         """See `Store.read_graph`."""
@@ -199,7 +200,7 @@ class FileStore(Store[Work, Any]):
             graph = graph_of(thread)
             return replace(graph, nodes=[replace(node, header=bodies.of(node.header)) for node in graph.nodes])
 
-        return (yield from self._look(thread_id, look, Graph([], {}, None)))
+        return self._look(thread_id, look, Graph([], {}, None))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -213,32 +214,28 @@ class FileStore(Store[Work, Any]):
             if seqs or left:
                 draft.add("gone", seq=seqs, ghosts=left)
 
-        yield from self._change(thread_id, decide)
+        return self._change(thread_id, decide)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
-        removed: int = yield Work(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
-        return removed
+        return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
-        """See `Store.delete_thread`. Every shared cell is read, to see whose it is."""
+        """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
 
         def delete(root: Root) -> None:
             root.thread(thread_id).delete()
-            root.cells(None).remove_of(thread_id)
+            root.cells(None).remove_shared_by(thread_id)
 
-        yield Work(delete, writes=True)
+        return _send(delete, writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
-        outcome: CopyOutcome = yield Work(
-            lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True
-        )
-        return outcome
+        return _send(lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""
@@ -247,10 +244,9 @@ class FileStore(Store[Work, Any]):
             return any(record.entry.run_id in run_ids for record in thread.records.values())
 
         def find(root: Root) -> list[str]:
-            return [files.thread_id for files in root.threads() if _looked(files, has_run, False)]
+            return [files.thread_id for files in root.threads() if _look_at(files, has_run, False)]
 
-        names: Sequence[str] = yield Work(find)
-        return names
+        return _send(find)
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -258,50 +254,40 @@ class FileStore(Store[Work, Any]):
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
         def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
-            infos = (_looked(files, partial(_info, place), None) for place, files in root.newest(after))
+            infos = (_look_at(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
-        infos: Sequence[tuple[ThreadInfo, bytes]] = yield Work(read)
-        return infos
+        return _send(read)
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
         """See `Store.swap_cell`."""
-        swapped: Swapped = yield Work(
-            lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True
-        )
-        return swapped
+        return _send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        cells: Mapping[str, Cell] = yield Work(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
-        return cells
+        return _send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
-        page: Sequence[tuple[str, Cell]] = yield Work(
-            lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit)
-        )
-        return page
+        return _send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
         """See `Store.remove_cells`. A power cut may come between two of them."""
-        removed: int = yield Work(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
-        return removed
+        return _send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
-        names: Sequence[str] = yield Work(lambda root: [*islice(root.strays(after), limit)])
-        return names
+        return _send(lambda root: [*islice(root.strays(after), limit)])
 
 
-def _looked(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
+def _look_at(files: ThreadFiles, look: Look[T], otherwise: T) -> T:
     bodies = Bodies(files.load, str(files.log))
     return files.read(lambda thread: look(thread, bodies) if thread else otherwise)
 
 
-def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
+def _draft_entry(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     thread = replica.thread
     assert thread is not None
     trunk = verdict(thread, new)
@@ -316,34 +302,36 @@ def _put(new: NewEntry, replica: Replica, draft: Draft) -> Outcome:
     return Stored(f"{thread.epoch}.{seq}.{draft.lines[-1][-11:-3].decode()}", first)
 
 
-def _values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
+def _read_values(asked: Mapping[Stamp, Collection[str]], thread: Thread, bodies: Bodies) -> dict[Stamp, Found]:
     rows: dict[int, Row] = {}
     records = ((thread.records[stamp], channels) for stamp, channels in asked.items() if stamp in thread.records)
-    return {record.entry.stamp: whole(found(thread, record, channels), bodies, rows) for record, channels in records}
+    return {
+        record.entry.stamp: with_bodies(found(thread, record, channels), bodies, rows) for record, channels in records
+    }
 
 
-def _scanned(files: ThreadFiles, query: Query) -> Iterator[Entry]:
+def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
     def look(thread: Thread, bodies: Bodies) -> list[Entry]:
         entries = page(selected(thread, query), query)
         return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
-    yield from _looked(files, look, list[Entry]())
+    yield from _look_at(files, look, list[Entry]())
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:
     updated_at, thread_id = place
     info, header = info_of(thread_id, thread)
-    # As the listing has it: what was put meanwhile must not bring the page out of its order.
+    # The time in the listing: that of a put which came in between would disturb the order of the page.
     return replace(info, updated_at=updated_at), bodies.of(header)
 
 
-def whole(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
-    """Return what was found, with bodies in the place of lines; one row for one row.
+def with_bodies(part: Found, bodies: Bodies, made: dict[int, Row] | None = None) -> Found:
+    """Return an entry with its rows, with bodies in the place of lines; a shared row stays one object.
 
     Args:
-        part: As the thread has it.
+        part: The entry and its rows, as the thread has them.
         bodies: Makes bodies of lines.
-        made: Rows that were made before, by the identity of what they were made of.
+        made: Rows that were made before, by the identities of those they were made from.
     """
     made = {} if made is None else made
 

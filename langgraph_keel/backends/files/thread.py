@@ -1,4 +1,4 @@
-"""One thread on disk: its directory, read and written by this process among others.
+"""One thread on disk: its directory, which this process and others read and write.
 
 Readers hold no lock: a log only grows, or is replaced as a whole. Writers hold the lock of the log file.
 """
@@ -21,15 +21,15 @@ from typing import TypeVar
 
 from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.disk import (
-    give_back,
     is_at,
     lock,
-    locked,
-    opened,
+    open_file,
+    open_locked,
     read,
-    read_begun,
+    read_lines,
     remove_all_but,
     sync_directory,
+    unlock,
     write_all,
     write_durably,
 )
@@ -75,7 +75,7 @@ class ThreadFiles:
         self._file: tuple[int, int] | None = None
         self._state = (0, 0)  # its size and the time of its last change
         # The log whose name this process has made durable: whoever made it may have died before that.
-        self._named: tuple[int, int] | None = None
+        self._synced_name: tuple[int, int] | None = None
         self._has_failed = False
         # The log, and up to where this process has seen it synced.
         self._synced: tuple[tuple[int, int] | None, int] | None = None
@@ -96,7 +96,7 @@ class ThreadFiles:
         if not (len(blob) == 64 and blob.isalnum()):
             raise CorruptStore(f"{self.log}: {blob!r} is no name of a blob")
         try:
-            with opened(path, "r") as file:
+            with open_file(path, "r") as file:
                 data = file.readall() or b""
         except FileNotFoundError as error:
             raise CorruptStore(f"{path}: a value of this thread is missing") from error
@@ -110,51 +110,51 @@ class ThreadFiles:
         """Return what `look` makes of the thread as it is now; of `None` if there is none."""
         try:
             with self._turn:
-                return self._looked(look)
+                return self._look(look)
         except CorruptStore:
-            # Perhaps it was read while somebody put a line in the place of what an interrupted write had left, or took
-            # a blob away with the last line that refers to it. With the lock, nobody does.
+            # Perhaps it was read while somebody replaced what an interrupted write had left, or removed a blob together
+            # with the last line that refers to it. Under the lock, nobody does.
             with self.writing("r"):
-                return self._looked(look)
+                return self._look(look)
 
-    def _looked(self, look: Callable[[Thread | None], T]) -> T:
-        replica = self._refreshed()
+    def _look(self, look: Callable[[Thread | None], T]) -> T:
+        replica = self._refresh()
         return look(replica.thread if replica else None)
 
-    def _refreshed(self) -> Replica | None:
+    def _refresh(self) -> Replica | None:
         try:
-            with self._opened("r") as log:
+            with self._open_log("r") as log:
                 return self.read_on(log.fileno())
         except FileNotFoundError:
             self._replica = None
             return None
 
-    def _opened(self, mode: str) -> FileIO:
+    def _open_log(self, mode: str) -> FileIO:
         if self.directory.is_symlink():
             raise CorruptStore(f"{self.directory}: a link, and no directory of a thread")
-        return opened(self.log, mode)
+        return open_file(self.log, mode)
 
     def read_on(self, handle: int) -> Replica:
-        """Take in what is new in the log: all of it, if it is not the file that was read before."""
+        """Apply what is new in the log: all of it, if it is another file than the one read before."""
         status = os.fstat(handle)
         file, state = (status.st_dev, status.st_ino), (status.st_size, status.st_ctime_ns)
         replica = self._replica if self._file == file else None
         if replica is not None and self._state == state:
             return replica
         if replica is not None and status.st_size == replica.end:
-            replica = None  # as long as it was, but somebody has written in it
+            replica = None  # its length has not changed, but somebody has written to it
         self._replica, self._file, self._state = None, file, state
         if replica is not None:
             back = len(replica.last) + replica.is_closed
             data = read(handle, replica.end - back)
-            # The same inode may hold something else: what was written and taken back, or a file that git has made.
+            # The same inode may hold something else: after a write that was undone, or in a file that git has made.
             is_same = data[: len(replica.last)] == replica.last and len(data) >= back
             replica, data = (replica, data[back:]) if is_same else (None, b"")
             if replica is not None and not replica.is_closed and data[:1] == b"\n":
-                # Somebody else has ended the last line, and gone on.
+                # Somebody else has written the missing line feed, and more.
                 replica.is_closed, replica.end, data = True, replica.end + 1, data[1:]
         if replica is None:
-            replica, data = Replica(self.thread_id), read_begun(handle)
+            replica, data = Replica(self.thread_id), read_lines(handle)
         replica.read(data, str(self.log))
         self._replica = replica
         return replica
@@ -171,26 +171,26 @@ class ThreadFiles:
             with self.writing() as handle:
                 if handle is not None:
                     return self._append(handle, decide)
-            replica, draft = self._unborn(), Draft()
+            replica, draft = self._new_replica(), Draft()
             result = decide(replica, draft)
             if not draft.lines or self.create([replica.last + b"\n", *draft.lines], draft.blobs):
                 return result
 
-    def _unborn(self) -> Replica:
+    def _new_replica(self) -> Replica:
         replica = Replica(self.thread_id)
         replica.read(first_line(self.thread_id, new_epoch()), str(self.log))
         return replica
 
     @contextmanager
     def writing(self, mode: str = "r+") -> Iterator[int | None]:
-        """Hold the lock of the log, and keep out other threads of this process; `None` if there is no log.
+        """Hold the lock of the log, and that of this process; `None` if there is no log.
 
-        The lock first: who waits for another process keeps nobody of this one from reading.
+        The lock of the log first: a thread that waits for another process keeps none of this one from reading.
 
         Raises:
             StoreBusy: Others held the log for longer than the timeout.
         """
-        log = locked(lambda: self._opened(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
+        log = open_locked(lambda: self._open_log(mode), lambda handle: is_at(handle, self.log), self._timeout, self.log)
         if log is None:
             yield None
             return
@@ -198,21 +198,21 @@ class ThreadFiles:
             with self._turn:
                 yield log.fileno()
         finally:
-            give_back(log)
+            unlock(log)
 
     def _append(self, handle: int, decide: Decide[T]) -> T:
         replica = self.read_on(handle)
         draft = Draft()
         result = decide(replica, draft)
         if draft.lines and self._has_failed:
-            with self.replaced(handle, read(handle, 0)[: replica.end]) as handle:
+            with self.replace_log(handle, read(handle, 0)[: replica.end]) as handle:
                 self._write(handle, replica, draft)
         elif draft.lines:
             self._write(handle, replica, draft)
         return result
 
     def _write(self, handle: int, replica: Replica, draft: Draft) -> None:
-        self._name()
+        self._sync_names()
         self._settle(handle, replica.end)
         self.save(draft.blobs, self.directory)
         data = b"".join(draft.lines) if replica.is_closed else b"".join([b"\n", *draft.lines])
@@ -231,10 +231,10 @@ class ThreadFiles:
             raise StoreError(f"{self.log}: another file took its place (git?) while it was written: nothing is stored")
 
     def _settle(self, handle: int, end: int) -> None:
-        """Have on disk what stands in the log, and nothing behind it, before anything is appended.
+        """Bring to disk what stands in the log, and cut off what an interrupted write has left behind it.
 
-        An interrupted write leaves a rest; one of a process that was killed may not be on disk. A power cut could leave
-        any sectors of that and of what is appended now, and then nobody could tell it from damage.
+        Otherwise a power cut could leave any sectors of both that rest (or the last write of a process that was killed)
+        and of what is appended now, and nobody could distinguish that from damage.
         """
         has_rest = os.fstat(handle).st_size > end
         if has_rest:
@@ -252,21 +252,22 @@ class ThreadFiles:
             self._begin_anew(handle, end)
 
     def _begin_anew(self, handle: int, end: int) -> None:
-        """Make a new file of what was there before a sync that failed: nobody may trust the old one any more.
+        """After a sync that failed, make a new file of what was there before: the old one can no longer be trusted.
 
-        Others have perhaps read what was not to be; they see another file. If that fails too, the next write tries.
+        Others, who may have read what was not acknowledged, then see another file. If this fails too, the next write
+        does it.
         """
         self._has_failed = True
         try:
-            with self.replaced(handle, read(handle, 0)[:end]):
+            with self.replace_log(handle, read(handle, 0)[:end]):
                 self._has_failed = False
         except (OSError, StoreError):
             with suppress(OSError):
                 os.ftruncate(handle, end)
 
     @contextmanager
-    def replaced(self, old: int, data: bytes) -> Iterator[int]:
-        """Put a new log in the place of the old one, whose lock is held; hold the lock of the new one.
+    def replace_log(self, old: int, data: bytes) -> Iterator[int]:
+        """Put a new log in the place of the old one, whose lock the caller holds, and hold its lock.
 
         Whoever has the old one open reads on in it unharmed.
 
@@ -276,7 +277,7 @@ class ThreadFiles:
         temporary = self.log.with_name(f"{LOG}.{token_hex(4)}.tmp")
         log = FileIO(temporary, "x+")
         try:
-            # Before it has its name: else somebody could write to it while it may still lose that.
+            # Before it gets its name, so that nobody writes to it before that name is durable.
             lock(log.fileno(), 0, temporary)
             write_all(log.fileno(), data, 0)
             os.fsync(log.fileno())
@@ -287,20 +288,20 @@ class ThreadFiles:
             self._has_failed = False
             yield log.fileno()
         finally:
-            give_back(log)
+            unlock(log)
             temporary.unlink(missing_ok=True)
 
-    def _name(self) -> None:
-        if self._named != self._file:
+    def _sync_names(self) -> None:
+        if self._synced_name != self._file:
             sync_directory(self.directory)
             sync_directory(self.directory.parent)
-            self._named = self._file
-            # What others were making when they died: with the lock, nobody is making anything.
+            self._synced_name = self._file
+            # Unfinished files of processes that died: under the lock, nobody is writing any.
             for left in (*self.directory.glob(f"{LOG}.*.tmp"), *self.directory.glob(f"{BLOBS}/*.tmp")):
                 left.unlink(missing_ok=True)
 
     def save(self, blobs: dict[str, bytes], directory: Path) -> None:
-        """Make files of large values, durably, in a directory of a thread."""
+        """Make the files of large values, durably, in a directory of a thread."""
         if not blobs:
             return
         folder = directory / BLOBS
@@ -324,12 +325,12 @@ class ThreadFiles:
             self.save(blobs, making)
             write_durably(making / LOG, b"".join(lines))
             sync_directory(making)
-            return self._place(making)
+            return self._move_in_place(making)
         except BaseException:
             shutil.rmtree(making, ignore_errors=True)
             raise
 
-    def _place(self, making: Path) -> bool:
+    def _move_in_place(self, making: Path) -> bool:
         try:
             os.rename(making, self.directory)
         except OSError as error:
@@ -342,7 +343,7 @@ class ThreadFiles:
         return True
 
     def _fill(self, making: Path) -> bool:
-        """Make the thread in a directory that is there without a log: git leaves one where it ignores a file."""
+        """Make the thread in a directory without a log, as git leaves one if it ignores a file in it."""
         try:
             for blob in making.glob(f"{BLOBS}/*"):
                 (self.directory / BLOBS).mkdir(exist_ok=True)
@@ -358,21 +359,21 @@ class ThreadFiles:
     # -- removing ------------------------------------------------------------------------------------------------
 
     def put_aside(self, data: bytes) -> Path:
-        """Keep what is to be replaced beside it, durably; return where."""
+        """Write `data`, which is going to be replaced, to a file beside the log, durably; return its path."""
         aside = self.log.with_name(f"{LOG}.damaged-{token_hex(4)}")
         write_durably(aside, data)
         sync_directory(self.directory)
         return aside
 
     def delete(self) -> None:
-        """Delete the thread, if it is there: at once and durably by its name, and then what was in it."""
+        """Delete the thread, if it is there: first its name, atomically and durably, and then its content."""
         while True:
             with self.writing() as handle:
                 self._replica = None
                 if handle is not None:
                     return self._remove(self.directory)
             if not self.log.exists():
-                # What is in either after this is of another life of the thread.
+                # What appears in either after this belongs to another life of the thread.
                 self._remove(self.directory / CELLS)
                 return remove_all_but((LOG, CELLS), self.directory)
 
@@ -380,7 +381,7 @@ class ThreadFiles:
         going = self.directory.parent / f".gone-{token_hex(8)}"
         with suppress(FileNotFoundError):
             os.rename(path, going)
-        # Also if it is gone: whoever has removed it may have died, or failed, before that was durable.
+        # Also if it is gone already: whoever removed it may have died before that was durable.
         for parent in (path.parent, self.directory.parent):
             with suppress(FileNotFoundError):
                 sync_directory(parent)

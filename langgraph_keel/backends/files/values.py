@@ -1,25 +1,20 @@
-"""Stored values as JSON that a person can read, and back to the very bytes.
+"""Stored values as JSON that a person can read, and back to the very same bytes; and the check of a record's fields.
 
-The core hands a store bodies: msgpack arrays of items (`core.serde`). Here each item becomes one JSON value and back.
-What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md` lists
-them), or a message, `{"$role": "ai", ...}`. Each item is packed back before it is shown to anybody, and where the bytes
-differ it is shown as `{"$mp": "<base64>"}`: nothing depends on this module thinking of every case.
+The engine hands a store bodies: msgpack arrays of items (`engine.serde`). Here each item becomes one JSON value, and
+back. What JSON has stands for itself; the rest is an object with one key that begins with `$`, its tag (`FORMAT.md`
+lists them), or a message, `{"$role": "ai", ...}`. Each item is packed back before its JSON is used, and if the bytes
+differ it becomes `{"$mp": "<base64>"}`: so nothing depends on this module knowing every case.
 
-What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is
-`CorruptStore`. What the packed bytes mean is for the core to judge, as with any other store.
+What comes from a file is untrusted: nothing is imported or called by name, depth is bounded, and what is no value is a
+`CorruptStore`. What the packed bytes mean is for the engine to judge, as with any other store.
 
-How a LangChain message is shown as JSON: by role, without the fields that are as the class makes them.
+Messages of LangChain are written by role, without the fields that have their default. The table of these defaults is a
+part of the format (`FORMAT.md`) and is not read from LangChain at run time: the meaning of a field that is not written
+must not depend on the version that reads. A message whose fields are not exactly those of the table, in their order, is
+written in full as `$message`.
 
-The table is part of the format (`FORMAT.md`) and is not read from LangChain at run time: what a field that is not
-written means must not depend on the version that reads. A message whose fields are not exactly those of the table, in
-that order, is written out in full as `$message`.
-
-Where the elements of a msgpack array end.
-
-ormsgpack unpacks elements and does not say where they were; packing them again would do for bytes that it wrote itself,
-and for no others.
-
-Which fields each kind of record has, and a cell, and of what type: stored bytes are untrusted.
+The bytes of each item are found here, as ormsgpack does not tell where the elements of an array end; to pack them again
+would give the same bytes only for those that it has packed itself.
 """
 
 from __future__ import annotations
@@ -40,16 +35,16 @@ from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore
 
 REQUIRED: Any = ...
-"""Stands for a field that is always written; msgpack cannot pack it, so a message without that field is refused."""
+"""For a field that is always written: msgpack cannot pack this, so a message without the field is refused."""
 
 
 class MessageForm:
-    """How messages of one class are shown.
+    """How messages of one class are written as JSON.
 
     Attributes:
-        code: Number of the class in `core.types.MESSAGES`.
-        role: What `$role` says.
-        defaults: Its fields in order, each with the value that is meant where it is not written.
+        code: Number of the class in `engine.serde.types.MESSAGES`.
+        role: The value of `$role`.
+        defaults: Its fields in order, each with the value that it has if it is not written.
     """
 
     __slots__ = ("code", "defaults", "names", "role")
@@ -61,14 +56,14 @@ class MessageForm:
         self.defaults: dict[str, Any] = common | {"name": None, "id": None} | more
         self.names = list(self.defaults)
 
-    def written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """Return the fields that are written: those that differ from the defaults, and those that the program set."""
+    def select_written(self, state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Return the fields to write: those that differ from the defaults, and those that the program has set."""
         defaults = self.defaults
         return {name: part for name, part in state.items() if name in names or part != defaults[name]}
 
     @staticmethod
-    def implied(fields: dict[str, Any], more: list[Any]) -> list[str]:
-        """Return the names of what is taken for set where nothing is said: all that is written, extra fields included.
+    def implied_names(fields: dict[str, Any], more: list[Any]) -> list[str]:
+        """Return the names of the fields that count as set if there is no `$set`: all that are written, extra ones too.
 
         Args:
             fields: The fields that are written.
@@ -78,7 +73,7 @@ class MessageForm:
             return sorted({*fields, *more[0]})
         return sorted(fields)
 
-    def completed(self, fields: dict[str, Any]) -> dict[str, Any] | None:
+    def complete(self, fields: dict[str, Any]) -> dict[str, Any] | None:
         """Return all fields of the message of which these are written; `None` if one of them is not in the table."""
         state = self.defaults | fields
         return state if len(state) == len(self.names) else None
@@ -90,7 +85,7 @@ _TOOL: dict[str, Any] = {"tool_call_id": REQUIRED, "artifact": None, "status": "
 _CHAT: dict[str, Any] = {"role": REQUIRED}
 _FUNCTION: dict[str, Any] = {"name": REQUIRED}
 
-# By number: the order of `core.types.MESSAGES`. Append only.
+# By number: the order of `engine.serde.types.MESSAGES`. Append only.
 FORMS: tuple[MessageForm, ...] = (
     MessageForm(0, "human", "human", {}),
     MessageForm(1, "ai", "ai", _AI),
@@ -109,7 +104,7 @@ FORMS: tuple[MessageForm, ...] = (
 BY_ROLE: dict[str, MessageForm] = {form.role: form for form in FORMS}
 
 
-# Of a first byte: the bytes of the token with its fixed part, and how many elements follow it as its parts.
+# By the first byte: the size of the token with its fixed part, and how many elements follow it as its parts.
 _FIXED: dict[int, tuple[int, int]] = {
     **dict.fromkeys((*range(0x80), 0xC0, 0xC2, 0xC3, *range(0xE0, 0x100)), (1, 0)),
     **{0x80 | n: (1, 2 * n) for n in range(16)},
@@ -119,8 +114,8 @@ _FIXED: dict[int, tuple[int, int]] = {
     **{first + n: (1 + (1 << n), 0) for first in (0xCC, 0xD0) for n in range(4)},
     **{0xD4 + n: (2 + (1 << n), 0) for n in range(5)},
 }
-# Of a first byte: the bytes of the length that follows it, what stands between that and the payload, and how many
-# elements, if it counts any, each unit of the length means.
+# By the first byte: the size of the length that follows, of what stands between that and the payload, and how many
+# elements each unit of the length counts, if it counts elements.
 _SIZED: dict[int, tuple[int, int, int]] = {
     **{first + n: (1 << n, 0, 0) for first in (0xC4, 0xD9) for n in range(3)},
     **{0xC7 + n: (1 << n, 1, 0) for n in range(3)},
@@ -143,7 +138,7 @@ def element_end(data: bytes, at: int) -> int:
     """Return where the element that begins at `at` ends.
 
     Raises:
-        CorruptStore: It ends behind the end of `data`, or is no msgpack.
+        CorruptStore: It ends after the end of `data`, or is no msgpack.
     """
     missing, end, fixed = 1, len(data), _FIXED
     while missing:
@@ -157,7 +152,7 @@ def element_end(data: bytes, at: int) -> int:
     return at
 
 
-def splits(content: bytes) -> list[bytes]:
+def split_array(content: bytes) -> list[bytes]:
     """Return the bytes of each element of a msgpack array.
 
     Raises:
@@ -176,16 +171,14 @@ def splits(content: bytes) -> list[bytes]:
     return parts
 
 
-__all__ = ["packed_item", "packed_items", "shown_items", "splits"]
-
 LEVELS = 100
-"""Levels of JSON to an item; what is deeper is shown as `$mp`. orjson writes 254, of which a line takes some."""
+"""Most levels of JSON in an item; a deeper one becomes `$mp`. orjson writes 254, of which a line takes some."""
 
-# Tested for before the walk calls itself, because most parts are one of these: it halves the time.
+# Tested before the walk calls itself: most parts are of these types, and that halves the time.
 _SAME = frozenset({str, int, bool, type(None)})
 _PLAIN = _SAME | {float}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-# What damaged or unusual parts raise on the way, in both directions.
+# What damaged or unusual parts raise, in both directions.
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
@@ -193,13 +186,13 @@ _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 
 
 class _Ext(NamedTuple):
-    """An Ext as it was unpacked: a leaf, or something no version of Keel writes."""
+    """An unpacked Ext: a leaf, or something that no version of Keel writes."""
 
     code: int
     data: bytes
 
 
-def shown_items(content: bytes) -> list[Any]:
+def items_to_json(content: bytes) -> list[Any]:
     """Return one object for `orjson` for each item.
 
     Args:
@@ -208,25 +201,25 @@ def shown_items(content: bytes) -> list[Any]:
     Raises:
         CorruptStore: The content is not one msgpack array.
     """
-    parts = splits(content)
+    parts = split_array(content)
     try:
-        items = ormsgpack.unpackb(content, ext_hook=_hook)
+        items = ormsgpack.unpackb(content, ext_hook=_unpack_ext)
     except ValueError:  # what ormsgpack does not read it did not write
         return [_opaque(part) for part in parts]
-    return [_shown_item(item, part) for item, part in zip(items, parts, strict=True)]
+    return [_item_to_json(item, part) for item, part in zip(items, parts, strict=True)]
 
 
-def _hook(code: int, data: bytes) -> Any:
+def _unpack_ext(code: int, data: bytes) -> Any:
     return _RECORDS.get(code, _Ext(code, data)) if not data else _Ext(code, data)
 
 
 _RECORDS = {int(record): record for record in Record}
 
 
-def _shown_item(item: Any, packed: bytes) -> Any:
+def _item_to_json(item: Any, packed: bytes) -> Any:
     try:
         shown = _ITEM_KINDS[item[0]](item)
-        if packed_item(shown) == packed:
+        if pack_item(shown) == packed:
             return shown
     except (*_SHAPE_ERRORS, CorruptStore):
         pass  # an item of another version, or too deep
@@ -241,25 +234,25 @@ def _base64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def _shown_value(item: list[Any]) -> Any:
+def _value_item_to_json(item: list[Any]) -> Any:
     _, value = item
-    return _shown(value, LEVELS)
+    return _to_json(value, LEVELS)
 
 
-def _shown_message_item(item: list[Any]) -> Any:
-    return _shown_message(item, LEVELS)
+def _message_item_to_json(item: list[Any]) -> Any:
+    return _message_to_json(item, LEVELS)
 
 
-def _shown_foreign(item: list[Any]) -> Any:
-    """Return an item of another serializer; what that calls JSON as text."""
+def _foreign_to_json(item: list[Any]) -> Any:
+    """Return an item of another serializer; if that calls it JSON, as text."""
     _, kind, data = item
-    return {"$foreign": [kind, data.decode() if kind == "json" else _shown(data, LEVELS)]}
+    return {"$foreign": [kind, data.decode() if kind == "json" else _to_json(data, LEVELS)]}
 
 
-_ITEM_KINDS = (_shown_value, _shown_message_item, _shown_foreign)
+_ITEM_KINDS = (_value_item_to_json, _message_item_to_json, _foreign_to_json)
 
 
-def _shown(value: Any, level: int) -> Any:
+def _to_json(value: Any, level: int) -> Any:
     kind = type(value)
     if kind is float:
         return value if math.isfinite(value) else {"$float": repr(value)}
@@ -268,84 +261,84 @@ def _shown(value: Any, level: int) -> Any:
     if level <= 0:
         raise ValueError("nested too deep to be read as JSON")
     if kind is dict:
-        return _shown_dict(value, level)
+        return _dict_to_json(value, level)
     if kind is list:
         if value and type(value[0]) is Record:
-            return _shown_record(value, level)
-        return [part if type(part) in _SAME else _shown(part, level - 1) for part in value]
-    return {"$bytes": _base64(value)} if kind is bytes else _shown_leaf(value)
+            return _record_to_json(value, level)
+        return [part if type(part) in _SAME else _to_json(part, level - 1) for part in value]
+    return {"$bytes": _base64(value)} if kind is bytes else _leaf_to_json(value)
 
 
-def _shown_dict(value: dict[str, Any], level: int) -> Any:
+def _dict_to_json(value: dict[str, Any], level: int) -> Any:
     if "$" in "".join(value) and _tags(value):
-        return {"$map": [[key, _shown(part, level - 3)] for key, part in value.items()]}
-    return {key: part if type(part) in _SAME else _shown(part, level - 1) for key, part in value.items()}
+        return {"$map": [[key, _to_json(part, level - 3)] for key, part in value.items()]}
+    return {key: part if type(part) in _SAME else _to_json(part, level - 1) for key, part in value.items()}
 
 
 def _tags(value: Iterable[str]) -> list[str]:
     return [key for key in value if key[:1] == "$"]
 
 
-def _shown_record(record: list[Any], level: int) -> Any:
+def _record_to_json(record: list[Any], level: int) -> Any:
     if record[0] is Record.MESSAGE:
-        return _shown_message(record, level)
-    return {_RECORD_TAGS[record[0]]: [_shown(part, level - 2) for part in record[1:]]}
+        return _message_to_json(record, level)
+    return {_RECORD_TAGS[record[0]]: [_to_json(part, level - 2) for part in record[1:]]}
 
 
-def _shown_leaf(leaf: _Ext) -> Any:
+def _leaf_to_json(leaf: _Ext) -> Any:
     tag, show, _ = _LEAVES[leaf.code]
     return {tag: show(leaf.data)}
 
 
-def _shown_message(item: list[Any], level: int) -> Any:
+def _message_to_json(item: list[Any], level: int) -> Any:
     """Return a message from `[mark or tag, class code, fields, names set(, extra, private)]`."""
     _, code, state, names, *more = item
     form = FORMS[code] if 0 <= code < len(FORMS) else None
     if form is None or list(state) != form.names:
-        return {"$message": [_shown(part, level - 2) for part in item[1:]]}
-    fields = form.written(state, names)
+        return {"$message": [_to_json(part, level - 2) for part in item[1:]]}
+    fields = form.select_written(state, names)
     shown: dict[str, Any] = {"$role": form.role}
     for name, part in fields.items():
-        shown[name] = part if type(part) in _SAME else _shown(part, level - 1)
-    if names != form.implied(fields, more):
+        shown[name] = part if type(part) in _SAME else _to_json(part, level - 1)
+    if names != form.implied_names(fields, more):
         shown["$set"] = names
     if more:
-        shown["$extra"], shown["$private"] = (_shown(part, level - 1) for part in more)
+        shown["$extra"], shown["$private"] = (_to_json(part, level - 1) for part in more)
     return shown
 
 
 # --- From JSON ---
 
 
-def packed_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
-    """Return the content that `shown_items` was given.
+def pack_items(values: Sequence[Any], text: bytes | None = None) -> bytes:
+    """Reverse `items_to_json`: return the content.
 
     Args:
         values: What `orjson.loads` returned for each item.
-        text: JSON text in which all of them stand, such as their line of the log. Where it has no tags but those of
-            messages, the values are packed as they are, without a look at each of their parts.
+        text: JSON text that contains all of them, such as their line of the log. If it has no tags but those of
+            messages, the values are packed as they are, without looking at each of their parts.
 
     Raises:
-        CorruptStore: One of them stands for no item.
+        CorruptStore: One of them is no item.
     """
     plain = text is not None and _is_plain(values, text)
-    return array_header(len(values)) + b"".join([_packed_item(value, plain) for value in values])
+    return array_header(len(values)) + b"".join([_pack_item(value, plain) for value in values])
 
 
-def packed_item(value: Any, text: bytes | None = None) -> bytes:
-    """Return the bytes of one item, an element of the array; see `packed_items`.
+def pack_item(value: Any, text: bytes | None = None) -> bytes:
+    """Return the bytes of one item, an element of the array; see `pack_items`.
 
     Raises:
-        CorruptStore: The value stands for no item.
+        CorruptStore: The value is no item.
     """
-    return _packed_item(value, text is not None and _is_plain((value,), text))
+    return _pack_item(value, text is not None and _is_plain((value,), text))
 
 
 def _is_plain(values: Iterable[Any], text: bytes) -> bool:
-    """Say whether all tags in `text` are those of messages that are items themselves.
+    """Return whether all tags in `text` are those of messages that are items themselves.
 
-    A tag cannot hide: its key begins with `"$`, or with an escape that nobody needs. Text that merely looks like a tag
-    only costs time.
+    No tag is missed: its key begins with `"$`, or with an escape that nobody needs. Text that only looks like a tag
+    costs time, and nothing else.
     """
     known = 0
     for value in values:
@@ -354,47 +347,47 @@ def _is_plain(values: Iterable[Any], text: bytes) -> bool:
     return text.count(b'"$') == known and b"\\u0024" not in text
 
 
-def _packed_item(value: Any, plain: bool) -> bytes:
+def _pack_item(value: Any, plain: bool) -> bytes:
     try:
         if type(value) is dict and not plain and len(value) == 1:
             special = _ITEMS.get(next(iter(value)))
             if special is not None:
                 return special(*value.values())
         if type(value) is dict and "$role" in value:
-            return ormsgpack.packb([1, *_message(value, LEVELS, plain)])
-        return b"\x92\x00" + ormsgpack.packb(value if plain else _stored(value, LEVELS))
+            return ormsgpack.packb([1, *_message_from_json(value, LEVELS, plain)])
+        return b"\x92\x00" + ormsgpack.packb(value if plain else _from_json(value, LEVELS))
     except _SHAPE_ERRORS as error:
         raise CorruptStore(f"a stored value is damaged: {type(error).__name__}: {error}") from error
 
 
-def _packed_opaque(text: str) -> bytes:
-    data = _bytes(text)
+def _pack_opaque(text: str) -> bytes:
+    data = _bytes_from_json(text)
     if element_end(data, 0) != len(data):
         raise CorruptStore("stored bytes go on after the value they should hold")
     return data
 
 
-def _packed_message_in_full(parts: Any) -> bytes:
-    return ormsgpack.packb([1, *_list(_stored(parts, LEVELS - 1))])
+def _pack_message_in_full(parts: Any) -> bytes:
+    return ormsgpack.packb([1, *_check_list(_from_json(parts, LEVELS - 1))])
 
 
-def _packed_foreign(parts: list[Any]) -> bytes:
+def _pack_foreign(parts: list[Any]) -> bytes:
     kind, data = parts
-    packed = data.encode() if type(data) is str else _stored(data, LEVELS)
+    packed = data.encode() if type(data) is str else _from_json(data, LEVELS)
     if type(kind) is not str or type(packed) is not bytes:
         raise CorruptStore("an item of another serializer is damaged")
     return ormsgpack.packb([2, kind, packed])
 
 
-# Tags that an item has and a part of one has not, or not with the same meaning.
+# Tags of items; as parts of items they do not exist, or mean something else.
 _ITEMS: dict[str, Callable[[Any], bytes]] = {
-    "$mp": _packed_opaque,
-    "$message": _packed_message_in_full,
-    "$foreign": _packed_foreign,
+    "$mp": _pack_opaque,
+    "$message": _pack_message_in_full,
+    "$foreign": _pack_foreign,
 }
 
 
-def _stored(value: Any, level: int) -> Any:
+def _from_json(value: Any, level: int) -> Any:
     """Return what msgpack packs for a JSON value."""
     kind = type(value)
     if kind in _PLAIN:
@@ -402,83 +395,83 @@ def _stored(value: Any, level: int) -> Any:
     if level <= 0:
         raise CorruptStore(f"a stored value is nested more than {LEVELS} levels deep")
     if kind is list:
-        return [part if type(part) in _PLAIN else _stored(part, level - 1) for part in value]
+        return [part if type(part) in _PLAIN else _from_json(part, level - 1) for part in value]
     if "$" in "".join(value) and _tags(value):
-        return _untagged(value, level)
-    return {key: part if type(part) in _PLAIN else _stored(part, level - 1) for key, part in value.items()}
+        return _from_tagged(value, level)
+    return {key: part if type(part) in _PLAIN else _from_json(part, level - 1) for key, part in value.items()}
 
 
-def _untagged(value: dict[str, Any], level: int) -> Any:
+def _from_tagged(value: dict[str, Any], level: int) -> Any:
     if "$role" in value:
-        return [MARKS[Record.MESSAGE], *_message(value, level, plain=False)]
+        return [MARKS[Record.MESSAGE], *_message_from_json(value, level, plain=False)]
     tag = _tags(value)[0]
     if tag not in _TAGS or len(value) != 1:
         raise CorruptStore(f"no value is written with the key {tag!r:.80}, or not with others beside it")
     return _TAGS[tag](value[tag], level - 1)
 
 
-def _message(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
+def _message_from_json(value: dict[str, Any], level: int, plain: bool) -> list[Any]:
     """Return `[class code, fields, names set(, extra, private)]`."""
     fields = value.copy()
     form = BY_ROLE[fields.pop("$role")]
     names = fields.pop("$set", None)
     more = [fields.pop("$extra"), fields.pop("$private")] if "$extra" in fields else []
     if not plain:
-        fields = {name: _stored(part, level - 1) for name, part in fields.items()}
-        more = [_stored(part, level - 1) for part in more]
-    state = form.completed(fields)
+        fields = {name: _from_json(part, level - 1) for name, part in fields.items()}
+        more = [_from_json(part, level - 1) for part in more]
+    state = form.complete(fields)
     if state is None:
         raise CorruptStore(f"a stored message has fields that one of role {form.role!r} has not")
-    return [form.code, state, form.implied(fields, more) if names is None else _names(names), *more]
+    return [form.code, state, form.implied_names(fields, more) if names is None else _check_names(names), *more]
 
 
-def _names(names: Any) -> list[str]:
+def _check_names(names: Any) -> list[str]:
     if type(names) is not list or any(type(name) is not str for name in names):
         raise CorruptStore("the names of the fields that were set in a message are damaged")
     return names
 
 
-def _bytes(text: str) -> bytes:
+def _bytes_from_json(text: str) -> bytes:
     return a2b_base64(text, strict_mode=True)
 
 
-def _list(value: Any) -> list[Any]:
+def _check_list(value: Any) -> list[Any]:
     if type(value) is not list:
         raise CorruptStore("the parts of a stored value are not a list")
     return value
 
 
-def _map(pairs: Any, level: int) -> dict[str, Any]:
-    made = {key: _stored(part, level - 2) for key, part in _list(pairs)}
+def _map_from_json(pairs: Any, level: int) -> dict[str, Any]:
+    made = {key: _from_json(part, level - 2) for key, part in _check_list(pairs)}
     if len(made) != len(pairs) or any(type(key) is not str for key in made):
         raise CorruptStore("a stored map has a key twice, or one that is no text")
     return made
 
 
-def _record(mark: Ext) -> Callable[[Any, int], Any]:
-    return lambda parts, level: [mark, *_list(_stored(parts, level))]
+def _record_from_json(mark: Ext) -> Callable[[Any, int], Any]:
+    return lambda parts, level: [mark, *_check_list(_from_json(parts, level))]
 
 
-def _leaf(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
+def _leaf_from_json(code: Leaf, read: Callable[[Any], bytes]) -> Callable[[Any, int], Any]:
     return lambda payload, _: Ext(code, read(payload))
 
 
-# --- The tables: leaves and records are tagged by their names in `core.types`, in lower case ---
+# --- The tables: leaves and records are tagged by their names in `engine.serde.types`, in lower case ---
 
 
-def _shown_enum(data: bytes) -> Any:
+def _enum_to_json(data: bytes) -> Any:
     return [None if part is None else str(part) for part in ormsgpack.unpackb(data)]
 
 
-def _enum(parts: Any) -> bytes:
-    return ormsgpack.packb([None if part is None else part + "" for part in _list(parts)])
+def _enum_from_json(parts: Any) -> bytes:
+    return ormsgpack.packb([None if part is None else part + "" for part in _check_list(parts)])
 
 
-def _shown_big_int(data: bytes) -> str:
+def _big_int_to_json(data: bytes) -> str:
     return str(int.from_bytes(data, "little", signed=True))
 
 
-def _big_int(text: str) -> bytes:
+def _big_int_from_json(text: str) -> bytes:
     value = int(text + "")
     return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
 
@@ -489,25 +482,25 @@ def _text(data: bytes) -> str:
 
 _AS_TEXT: tuple[Callable[[bytes], Any], Callable[[Any], bytes]] = (_text, lambda text: (text + "").encode())
 _FORMS: dict[Leaf, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]] = {
-    Leaf.BIG_INT: (_shown_big_int, _big_int),
+    Leaf.BIG_INT: (_big_int_to_json, _big_int_from_json),
     Leaf.UUID: (lambda data: str(UUID(bytes=data)), lambda text: UUID(text).bytes),
-    Leaf.ENUM: (_shown_enum, _enum),
-    **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes)),
+    Leaf.ENUM: (_enum_to_json, _enum_from_json),
+    **dict.fromkeys((Leaf.SURROGATES, Leaf.BYTEARRAY, Leaf.COMPLEX), (_base64, _bytes_from_json)),
 }
 _LEAVES = {int(leaf): (f"${leaf.name.lower()}", *_FORMS.get(leaf, _AS_TEXT)) for leaf in Leaf}
 _RECORD_TAGS = {record: f"${record.name.lower()}" for record in Record}
 _TAGS: dict[str, Callable[[Any, int], Any]] = {
-    "$bytes": lambda text, _: _bytes(text),
+    "$bytes": lambda text, _: _bytes_from_json(text),
     "$float": lambda name, _: _FLOATS[name],
-    "$map": _map,
-    **{tag: _record(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
-    **{tag: _leaf(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
+    "$map": _map_from_json,
+    **{tag: _record_from_json(MARKS[record]) for record, tag in _RECORD_TAGS.items()},
+    **{tag: _leaf_from_json(Leaf(code), read) for code, (tag, _, read) in _LEAVES.items()},
 }
 
 
 Test = Callable[[Any], bool]
 MOST = 1 << 53
-"""Numbers in a log are below: what JSON holds exactly everywhere."""
+"""Numbers in a log are smaller: JSON readers everywhere hold these exactly."""
 _EPOCH = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -582,7 +575,7 @@ REQUIRED_FIELDS: dict[str, dict[str, Test]] = {
     "gone": {"seq": _are_numbers, "ghosts": _are_ghosts},
     "end": {"ch": _is_text, "n": _is_number},
 }
-# Of these, a record has one.
+# A record has one of these.
 _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "item": {"v"}, "writes": {"w", "items"}}
 OPTIONAL: dict[str, Test] = {
     "ns": _is_text,
@@ -597,11 +590,11 @@ OPTIONAL: dict[str, Test] = {
 }
 
 
-def checked(fields: Any) -> dict[str, Any]:
-    """Return a record.
+def check_record(fields: Any) -> dict[str, Any]:
+    """Return the fields of a record, after checking them.
 
     Raises:
-        ValueError: It is none: a kind that is not known, a field that is missing or of another type.
+        ValueError: They are no record: a kind that is not known, a field that is missing or of another type.
     """
     kind = fields.get("k") if type(fields) is dict else None
     required = REQUIRED_FIELDS.get(kind) if isinstance(kind, str) else None
@@ -620,11 +613,11 @@ _CELL: dict[str, Test] = {"key": _is_text, "token": _is_text}
 _CELL_MAY: dict[str, Test] = {"origin": _is_text, "expires": _is_time}
 
 
-def checked_cell(fields: Any) -> dict[str, Any]:
-    """Return the fields of a cell.
+def check_cell(fields: Any) -> dict[str, Any]:
+    """Return the fields of a cell, after checking them.
 
     Raises:
-        ValueError: It is none.
+        ValueError: They are no cell.
     """
     if type(fields) is not dict or fields.get("k") != "cell" or "head" not in fields:
         raise ValueError("it is no cell")

@@ -1,5 +1,5 @@
 """The memory backend: the reference model of the store, usable in tests and scripts."""
 
-from langgraph_keel.backends.memory.saver import MemorySaver
+from langgraph_keel.backends.memory.saver import MemorySaver, open_url
 
-__all__ = ["MemorySaver"]
+__all__ = ["MemorySaver", "open_url"]

@@ -1,14 +1,16 @@
 """MemorySaver: everything Keel does, for as long as the process lives.
 
-The driver of the memory store: calls the request on the state, under one lock.
+Its driver calls each request with the state, under one lock.
 """
 
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
+from typing import Any, Unpack
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.backends.registry import path_in
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
 
 
@@ -40,10 +42,18 @@ class MemorySaver(KeelSaver):
     """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
 
     Args:
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[SaverOptions]) -> None:
         driver = MemoryDriver()
         super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemorySaver:
+    """Return a new store in memory, for `memory:`; there is nothing that could only be read.
+
+    As `registry.OpenUrl`; options are those of `MemorySaver`.
+    """
+    path_in(url, "memory:")
+    return MemorySaver(**options)

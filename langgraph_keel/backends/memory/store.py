@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.plan import Plan
@@ -56,12 +56,12 @@ class State(dict[str, Thread]):
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
 
-    def named_by_cells(self) -> set[str]:
-        """Return the threads that have cells, or have shared some."""
+    def threads_with_cells(self) -> set[str]:
+        """Return the threads that have cells, or have written shared ones."""
         return {owner for shelf, cells in self.cells.items() for owner in _owners(shelf, cells).values() if owner}
 
     def drop_cells(self, thread_id: str) -> None:
-        """Forget the cells of a thread, and those that it has shared."""
+        """Delete the cells of a thread, and the shared ones that it has written."""
         for shelf, cells in self.cells.items():
             for key in [key for key, owner in _owners(shelf, cells).items() if owner == thread_id]:
                 del cells[key]
@@ -76,6 +76,15 @@ def _owners(shelf: Shelf, cells: Mapping[str, Cell]) -> dict[str, str]:
 Request: TypeAlias = Callable[[State], Any]
 
 
+T = TypeVar("T")
+
+
+def _send(request: Callable[[State], T]) -> Plan[Request, Any, T]:
+    """Plan one request, and return its reply."""
+    reply: T = yield request
+    return reply
+
+
 class MemoryStore(Store[Request, Any]):
     """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice."""
 
@@ -84,8 +93,7 @@ class MemoryStore(Store[Request, Any]):
 
     def write_entry(self, new: NewEntry) -> Plan[Request, Any, Outcome]:
         """See `Store.write_entry`."""
-        outcome: Outcome = yield lambda state: self._write(state, new)
-        return outcome
+        return _send(lambda state: self._write(state, new))
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         thread = state.get(new.address.thread_id) or Thread()
@@ -114,7 +122,7 @@ class MemoryStore(Store[Request, Any]):
             key = address.checkpoint_ns, str(address.checkpoint_id)
             thread.batches.setdefault(key, []).append(batch)
 
-        yield write
+        return _send(write)
 
     def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
         """See `Store.read_entry`."""
@@ -124,8 +132,7 @@ class MemoryStore(Store[Request, Any]):
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
             return found(thread, record) if thread and record else None
 
-        reply: Found | None = yield read
-        return reply
+        return _send(read)
 
     def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
         """See `Store.scan`."""
@@ -134,8 +141,7 @@ class MemoryStore(Store[Request, Any]):
             names = [query.thread_id] if query.thread_id is not None else list(state)
             return page((entry for name in names if name in state for entry in selected(state[name], query)), query)
 
-        entries: Sequence[Entry] = yield read
-        return entries
+        return _send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -144,8 +150,7 @@ class MemoryStore(Store[Request, Any]):
             threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
             return [found(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
 
-        reply: Sequence[Found] = yield read
-        return reply
+        return _send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
         """See `Store.read_history`."""
@@ -154,13 +159,11 @@ class MemoryStore(Store[Request, Any]):
             thread = state.get(address.thread_id)
             return list(ancestors(thread, address, channels)) if thread else []
 
-        reply: Sequence[Found] = yield read
-        return reply
+        return _send(read)
 
     def read_graph(self, thread_id: str) -> Plan[Request, Any, Graph]:
         """See `Store.read_graph`."""
-        graph: Graph = yield lambda state: graph_of(state.get(thread_id) or Thread())
-        return graph
+        return _send(lambda state: graph_of(state.get(thread_id) or Thread()))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -174,7 +177,7 @@ class MemoryStore(Store[Request, Any]):
             for stamp, channels in ghosts.items():
                 thread.make_ghost(stamp, channels)
 
-        yield remove
+        return _send(remove)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
@@ -195,8 +198,7 @@ class MemoryStore(Store[Request, Any]):
                 del log.rows[lo]
             return len(dead)
 
-        removed: int = yield remove
-        return removed
+        return _send(remove)
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
         """See `Store.delete_thread`."""
@@ -205,7 +207,7 @@ class MemoryStore(Store[Request, Any]):
             state.pop(thread_id, None)
             state.drop_cells(thread_id)
 
-        yield delete
+        return _send(delete)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
@@ -219,13 +221,12 @@ class MemoryStore(Store[Request, Any]):
             if upto is not None:
                 thread = as_of(thread, upto, header) if thread else None
             if thread:
-                state[target] = self._copied(thread, target)
+                state[target] = self._copy(thread, target)
             return Copied() if thread or upto is None else BaseGone()
 
-        outcome: CopyOutcome = yield copy
-        return outcome
+        return _send(copy)
 
-    def _copied(self, source: Thread, target: str) -> Thread:
+    def _copy(self, source: Thread, target: str) -> Thread:
         thread = Thread()
         thread.logs = {key: Log(dict(log.rows), log.end) for key, log in source.logs.items()}
         thread.batches = {key: list(batches) for key, batches in source.batches.items()}
@@ -245,8 +246,7 @@ class MemoryStore(Store[Request, Any]):
                 if any(record.entry.run_id in run_ids for record in thread.records.values())
             ]
 
-        names: Sequence[str] = yield find
-        return names
+        return _send(find)
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -258,8 +258,7 @@ class MemoryStore(Store[Request, Any]):
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
             return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
 
-        infos: Sequence[tuple[ThreadInfo, bytes]] = yield read
-        return infos
+        return _send(read)
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Request, Any, Swapped]:
         """See `Store.swap_cell`."""
@@ -270,7 +269,7 @@ class MemoryStore(Store[Request, Any]):
             if decision == "refuse":
                 return Swapped(False, current)
             if decision == "write" and new:
-                # As a new cell: it goes to the end.
+                # Also a cell that was there goes to the end, as a new one does.
                 cells = state.cells.setdefault(shelf, {})
                 cells.pop(key, None)
                 cells[key] = new
@@ -278,39 +277,33 @@ class MemoryStore(Store[Request, Any]):
                 del state.cells[shelf][key]
             return Swapped(True)
 
-        swapped: Swapped = yield swap
-        return swapped
+        return _send(swap)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        cells: Mapping[str, Cell] = yield lambda state: {
-            key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys
-        }
-        return cells
+        return _send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
         """See `Store.list_strays`."""
 
-        def listed(state: State) -> list[str]:
-            names = {name for name in (*state, *state.named_by_cells()) if name > (after or "")}
+        def read(state: State) -> list[str]:
+            names = {name for name in (*state, *state.threads_with_cells()) if name > (after or "")}
             seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
             return sorted(names - seen)[:limit]
 
-        strays: Sequence[str] = yield listed
-        return strays
+        return _send(read)
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Request, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
 
-        def listed(state: State) -> list[tuple[str, Cell]]:
+        def read(state: State) -> list[tuple[str, Cell]]:
             cells = state.cells.get(shelf, {})
             keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
             return [(key, replace(cells[key], body=b"")) for key in keys[:limit]]
 
-        page: Sequence[tuple[str, Cell]] = yield listed
-        return page
+        return _send(read)
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
         """See `Store.remove_cells`."""
@@ -322,5 +315,4 @@ class MemoryStore(Store[Request, Any]):
                 del cells[key]
             return len(gone)
 
-        removed: int = yield remove
-        return removed
+        return _send(remove)

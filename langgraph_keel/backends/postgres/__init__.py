@@ -1,5 +1,5 @@
 """Keel on PostgreSQL."""
 
-from langgraph_keel.backends.postgres.saver import PostgresSaver
+from langgraph_keel.backends.postgres.saver import PostgresSaver, open_url
 
-__all__ = ["PostgresSaver"]
+__all__ = ["PostgresSaver", "open_url"]

@@ -1,5 +1,5 @@
--- A store that a Keel without cells has made lacks what is below; `opening` adds it. Rows are replaced by whoever knows
--- their token. Cells that all threads share are under the empty thread_id, so in one partition.
+-- A store that a Keel without cells has made lacks what is below; opening the store adds it. Rows are replaced by
+-- whoever knows their token. Cells that all threads share are under the empty thread_id, so in one partition.
 
 CREATE TABLE {cells} (
     thread_id text COLLATE "C" NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE {cells} (
     token text COLLATE "C" NOT NULL,        -- names what the cell holds now
     origin text COLLATE "C",                -- the thread that wrote it, NULL if none did
     name text,                              -- the origin itself, where origin is only a key of it
-    expires_at bigint,                      -- milliseconds since 1970; only the core looks at it
+    expires_at bigint,                      -- milliseconds since 1970; only the engine reads it
     header bytea NOT NULL,
     body bytea NOT NULL,
     PRIMARY KEY (thread_id, kind, key)

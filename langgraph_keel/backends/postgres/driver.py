@@ -36,15 +36,15 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
 from langgraph_keel.backends.postgres.connection import (
-    Again,
     AsyncConnection,
     Connection,
     Given,
-    Own,
-    Patience,
-    Watch,
+    OwnConnections,
+    Retry,
+    RetryBudget,
+    Watchdog,
     is_usable,
-    named,
+    name_error,
 )
 from langgraph_keel.backends.postgres.rows import PARTED, Request, Statement, Tables
 from langgraph_keel.engine.plan import Plan, arun, run
@@ -64,7 +64,7 @@ FORMAT = 1
 MISSING = {"42P01", "3F000"}  # undefined_table, invalid_schema_name
 FOREIGN = {"42703", "42883"}  # undefined_column, undefined_function (an operator for other types)
 DENIED = {"42501", "25006"}  # insufficient_privilege, read_only_sql_transaction
-# Somebody else creates the same at this moment, and was first: unique_violation and internal_error ("tuple concurrently
+# Somebody else has just created the same: unique_violation and internal_error ("tuple concurrently
 # updated") of the catalogs, duplicate table, object and schema, serialization_failure, deadlock_detected.
 RIVALLED = {"23505", "XX000", "42P07", "42710", "42P06", "40001", "40P01"}
 TRIES = 8
@@ -72,45 +72,45 @@ TRIES = 8
 Rows: TypeAlias = list[Any]
 
 
-def opened(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan[str, Rows, None]:
-    """Make sure that the tables are there: yields SQL to be run as it stands, and is sent its rows.
+def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan[str, Rows, None]:
+    """Check that the tables are there, or create them. A plan whose requests are SQL texts, and the replies their rows.
 
     Raises:
-        NotFound: Not all are, and `read_only`.
-        NotSetUp: Not all are, and they shall not or may not be created.
+        NotFound: Not all are there, and `read_only`.
+        NotSetUp: Not all are there, and `create` is off, or this user may not create them.
         NewerFormat: A newer Keel made them.
         NotAKeelStore: Tables of these names belong to something else.
     """
     for _ in range(TRIES):
-        missing = yield from _missing(tables, where)
+        missing = yield from _find_missing(tables, where)
         if not missing:
             return
         what = "there are no tables of Keel" if "schema.sql" in missing else "an older Keel made no keel_cells"
         if read_only:
             raise NotFound(f"{where}: {what}")
         if not create:
-            raise NotSetUp(f"{where}: {what}: call setup(), or {_how(tables)}")
+            raise NotSetUp(f"{where}: {what}: call setup(), or {_advice(tables)}")
         yield from _create(tables, where, missing, what)
     raise NotAKeelStore(
-        f"{where}: a table or type with the name of one of Keel's ({', '.join(_names(tables))}) is there, "
+        f"{where}: a table or type with the name of one of Keel's ({', '.join(_table_names(tables))}) is there, "
         "but keel_format is not: use another schema="
     )
 
 
-def _missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
-    """Return the files of `PARTED` that are still to be run."""
-    formats = yield from _asked(tables, where, "format", "SELECT format FROM {format}")
+def _find_missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
+    """Return those files of `PARTED` whose tables are missing."""
+    formats = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
     if formats is None:
         return [*PARTED]
     _check_format(formats, where)
-    cells = yield from _asked(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
+    cells = yield from _query_table(tables, where, "cells", "SELECT token FROM {cells} LIMIT 0")
     return ["cells.sql"] if cells is None else []
 
 
-def _asked(tables: Tables, where: str, table: str, query: str) -> Plan[str, Rows, Rows | None]:
+def _query_table(tables: Tables, where: str, table: str, query: str) -> Plan[str, Rows, Rows | None]:
     """Return the rows of a query, `None` if its table is not there."""
     try:
-        rows = yield tables.named(query)
+        rows = yield tables.fill_names(query)
     except StoreError as error:
         state = _sqlstate(error)
         if state in MISSING:
@@ -136,18 +136,18 @@ def _check_format(rows: Rows, where: str) -> None:
 
 def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> Plan[str, Rows, None]:
     try:
-        ((version, has_schema),) = yield tables.about
+        ((version, has_schema),) = yield tables.version_query
         yield tables.ddl_for(version, has_schema, missing)
     except StoreError as error:
         state = _sqlstate(error)
         if state in DENIED:
-            text = f"{where}: {what}, and this user may not create them ({error}): {_how(tables)}"
+            text = f"{where}: {what}, and this user may not create them ({error}): {_advice(tables)}"
             raise NotSetUp(text) from error
         if state not in RIVALLED:
             raise
 
 
-def _how(tables: Tables) -> str:
+def _advice(tables: Tables) -> str:
     first = next(line for line in tables.ddl.splitlines() if line.startswith("CREATE"))
     return (
         "let somebody who may run the statements that `keel schema --url postgresql://... --print` prints "
@@ -155,14 +155,14 @@ def _how(tables: Tables) -> str:
     )
 
 
-def _names(tables: Tables) -> list[str]:
+def _table_names(tables: Tables) -> list[str]:
     prefix = f"{tables.schema}." if tables.schema else ""
     return [f"{prefix}keel_{name}" for name in ("threads", "entries", "items", "floors", "batches", "cells")]
 
 
 T = TypeVar("T")
 _drivers: WeakSet[PostgresDriver] = WeakSet()
-# Sockets are inherited by a fork: a child must neither use nor close those of its parent.
+# A fork inherits sockets: a child must neither use nor close those of its parent.
 _inherited: list[object] = []
 
 
@@ -219,12 +219,12 @@ class PostgresDriver:
     def _start(self) -> None:
         self._ready = False
         self._starting = threading.RLock()
-        self._watch = Watch(self.timeout)
-        self._source: Own | Theirs
+        self._watchdog = Watchdog(self.timeout)
+        self._source: OwnConnections | GivenConnections
         if isinstance(self.given, str):
-            self._source = Own(self.given, self.options, self.size, self.timeout, self.where)
+            self._source = OwnConnections(self.given, self.options, self.size, self.timeout, self.where)
         else:
-            self._source = Theirs(self.given, self.timeout)
+            self._source = GivenConnections(self.given, self.timeout)
 
     def forget(self) -> None:
         """Start anew, as a forked child must."""
@@ -242,7 +242,7 @@ class PostgresDriver:
         self._check(request)
         if not self._ready:
             self.open(self.auto_setup)
-        return self.insist(lambda connection: _run(connection, request))
+        return self.retry(lambda connection: _run(connection, request))
 
     async def asend(self, request: Request) -> list[Rows]:
         """As `send`, without blocking the running loop."""
@@ -251,7 +251,7 @@ class PostgresDriver:
         self._check(request)
         if not self._ready:
             await self._aopen(self.auto_setup)
-        return await self.ainsist(lambda connection: _arun(connection, request))
+        return await self.aretry(lambda connection: _arun(connection, request))
 
     def _check(self, request: Request) -> None:
         if self._closed:
@@ -259,60 +259,60 @@ class PostgresDriver:
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 
-    def insist(self, act: Callable[[Connection], T]) -> T:
-        """Do something on a connection; again if that broke, or if others were quicker."""
-        patience = Patience(self.where, self.timeout)
+    def retry(self, act: Callable[[Connection], T]) -> T:
+        """Act on a connection; again on another if it broke, or after losing a race against others."""
+        budget = RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return self._once(act, patience)
-            except Again as again:
-                time.sleep(again.delay)
+                return self._try_once(act, budget)
+            except Retry as error:
+                time.sleep(error.delay)
             except KeelError:
                 raise
             except (psycopg.Error, OSError) as error:
-                raise named(error, self.where) from error
+                raise name_error(error, self.where) from error
 
-    def _once(self, act: Callable[[Connection], T], patience: Patience) -> T:
+    def _try_once(self, act: Callable[[Connection], T], budget: RetryBudget) -> T:
         with (
             self._source.connection() as connection,
-            self._watch.over(connection) as watched,
-            patience.over(watched),
+            self._watchdog.watch(connection) as watched,
+            budget.convert_errors(watched),
         ):
             return act(connection)
 
-    async def ainsist(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
+    async def aretry(self, act: Callable[[AsyncConnection], Awaitable[T]]) -> T:
         """As `insist`, without blocking the running loop."""
-        patience = Patience(self.where, self.timeout)
+        budget = RetryBudget(self.where, self.timeout)
         while True:
             try:
-                return await self._aonce(act, patience)
-            except Again as again:
-                await asyncio.sleep(again.delay)
+                return await self._atry_once(act, budget)
+            except Retry as error:
+                await asyncio.sleep(error.delay)
             except KeelError:
                 raise
             except (psycopg.Error, OSError) as error:
-                raise named(error, self.where) from error
+                raise name_error(error, self.where) from error
 
-    async def _aonce(self, act: Callable[[AsyncConnection], Awaitable[T]], patience: Patience) -> T:
+    async def _atry_once(self, act: Callable[[AsyncConnection], Awaitable[T]], budget: RetryBudget) -> T:
         async with self._source.aconnection() as connection:
-            with self._watch.over(connection) as watched, patience.over(watched):
+            with self._watchdog.watch(connection) as watched, budget.convert_errors(watched):
                 return await act(connection)
 
     # -- opening and closing -----------------------------------------------------------------------------------
 
     def open(self, create: bool) -> None:
-        """Make sure that the tables are there; see `opening.opened`."""
+        """Make sure that the tables are there; see `ensure_tables`."""
         with self._starting:
             if not self._ready:
-                run(self._opening(create), _Texts(self))
+                run(self._opening(create), _ScriptDriver(self))
                 self._ready = True
 
     async def _aopen(self, create: bool) -> None:
-        await arun(self._opening(create), _AsyncTexts(self))
+        await arun(self._opening(create), _AsyncScriptDriver(self))
         self._ready = True
 
     def _opening(self, create: bool) -> Plan[str, Rows, None]:
-        return opened(self.tables, self.where, create=create, read_only=self.read_only)
+        return ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
 
     async def aopen(self, create: bool) -> None:
         """As `open`, without blocking the running loop."""
@@ -332,9 +332,9 @@ class PostgresDriver:
         return self.own is None and not self.blocks
 
     @property
-    def own(self) -> Own | None:
+    def own(self) -> OwnConnections | None:
         """Where connections come from, if Keel makes them."""
-        return self._source if isinstance(self._source, Own) else None
+        return self._source if isinstance(self._source, OwnConnections) else None
 
     def close(self) -> None:
         """Close the pools of our own; connections and pools of the user's stay as they are."""
@@ -342,8 +342,11 @@ class PostgresDriver:
         self._source.close()
 
 
-class Theirs:
-    """A connection or a pool of the user's own, of one face; it stays open, and forks are the user's to mind."""
+class GivenConnections:
+    """A connection or a pool of the user's own, of one face.
+
+    It is never closed here, and the user has to see to it in forked children.
+    """
 
     def __init__(self, given: Any, timeout: float) -> None:
         self._given = given
@@ -361,7 +364,7 @@ class Theirs:
             raise InvalidInput(
                 "this saver was given an async connection or pool: use its async methods, or give it a URL"
             )
-        # Statements of two threads on one connection would be parts of one transaction.
+        # One thread at a time: statements of two on one connection would be parts of one transaction.
         lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
         with lending as lent:
             yield lent if self._is_pool else self._given
@@ -396,41 +399,41 @@ def _parts(given: Given) -> dict[str, Any]:
     try:
         return conninfo_to_dict(given)
     except (psycopg.Error, ValueError):
-        # What libpq says repeats parts of it, maybe the password.
+        # No cause: libpq's message repeats parts of the string, perhaps the password.
         raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
 
 
-def together(request: Request) -> list[Statement]:
-    """Return the statements of a request as one transaction, to be sent in one go and not to be prepared.
+def as_transaction(request: Request) -> list[Statement]:
+    """Return the statements of a request as one transaction, to be sent in one go.
 
-    psycopg takes a statement for prepared that the server skipped, because one before it failed.
+    They must not be prepared: if one fails, the server skips the others, and psycopg takes them for prepared.
     """
     return [Statement(b"BEGIN", ()), *request.statements, Statement(b"COMMIT", ())]
 
 
 def _run(connection: Connection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
-        return [_fetched(_execute(connection, request.statements[0]))]
+        return [_fetch(_execute(connection, request.statements[0]))]
     if not is_usable(connection) or not connection.autocommit:
         with connection.pipeline(), connection.transaction():
             cursors = [_execute(connection, statement, False) for statement in request.statements]
-        return [_fetched(cursor) for cursor in cursors]
+        return [_fetch(cursor) for cursor in cursors]
     try:
         with connection.pipeline():
-            cursors = [_execute(connection, statement, False) for statement in together(request)]
+            cursors = [_execute(connection, statement, False) for statement in as_transaction(request)]
     except psycopg.Error:
         with suppress(psycopg.Error):
             connection.rollback()
         raise
-    return [_fetched(cursor) for cursor in cursors[1:-1]]
+    return [_fetch(cursor) for cursor in cursors[1:-1]]
 
 
-def _fetched(cursor: psycopg.Cursor[Any]) -> Rows:
+def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
     return cursor.fetchall() if cursor.description else []
 
 
 def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
-    # Not the connection's own kind, which is the user's choice: LangGraph's savers ask for one that makes dicts.
+    # Never the kind that the user has chosen for the connection: LangGraph's savers ask for one that makes dicts.
     return psycopg.RawCursor(connection, row_factory=tuple_row)
 
 
@@ -440,19 +443,19 @@ def _execute(connection: Connection, statement: Statement, prepare: bool | None 
 
 async def _arun(connection: AsyncConnection, request: Request) -> list[Rows]:
     if len(request.statements) == 1 and connection.autocommit:
-        return [await _rows(await _aexecute(connection, request.statements[0]))]
+        return [await _afetch(await _aexecute(connection, request.statements[0]))]
     if not is_usable(connection) or not connection.autocommit:
         async with connection.pipeline(), connection.transaction():
             cursors = [await _aexecute(connection, statement, False) for statement in request.statements]
-        return [await _rows(cursor) for cursor in cursors]
+        return [await _afetch(cursor) for cursor in cursors]
     try:
         async with connection.pipeline():
-            cursors = [await _aexecute(connection, statement, False) for statement in together(request)]
+            cursors = [await _aexecute(connection, statement, False) for statement in as_transaction(request)]
     except psycopg.Error:
         with suppress(psycopg.Error):
             await connection.rollback()
         raise
-    return [await _rows(cursor) for cursor in cursors[1:-1]]
+    return [await _afetch(cursor) for cursor in cursors[1:-1]]
 
 
 def _acursor(connection: AsyncConnection) -> psycopg.AsyncCursor[Any]:
@@ -465,12 +468,12 @@ async def _aexecute(
     return await _acursor(connection).execute(statement.sql, statement.parameters, binary=True, prepare=prepare)
 
 
-async def _rows(cursor: psycopg.AsyncCursor[Any]) -> Rows:
+async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
     return await cursor.fetchall() if cursor.description else []
 
 
-class _Texts:
-    """Runs SQL as it stands, several statements in one transaction."""
+class _ScriptDriver:
+    """The driver of `ensure_tables`: runs SQL as it stands, several statements in one transaction."""
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
@@ -478,13 +481,13 @@ class _Texts:
     def send(self, text: str) -> Rows:
         def act(connection: Connection) -> Rows:
             with connection.transaction():
-                return _fetched(_cursor(connection).execute(text.encode(), prepare=False))
+                return _fetch(_cursor(connection).execute(text.encode(), prepare=False))
 
-        return self._driver.insist(act)
+        return self._driver.retry(act)
 
 
-class _AsyncTexts:
-    """As `_Texts`, for a running loop."""
+class _AsyncScriptDriver:
+    """As `_ScriptDriver`, for a running loop."""
 
     def __init__(self, driver: PostgresDriver) -> None:
         self._driver = driver
@@ -492,9 +495,9 @@ class _AsyncTexts:
     async def send(self, text: str) -> Rows:
         async def act(connection: AsyncConnection) -> Rows:
             async with connection.transaction():
-                return await _rows(await _acursor(connection).execute(text.encode(), prepare=False))
+                return await _afetch(await _acursor(connection).execute(text.encode(), prepare=False))
 
-        return await self._driver.ainsist(act)
+        return await self._driver.aretry(act)
 
 
 class AsyncPostgresDriver:

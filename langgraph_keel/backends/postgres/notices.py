@@ -1,7 +1,7 @@
 """Notices of decisions, by LISTEN and NOTIFY: workers in other processes need not wait for their next poll.
 
-LISTEN needs a connection of its own that stays the same. Behind PgBouncer in transaction pooling it would be left on
-some connection of the server, and never be heard: there, and on a connection or pool of the user's, workers poll.
+LISTEN needs a connection of its own, to one session of the server. Behind PgBouncer in transaction pooling it would run
+in any session, and no notice would arrive: there, and with a connection or pool of the user's, workers poll.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _BACKEND = b"SELECT pg_backend_pid()"
 
 
 def notify(driver: PostgresDriver) -> None:
-    """Tell other processes that somebody has decided."""
+    """Tell other processes that a person has decided."""
 
     def act(connection: Connection) -> None:
         # In a transaction of the user's, an error would undo more than the notice.
         if connection.autocommit:
             connection.execute(_NOTIFY, prepare=False)
 
-    driver.insist(act)
+    driver.retry(act)
 
 
 async def anotify(driver: PostgresDriver) -> None:
@@ -38,7 +38,7 @@ async def anotify(driver: PostgresDriver) -> None:
         if connection.autocommit:
             await connection.execute(_NOTIFY, prepare=False)
 
-    await driver.ainsist(act)
+    await driver.aretry(act)
 
 
 class Listening:
@@ -82,7 +82,7 @@ class AsyncListening:
 
 
 def listen(driver: PostgresDriver) -> Listening | None:
-    """Begin to listen; `None` where that cannot be."""
+    """Begin to listen; `None` where notices do not arrive."""
     if driver.own is None:
         return None
     connection = driver.own.connect()

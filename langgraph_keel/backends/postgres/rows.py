@@ -1,14 +1,8 @@
-"""What travels to and from PostgreSQL: requests, and the lines of a reply as records.
+"""What travels to and from PostgreSQL: names, requests, the lines of a reply as records, and the tables.
 
-Names as PostgreSQL can keep and index them.
-
-Text there holds no NUL, and a row of an index no more than 2704 bytes. A NUL is escaped, in the same order as before; a
-name that is too long for three of its kind in one key becomes its beginning and a hash, longer than any other key,
-and the row that it stands in keeps the name itself.
-
-A whole thread as retention sees it, and what it wants removed.
-
-What the tables are called, and how they are made.
+Text there holds no NUL, and a row of an index at most 2704 bytes. So a NUL is escaped, which keeps the order; and a
+name so long that three of its kind do not fit into one key becomes its beginning and a hash, which together are longer
+than any other key. The row that such a key stands in keeps the name itself.
 """
 
 from __future__ import annotations
@@ -41,10 +35,10 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255
-"""Bytes of a name that is its own key."""
+"""Most bytes of a name that is its own key."""
 
 Names: TypeAlias = Mapping[str, str]
-"""Keys, where they are not the names themselves, to names."""
+"""The names of keys that are not the names themselves."""
 
 
 class Key(str):
@@ -54,19 +48,19 @@ class Key(str):
 
 
 def escape(text: str) -> str:
-    """Return text without NUL, from which `unescape` makes it again."""
+    """Return `text` without NUL; `unescape` reverses it."""
     if "\0" not in text and "\1" not in text:
         return text
     return text.replace("\1", "\0011").replace("\0", "\0010")
 
 
 def unescape(text: str) -> str:
-    """Return what `escape` was given."""
+    """Reverse `escape`."""
     return text.replace("\0010", "\0").replace("\0011", "\1") if "\1" in text else text
 
 
 def key(name: str) -> str:
-    """Return what a name is indexed by."""
+    """Return the key of a name, by which it is indexed."""
     if isinstance(name, Key):
         return str(name)
     escaped = escape(name)
@@ -81,12 +75,12 @@ def is_hashed(stored: str) -> bool:
 
 
 def long_names(names: Iterable[str | None]) -> list[str] | None:
-    """Return those names, escaped, that their keys do not tell; `None` if there are none."""
+    """Return, escaped, those names that cannot be read from their keys; `None` if there are none."""
     return [escape(name) for name in names if name and is_hashed(key(name))] or None
 
 
-def by_key(stored: Iterable[str] | None) -> Names:
-    """Return the names that `long_names` kept, by their keys."""
+def names_by_key(stored: Iterable[str] | None) -> Names:
+    """Return the names that `long_names` has stored, by their keys."""
     return {key(name): name for name in map(unescape, stored)} if stored else {}
 
 
@@ -139,9 +133,9 @@ class Line(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What a stamp is made of: a number in one life of a thread, and the token of the request that stored the entry.
+    """The parts of a stamp: a number in one life of a thread, and the token of the request that stored the entry.
 
-    The token is there for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
+    The token is for a server that forgets: after a failover to a replica that lagged, it uses numbers again.
     """
 
     epoch: int
@@ -150,7 +144,7 @@ class Mark(NamedTuple):
 
     @property
     def stamp(self) -> int:
-        """The name of the entry among all that ever were."""
+        """The stamp: no two entries ever have the same."""
         return stamp_of(*self)
 
 
@@ -160,7 +154,7 @@ def stamp_of(epoch: int, seq: int, token: int) -> int:
 
 
 def mark_of(stamp: object) -> Mark:
-    """Return what a stamp is made of."""
+    """Return the parts of a stamp."""
     assert isinstance(stamp, int), f"{stamp!r} is no stamp of this store"
     word = (1 << 64) - 1
     return Mark(stamp >> 128, stamp >> 64 & word, stamp & word)
@@ -227,7 +221,7 @@ def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -
     }
 
 
-def firsts_of(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
+def first_numbers(new: NewEntry, los: Sequence[int]) -> dict[str, int]:
     """Return the number that the first new item of each channel got, from the runs as they were stored."""
     given = [(name, lo) for name, ref in new.refs.items() for lo, _ in ref.runs]
     return {name: stored - (lo - NEW) for (name, lo), stored in zip(given, los, strict=True) if lo >= NEW}
@@ -244,7 +238,7 @@ def entry_of(line: Line) -> Entry:
 
 def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]:
     """Return all of an entry but its refs: address, parent, stamp, header and run."""
-    names = by_key(line.names)
+    names = names_by_key(line.names)
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
@@ -257,7 +251,7 @@ def refs_of(line: Line) -> dict[str, Ref]:
     Raises:
         CorruptStore: They do not add up.
     """
-    names = by_key(line.names)
+    names = names_by_key(line.names)
     try:
         return _refs_of(line, names)
     except (ValueError, IndexError) as error:
@@ -282,28 +276,25 @@ Scope: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True)
 class Content:
-    """A reply of entries with their rows and batches, sorted apart."""
+    """The entries of a reply, the rows and the batches, each by itself."""
 
     entries: list[Line] = field(default_factory=list)
     rows: dict[Scope, dict[str, list[Row]]] = field(default_factory=dict)
     batches: dict[tuple[str, str, str], list[Line]] = field(default_factory=dict)
 
-    def found(self, line: Line) -> Found:
+    def entry_with_rows(self, line: Line) -> Found:
         """Return an entry with its rows and batches; entries of one namespace share them."""
         entry = entry_of(line)
         logs = self.rows.get((line.thread_id, line.ns), {})
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
         # In the order of arrival; the token only makes the order the same every time.
-        batches = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda b: (b.n, b.seq))
-        return Found(entry, rows, [_batch(line) for line in batches])
-
-
-def _batch(line: Line) -> Batch:
-    return Batch(unescape(line.run or ""), unescape(line.parent or ""), restored(line.body))
+        lines = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda each: (each.n, each.seq))
+        batches = [Batch(unescape(b.run or ""), unescape(b.parent or ""), restored(b.body)) for b in lines]
+        return Found(entry, rows, batches)
 
 
 def content_of(reply: Iterable[Sequence[Any]]) -> Content:
-    """Sort the lines of a reply apart; rows by their first item."""
+    """Return the content of a reply, rows in the order of their first items."""
     content = Content()
     for line in map(Line._make, reply):
         if line.what == 0:
@@ -326,14 +317,14 @@ def graph_of(lines: Sequence[Line]) -> Graph:
     """Return the graph in the lines of a reply."""
     entries = sorted((line for line in lines if line.what == 0), key=lambda line: line.seq)
     heads = _heads(entries)
-    names = by_key(name for line in entries for name in line.names or ())
+    names = names_by_key(name for line in entries for name in line.names or ())
     ends = {(name_of(line.ns, names), name_of(line.id, names)): line.n for line in lines if line.what == 1}
     epoch = next((line.epoch for line in lines if line.what == 3), None)
     return Graph([_node(line, line.seq in heads) for line in entries], ends, epoch)
 
 
 def _heads(entries: Sequence[Line]) -> set[int]:
-    """Return where the heads are: per namespace the newest on the trunk, or of all if no trunk is left."""
+    """Return the numbers of the heads: in each namespace the newest on the trunk, or of all if no trunk is left."""
     heads: dict[str, Line] = {}
     for line in entries:
         best = heads.get(line.ns)
@@ -344,11 +335,11 @@ def _heads(entries: Sequence[Line]) -> set[int]:
 
 def _node(line: Line, is_head: bool) -> Node:
     address, parent, stamp, header, run = parts_of(line)
-    return Node(address, parent, stamp, header, LateRefs(line), run, is_head, line.n == GHOST)
+    return Node(address, parent, stamp, header, LazyRefs(line), run, is_head, line.n == GHOST)
 
 
-class LateRefs(Mapping[str, Ref]):
-    """The refs of an entry, made when they are asked for: of a thousand entries, a prune asks those that stay."""
+class LazyRefs(Mapping[str, Ref]):
+    """The refs of an entry, parsed when they are first used: a prune uses only those of the entries that stay."""
 
     __slots__ = ("_line", "_made")
 
@@ -356,24 +347,24 @@ class LateRefs(Mapping[str, Ref]):
         self._line: Line | None = line
         self._made: Mapping[str, Ref] = {}
 
-    def _refs(self) -> Mapping[str, Ref]:
+    def _make_refs(self) -> Mapping[str, Ref]:
         if (line := self._line) is not None:
-            owners, los, his = map(_numbers, (line.owners, line.los, line.his))
+            owners, los, his = map(_parse_numbers, (line.owners, line.los, line.his))
             self._made, self._line = refs_of(line._replace(owners=owners, los=los, his=his)), None
         return self._made
 
     def __getitem__(self, channel: str) -> Ref:
-        return self._refs()[channel]
+        return self._make_refs()[channel]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._refs())
+        return iter(self._make_refs())
 
     def __len__(self) -> int:
-        return len(self._refs())
+        return len(self._make_refs())
 
 
-def _numbers(array: Any) -> list[int]:
-    """Return the numbers of an array that was sent as text."""
+def _parse_numbers(array: Any) -> list[int]:
+    """Parse an array of numbers that was sent as text."""
     return [int(number) for number in array[1:-1].split(",") if number]
 
 
@@ -403,8 +394,8 @@ PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": 
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL reads it, whatever it holds.
+def quote(name: str) -> str:
+    """Quote a name for SQL.
 
     Raises:
         InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
@@ -414,18 +405,18 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-class Prepared(NamedTuple):
+class PreparedStatement(NamedTuple):
     """A statement as the server reads it (`$1`, `$2`, ...), and the names of its parameters in that order."""
 
     text: bytes
     names: tuple[str, ...]
 
 
-def _numbered(text: str) -> Prepared:
-    # psycopg would look for the names in the text at every use: it keeps only short statements in mind.
+def _number_parameters(text: str) -> PreparedStatement:
+    # Otherwise psycopg would search the text for names at every use: it remembers that of short statements only.
     names = tuple(dict.fromkeys(PARAMETER.findall(text)))
     numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text)
-    return Prepared(numbered.encode(), names)
+    return PreparedStatement(numbered.encode(), names)
 
 
 class Tables:
@@ -441,16 +432,16 @@ class Tables:
             raise InvalidInput(f"partitions must be between 0 and 1024, not {partitions}")
         self.schema = schema
         self.partitions = partitions
-        self._prefix = f"{quoted(schema)}." if schema is not None else ""
-        self._prepared: dict[str, Prepared] = {}
+        self._prefix = f"{quote(schema)}." if schema is not None else ""
+        self._statements: dict[str, PreparedStatement] = {}
 
-    def prepared(self, text: str) -> Prepared:
+    def prepare(self, text: str) -> PreparedStatement:
         """Return a statement with the names of the tables in it, and its parameters by number."""
-        if text not in self._prepared:
-            self._prepared[text] = _numbered(self.named(text))
-        return self._prepared[text]
+        if text not in self._statements:
+            self._statements[text] = _number_parameters(self.fill_names(text))
+        return self._statements[text]
 
-    def named(self, text: str) -> str:
+    def fill_names(self, text: str) -> str:
         """Return SQL with the names of the tables in it."""
         for name in TABLES:
             text = text.replace(f"{{{name}}}", f"{self._prefix}keel_{name}")
@@ -459,16 +450,16 @@ class Tables:
         return text
 
     @property
-    def about(self) -> str:
-        """The query that tells what `ddl_for` wants to know."""
+    def version_query(self) -> str:
+        """The query for the first two arguments of `ddl_for`."""
         name = (self.schema or "").replace("'", "''")
         return f"SELECT version(), EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = '{name}')"
 
     def ddl_for(self, version: str, has_schema: bool, parts: Iterable[str] = PARTED) -> str:
-        """Return the statements of some files for this server; see `driver` for which refuse what."""
+        """Return the statements of some files, for this server; `driver` says which servers refuse what."""
         lines = self._ddl(parts).splitlines()
         if has_schema:
-            # Who owns a schema need not have the right to create one, which the server asks for first.
+            # The server checks the right to create schemas first, and the owner of this one may not have it.
             lines = [line for line in lines if not line.startswith("CREATE SCHEMA")]
         if "CockroachDB" in version or "-YB-" in version:
             lines = [line for line in lines if "SET STORAGE" not in line]
@@ -482,7 +473,7 @@ class Tables:
 
     def _ddl(self, parts: Iterable[str]) -> str:
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []
-        return self.named("\n".join([*schema, *map(self._part, parts)]))
+        return self.fill_names("\n".join([*schema, *map(self._part, parts)]))
 
     def _part(self, file: str) -> str:
         text = files(__package__).joinpath(file).read_text("utf-8")

@@ -1,10 +1,9 @@
 """PostgresSaver: one database, any number of processes and machines.
 
-Space that returns: `VACUUM` of Keel's tables, outside of any transaction.
-
-It runs on a connection of its own, for it may take longer than any request may. Behind PgBouncer in transaction pooling
-that works, too: each statement is a transaction by itself. On a connection or pool of the user's, the saver's timeout
-holds, and nothing can be done where that is not in autocommit.
+`reclaim` gives space back by a `VACUUM` of Keel's tables, outside of any transaction. It runs on a connection of its
+own, as it may take longer than a request may. Behind PgBouncer in transaction pooling that works, too: each statement
+is a transaction by itself. On a connection or pool of the user's, the saver's timeout holds, and without autocommit
+there is nothing that can be done.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import unquote
 
 from langgraph_keel.backends.postgres import notices
@@ -21,6 +20,7 @@ from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, Postgre
 from langgraph_keel.backends.postgres.rows import TABLES, Tables
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
@@ -47,56 +47,56 @@ _IN_TRANSACTION = "VACUUM cannot run in a transaction, and the connection given 
 
 
 def reclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
-    """Give back what is free.
+    """Give back free space.
 
     Args:
-        driver: The database's.
-        full: Whether the system gets it back, which locks the tables for as long as it takes.
+        driver: That of the database.
+        full: Whether to give it back to the system, which locks the tables for as long as that takes.
     """
-    _check(driver)
+    _check_writable(driver)
     driver.open(create=driver.auto_setup)
     if driver.own is None:
-        return driver.insist(lambda connection: _vacuumed(connection, driver.tables, full=full))
+        return driver.retry(lambda connection: _vacuum(connection, driver.tables, full=full))
     with named_errors(driver.where), closing(driver.own.connect()) as connection:
-        return _vacuumed(connection, driver.tables, full=full)
+        return _vacuum(connection, driver.tables, full=full)
 
 
 async def areclaim(driver: PostgresDriver, *, full: bool) -> Reclaimed:
     """As `reclaim`, without blocking the running loop."""
     if driver.own is not None or driver.blocks:
         return await to_thread(reclaim, driver, full=full)
-    _check(driver)
+    _check_writable(driver)
     await driver.aopen(create=driver.auto_setup)
-    return await driver.ainsist(lambda connection: _avacuumed(connection, driver.tables, full=full))
+    return await driver.aretry(lambda connection: _avacuum(connection, driver.tables, full=full))
 
 
-def _check(driver: PostgresDriver) -> None:
+def _check_writable(driver: PostgresDriver) -> None:
     if driver.read_only:
         raise ReadOnlyStore(f"{driver.where}: this saver was opened to read only")
 
 
-def _vacuumed(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
+def _vacuum(connection: Connection, tables: Tables, *, full: bool) -> Reclaimed:
     _check_autocommit(connection)
-    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     before = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    with _heard(connection) as warnings:
+    with _collect_warnings(connection) as warnings:
         for statement in _statements(names, full=full):
             connection.execute(statement, prepare=False)
-    _check_any(names, warnings)
+    _check_not_all_refused(names, warnings)
     after = cursor.execute(_SIZE, {"tables": names}).fetchone()
-    return _reclaimed(before, after, warnings, full=full)
+    return _report(before, after, warnings, full=full)
 
 
-async def _avacuumed(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
+async def _avacuum(connection: AsyncConnection, tables: Tables, *, full: bool) -> Reclaimed:
     _check_autocommit(connection)
-    names, cursor = _names(tables), connection.cursor(row_factory=_plain)
+    names, cursor = _table_names(tables), connection.cursor(row_factory=_tuple_rows)
     before = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    with _heard(connection) as warnings:
+    with _collect_warnings(connection) as warnings:
         for statement in _statements(names, full=full):
             await connection.execute(statement, prepare=False)
-    _check_any(names, warnings)
+    _check_not_all_refused(names, warnings)
     after = await (await cursor.execute(_SIZE, {"tables": names})).fetchone()
-    return _reclaimed(before, after, warnings, full=full)
+    return _report(before, after, warnings, full=full)
 
 
 def _check_autocommit(connection: Connection | AsyncConnection) -> None:
@@ -104,32 +104,32 @@ def _check_autocommit(connection: Connection | AsyncConnection) -> None:
         raise AccessDenied(_IN_TRANSACTION)
 
 
-def _check_any(names: Sequence[str], warnings: Sequence[str]) -> None:
-    """Check that one of the tables at least was not left out."""
+def _check_not_all_refused(names: Sequence[str], warnings: Sequence[str]) -> None:
+    """Check that at least one of the tables was vacuumed."""
     tables = [name.rpartition(".")[2].strip('"') for name in names]
     if all(any(table in warning for warning in warnings) for table in tables):
         raise AccessDenied("nothing was done, as this user may not VACUUM: " + "; ".join(warnings))
 
 
-def _plain(cursor: Any) -> Any:
-    """Make rows of their values, whatever the user's connection makes of them."""
+def _tuple_rows(cursor: Any) -> Any:
+    """A row factory for tuples, whatever that of the user's connection is."""
     return tuple
 
 
-def _names(tables: Tables) -> list[str]:
-    return [tables.named(f"{{{name}}}") for name in TABLES]
+def _table_names(tables: Tables) -> list[str]:
+    return [tables.fill_names(f"{{{name}}}") for name in TABLES]
 
 
 def _statements(names: Sequence[str], *, full: bool) -> list[bytes]:
     how = "FULL, ANALYZE" if full else "ANALYZE"
-    # The planner's samples of what was deleted are dead rows by then.
+    # By then, the planner's samples of what was deleted are dead rows in it.
     statistics = ["VACUUM FULL pg_catalog.pg_statistic"] if full else []
     return [text.encode() for text in (*(f"VACUUM ({how}) {name}" for name in names), *statistics)]
 
 
 @contextmanager
-def _heard(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
-    """Hear what the server leaves out, for the user may not do it: it says so in a warning, and goes on."""
+def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
+    """Collect warnings: the server gives one for each table that this user may not vacuum, and goes on."""
     warnings: list[str] = []
 
     def hear(diagnostic: Any) -> None:
@@ -143,8 +143,20 @@ def _heard(connection: Connection | AsyncConnection) -> Iterator[list[str]]:
         connection.remove_notice_handler(hear)
 
 
-def _reclaimed(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
+
+
+class PostgresOptions(SaverOptions, total=False):
+    """What `PostgresSaver` takes besides the URL."""
+
+    schema: str | None
+    partitions: int
+    pool_size: int
+    timeout: float
+    prepare_threshold: int | None
+    read_only: bool
+    auto_setup: bool
 
 
 class PostgresSaver(KeelSaver):
@@ -166,8 +178,7 @@ class PostgresSaver(KeelSaver):
         prepare_threshold: After how many uses psycopg prepares a statement; `None` (never) for PgBouncer before 1.21.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: The schema cannot be one, or is named twice.
@@ -184,7 +195,7 @@ class PostgresSaver(KeelSaver):
         prepare_threshold: int | None = 5,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if isinstance(connection, str):
             connection, schema = _without_schema(connection, schema)
@@ -201,7 +212,7 @@ class PostgresSaver(KeelSaver):
         super().__init__(store, self._postgres, AsyncPostgresDriver(self._postgres), **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[PostgresOptions]) -> Self:
         """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
@@ -252,7 +263,7 @@ class PostgresSaver(KeelSaver):
 
 
 def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
-    """Take `schema=` out of a URL, which libpq does not know; the rest stays as it was written."""
+    """Take `schema=` out of a URL, as libpq does not know it; the rest of the URL stays as it is."""
     place, mark, query = url.partition("?")
     pairs = query.split("&") if mark and "://" in place else []
     found = [pair for pair in pairs if pair.startswith("schema=")]
@@ -262,3 +273,11 @@ def _without_schema(url: str, schema: str | None) -> tuple[str, str | None]:
         raise InvalidInput("the schema is named twice: in the URL and by schema=, or twice in the URL")
     rest = "&".join(pair for pair in pairs if pair not in found)
     return f"{place}?{rest}" if rest else place, unquote(found[0].removeprefix("schema="))
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> PostgresSaver:
+    """Open the database that a URL of libpq names, also one with `?schema=name`.
+
+    As `registry.OpenUrl`; options are those of `PostgresSaver`.
+    """
+    return PostgresSaver(url, read_only=read_only, **options)

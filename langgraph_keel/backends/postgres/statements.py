@@ -1,14 +1,13 @@
-"""The statements. Each is complete: it sees one moment, and stores all or nothing.
+"""The statements. Each is complete: it sees the database at one moment, and stores all or nothing.
 
-A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number only
-if that is still the one it read. If it is not, another put came in between: nothing is inserted, since everything
-inserted selects from the claim, and the store sends the statement again. So what was read is current whenever it is
+A put reads its situation from the snapshot of the statement, and claims the thread by setting its sequence number, but
+only if that is still the one it has read. Otherwise another put came in between, and nothing is inserted, as everything
+inserted selects from the claim; the store then sends the statement again. So what was read is current whenever it is
 used, at every isolation level, without a lock that outlives the statement.
 
-Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition (a
-distributed table is asked on one node), and nothing uses advisory locks, NOTIFY, sequences or functions of our own.
-
-The statement that copies a thread, whole or up to an entry (see `statements`).
+Every table is changed by at most one part of a statement (CockroachDB refuses more), thread_id is in every condition
+(so that a distributed table is asked on one node), and nothing uses advisory locks, NOTIFY, sequences or functions of
+our own.
 """
 
 from __future__ import annotations

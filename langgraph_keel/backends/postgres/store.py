@@ -1,15 +1,14 @@
-"""The PostgreSQL layout: each verb as one statement, or as a few that are one transaction and one trip.
+"""The PostgreSQL layout: each verb is one statement, or a few that are one transaction and one round trip.
 
-The tables are explained in `schema.sql` and `cells.sql`, the statements in `statements.py` and `cells.py`. The head of
-a namespace is its trunk entry with the highest sequence number.
+The tables are explained in `schema.sql` and `cells.sql`; most statements stand in `statements`, those for cells here.
+The head of a namespace is its trunk entry with the highest sequence number.
 
-Cells in PostgreSQL: the statements, their parameters, and cells out of rows.
-
-A swap is one statement, of one of four kinds, that changes the row of the cell if the token in it is the one expected,
-and else says what it saw. A refused swap finds that out by reading: it takes no lock, waits for nobody and writes
-nothing, so a commit has nothing to bring to disk. What it saw may be out of date, where somebody else has committed
-since the statement began: if that would have let it write, and it wrote nothing, it is sent again. So it is right at
-every isolation level (above READ COMMITTED the server itself asks for that, by 40001).
+A swap of a cell is one statement, of one of four kinds. It changes the row if that has the expected token, and
+otherwise returns the row that it saw. A swap that is refused has only read: it takes no lock, waits for nobody and
+writes nothing, so its commit has nothing to bring to disk. The row that it saw may be out of date, if somebody else has
+committed since the statement began. If that row would have let it write, and it wrote nothing, the statement is sent
+again. So a swap is right at every isolation level (above READ COMMITTED the server itself asks for the repetition, by
+40001).
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from langgraph_keel.backends.postgres.rows import (
     Request,
     Statement,
     Tables,
-    by_key,
     content_of,
     entry_of,
     entry_parameters,
     escape,
-    firsts_of,
+    first_numbers,
     graph_of,
     is_hashed,
     key,
     long_names,
     mark_of,
     name_of,
+    names_by_key,
     place_of,
     removal_parameters,
     unescape,
@@ -103,7 +102,7 @@ SWAPS = {
 }
 
 READ = f"SELECT c.key, {HEAD}, c.body FROM {{cells}} c WHERE {SHELF} AND c.key = ANY (%(keys)s::text[])"
-# Of the characters of a key, none comes after the tilde.
+# No character of a key sorts after the tilde.
 LIST = f"""
 SELECT c.key, {HEAD} FROM {{cells}} c
 WHERE {SHELF} AND c.key > %(after)s AND c.key >= %(prefix)s AND c.key < %(prefix)s || '~'
@@ -117,12 +116,12 @@ WITH gone AS (
 )
 SELECT count(*) FROM gone
 """
-# Part of the deletion of a thread: one look into each of two indexes, however much is shared. A cell knows no life of
-# its thread, so all go that are there.
+# Part of the deletion of a thread: one search in each of two indexes, however much is shared. Cells do not say to which
+# life of their thread they belong, so all of them are deleted.
 DELETE_OF_THREAD = """
 DELETE FROM {cells} c WHERE c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s
 """
-# The names of threads that have anything, without those that show a checkpoint.
+# The names of all threads that have anything, except those that show a checkpoint.
 STRAYS = """
 SELECT s.thread_id, max(s.name) FROM (
     SELECT t.thread_id, t.name FROM {threads} t
@@ -151,13 +150,13 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
         "origin": origin or None,
         "name": escape(cell.origin) if is_hashed(origin) else None,
         "expires_at": cell.expires_at,
-        "header": _shrunk(cell.header),
-        "body": _shrunk(cell.body),
+        "header": _shrink_raw(cell.header),
+        "body": _shrink_raw(cell.body),
     }
 
 
-def _shrunk(frame: bytes) -> bytes:
-    # Of another kind, it would not come back as the very bytes it was.
+def _shrink_raw(frame: bytes) -> bytes:
+    # A frame that is compressed already would not come back as the same bytes.
     return shrunk(frame) if frame[:1] == RAW else frame
 
 
@@ -176,7 +175,7 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 Reply: TypeAlias = list[list[Any]]
 PostgresPlan: TypeAlias = Plan[Request, Reply, Any]
 RACES = 1000
-"""Puts of others that one put may lose against in a row, each of which was stored."""
+"""How often in a row a put may lose against those of others, each of which was stored."""
 
 
 def _random() -> int:
@@ -199,11 +198,11 @@ class PostgresStore(Store[Request, Reply]):
         return Request(tuple(self._statement(text, parameters) for text in texts), writes)
 
     def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
-        prepared = self._tables.prepared(text)
+        prepared = self._tables.prepare(text)
         return Statement(prepared.text, [parameters[name] for name in prepared.names])
 
     def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
-        """See `Store.write_entry`. One statement, sent again for each put of another that came in between."""
+        """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
         parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
         request = self._request(parameters, *texts, writes=True)
@@ -213,13 +212,10 @@ class PostgresStore(Store[Request, Reply]):
             if answer == "gone":
                 return BaseGone()
             if answer == "moved":
-                return Moved(self._head(head, new))
+                return Moved(head and name_of(head, names_by_key(long_names([new.parent]))))
             if seq is not None:
-                return Stored(Mark(epoch, seq, parameters["token"]).stamp, firsts_of(new, los))
+                return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
-
-    def _head(self, head: str | None, new: NewEntry) -> str | None:
-        return head and name_of(head, by_key(long_names([new.parent])))
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
         """See `Store.write_batch`."""
@@ -237,11 +233,11 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
         reply = yield self._request(place_of(address), text)
         content = content_of(reply[0])
-        return content.found(content.entries[0]) if content.entries else None
+        return content.entry_with_rows(content.entries[0]) if content.entries else None
 
     def scan(self, query: Query) -> Plan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
-        text, parameters = _scanned(query)
+        text, parameters = _scan_query(query)
         reply = yield self._request(parameters, text)
         return [entry_of(Line._make(line)) for line in reply[0]]
 
@@ -257,7 +253,7 @@ class PostgresStore(Store[Request, Reply]):
         text = sql.READ_LISTED if any(entry.refs for entry in entries) else sql.READ_BARE
         reply = yield self._request(parameters, text)
         content = content_of(reply[0])
-        found = {each.entry.stamp: each for each in map(content.found, content.entries)}
+        found = {each.entry.stamp: each for each in map(content.entry_with_rows, content.entries)}
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
@@ -272,7 +268,7 @@ class PostgresStore(Store[Request, Reply]):
         line = next((line for line in content.entries if line.id not in parents), None)
         found = []
         while line is not None:
-            found.append(content.found(line))
+            found.append(content.entry_with_rows(line))
             line = lines.get(line.parent or "")
         return found
 
@@ -314,7 +310,7 @@ class PostgresStore(Store[Request, Reply]):
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Request, Reply, CopyOutcome]:
-        """See `Store.copy_thread`. Sent again after a lost reply, it knows its own copy by the epoch."""
+        """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
         parameters: dict[str, Any] = {
             "thread": key(source),
             "target": key(target),
@@ -400,11 +396,11 @@ class PostgresStore(Store[Request, Reply]):
 def _info(
     thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
 ) -> tuple[ThreadInfo, bytes]:
-    latest = head and name_of(head, by_key(names))
+    latest = head and name_of(head, names_by_key(names))
     return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restored(header or b"")
 
 
-def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
+def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
     """Return the statement and the parameters of a scan."""
     conditions: list[str] = []
     parameters: dict[str, Any] = {"limit": query.limit}
@@ -420,19 +416,19 @@ def _scanned(query: Query) -> tuple[str, dict[str, Any]]:
         conditions.append(sql.PRECEDES)
         parameters["before"] = key(query.before)
     if query.after is not None:
-        conditions.append(_following(query.after, query.thread_id is None))
-        parameters |= _following_parameters(query.after)
+        conditions.append(_after(query.after, query.thread_id is None))
+        parameters |= _after_parameters(query.after)
     order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
     return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
 
 
-def _following(last: Entry, everywhere: bool) -> str:
+def _after(last: Entry, everywhere: bool) -> str:
     if everywhere:
         return " AND (e.id, e.thread_id, e.ns) < (%(last_id)s, %(last_thread)s, %(last_ns)s)"
     return " AND e.seq < %(last_seq)s AND t.epoch = %(last_epoch)s"
 
 
-def _following_parameters(last: Entry) -> dict[str, Any]:
+def _after_parameters(last: Entry) -> dict[str, Any]:
     mark = mark_of(last.stamp)
     place = place_of(last.address)
     return {

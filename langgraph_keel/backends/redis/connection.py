@@ -1,12 +1,10 @@
-"""Clients of Redis, made from a URL or brought by the user, and their errors by Keel's names.
+"""Clients of Redis, made from a URL or brought by the user, and the errors of theirs as Keel's.
 
-What is looked at before a store is used: whose keys these are, and what the server does with them.
+`ServerCheck` is what is read from a server before its store is used: whose keys these are, and whether the server keeps
+what it acknowledges. It is a plan, so that both drivers can run it, once, on first use.
 
-Plans, as everything that talks to the server: both drivers run them once, on first use. `Look` keeps what they saw.
-
-Clients of running loops: a connection of asyncio belongs to the loop it was opened in.
-
-A loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a
+`Loops` has a client for each running loop, as a connection of asyncio belongs to the loop in which it was opened. A
+loop that ends in good order (`asyncio.run`) ends its asynchronous generators, and one of them closes the client. Of a
 loop that was just closed, the sockets are closed when `Loops` is used or closed next.
 """
 
@@ -114,7 +112,7 @@ class Settings:
         """Return a client for the running loop."""
         options = self._options(AsyncRetry(ExponentialBackoff(cap=0.2, base=0.05), RESENDS, (ConnectionError,)))
         if self.is_cluster:
-            return PatientCluster.limited(self._plain_url, self.max_connections, self.timeout, **options)
+            return QueueingCluster.from_url_limited(self._plain_url, self.max_connections, self.timeout, **options)
         pool = aio.BlockingConnectionPool.from_url(self.url, timeout=self.timeout, **options)
         return aio.Redis(connection_pool=pool)
 
@@ -133,18 +131,19 @@ class Settings:
         }
 
 
-class PatientCluster(AsyncRedisCluster):
-    """A client of a Cluster whose calls wait for their turn: its nodes refuse calls beyond their connections.
+class QueueingCluster(AsyncRedisCluster):
+    """A client of a Cluster that lets a number of calls run at once, while the others wait for their turn.
 
-    They may have as many as they like instead: a call uses one, and what the client asks for itself another.
+    redis-py's own limit is of connections to each node, and a call that finds none free fails at once. Here nodes may
+    have any number of them: a call uses one, and what the client asks for itself another.
     """
 
     _turns: asyncio.Semaphore
     _timeout: float
 
     @classmethod
-    def limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
-        """Return a client that lets so many calls be under way at once, and others wait so many seconds."""
+    def from_url_limited(cls, url: str, calls: int, timeout: float, **options: Any) -> Self:
+        """Return a client that runs at most `calls` at once; others wait for their turn, at most `timeout` seconds."""
         client = cast(Self, cls.from_url(url, **{**options, "max_connections": UNLIMITED}))
         client._turns = asyncio.Semaphore(calls)
         client._timeout = timeout
@@ -152,7 +151,7 @@ class PatientCluster(AsyncRedisCluster):
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and have it.
+        """Wait for a turn, and hold it.
 
         Raises:
             MaxConnectionsError: There was none within the timeout.
@@ -167,28 +166,29 @@ class PatientCluster(AsyncRedisCluster):
             self._turns.release()
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """As its base does, when it is its turn."""
+        """As in the base class, after waiting for a turn."""
         async with self.turn():
             return await super().execute_command(*args, **kwargs)
 
 
 async def ask_node(client: AsyncClient, node: Any, *words: Any) -> Any:
     """Send a command to a node of a client, or to the client itself; what is sent to a node takes a turn too."""
-    async with client.turn() if isinstance(client, PatientCluster) and node is not client else nullcontext():
+    async with client.turn() if isinstance(client, QueueingCluster) and node is not client else nullcontext():
         return await node.execute_command(*words)
 
 
-async def prepared(client: AsyncClient) -> None:
-    """Let a client learn what it must know before several calls at once.
+async def prepare_client(client: AsyncClient) -> None:
+    """Make a client ready for several calls at once.
 
-    One of a Cluster sends calls that come at once before it knows the nodes, and then closes what these opened.
+    A client of a Cluster that does not know the nodes yet would send such calls, and then close the connections that
+    they opened.
     """
     if isinstance(client, AsyncRedisCluster):
         await client.initialize()
 
 
-def checked(client: Any) -> Any:
-    """Return a user's own client, if it returns bytes as they are.
+def check_client(client: Any) -> Any:
+    """Return a user's own client, after checking that it returns bytes as they are.
 
     Raises:
         InvalidInput: It decodes replies.
@@ -230,7 +230,7 @@ _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
-def named(where: str, error: Exception) -> KeelError:
+def name_error(where: str, error: Exception) -> KeelError:
     """Return the error of Keel for one of the client."""
     for kind, keel, meaning in _CLASSES:
         if isinstance(error, kind):
@@ -245,7 +245,7 @@ def named(where: str, error: Exception) -> KeelError:
 
 @contextmanager
 def named_errors(where: str) -> Iterator[None]:
-    """Raise the client's errors by Keel's names."""
+    """Raise the client's errors as those of Keel."""
     try:
         yield
     except NoScriptError:
@@ -253,14 +253,15 @@ def named_errors(where: str) -> Iterator[None]:
     except (RedisError, RedisClusterException, OSError) as error:
         if isinstance(error, KeelError):
             raise
-        raise named(where, error) from error
+        raise name_error(where, error) from error
 
 
-def drop(client: AsyncClient, is_dead: bool) -> None:
+def abort_connections(client: AsyncClient, is_dead: bool) -> None:
     """Close the connections of an asynchronous client where nothing can be awaited.
 
     In a loop that runs, they end in its next round. What asyncio and the client do for this they do in the loop, so if
-    that is dead this reaches for the sockets themselves: else both would warn of each connection (ResourceWarning).
+    that is dead, this function reaches for the sockets themselves: else both would warn of each connection
+    (ResourceWarning).
     """
     for connection in {each for pool in _pools(client) for each in _connections(pool)}:
         writer, connection._writer, connection._reader = getattr(connection, "_writer", None), None, None
@@ -272,7 +273,7 @@ def _pools(client: AsyncClient) -> Iterator[Any]:
     if isinstance(client, aio.Redis):
         yield client.connection_pool
         return
-    # What its own close leaves behind: it is to begin anew.
+    # Its own close leaves this behind; a later use has to initialize it again.
     client._initialize = True
     yield from client.nodes_manager.nodes_cache.values()
     yield from client.nodes_manager.startup_nodes.values()
@@ -294,7 +295,7 @@ def _abort(transport: Any, is_dead: bool) -> None:
 
 FORMAT = 1
 SCANNED = 100
-"""Most rounds of a thousand keys each in the search for keys of others: a database may be shared with millions."""
+"""Most rounds, of a thousand keys each, in the search for other people's keys: a database may hold millions."""
 UNKNOWN = "unknown"
 
 
@@ -345,8 +346,8 @@ _WEAKEST = {"no": 0, UNKNOWN: 1, "everysec": 2}
 _warned: set[str] = set()
 
 
-class Look:
-    """What one saver has learned of its server, shared by its two faces.
+class ServerCheck:
+    """What one saver checks on its server before it uses it, and what it has learned; its two faces share it.
 
     Args:
         keys: The keys of the store.
@@ -373,28 +374,28 @@ class Look:
         self.read_only = read_only
         self.auto_setup = auto_setup
         self.durability = Durability()
-        self.has_looked = False
+        self.has_read_server = False
         self.may_write = False
 
-    def is_enough(self, writes: bool) -> bool:
-        """Return whether there is nothing left to look at before such a request."""
-        return self.may_write or (self.has_looked and not writes)
+    def is_done(self, writes: bool) -> bool:
+        """Return whether nothing is left to check before a request that writes, or does not."""
+        return self.may_write or (self.has_read_server and not writes)
 
     def prepare(self, writes: bool) -> Plan[Ask, Replies, None]:
-        """Look at the store and the server, and make the store if it is to be written. Three to seven trips.
+        """Check the store and the server, and make the store if it is to be written. Three to seven round trips.
 
         Raises:
             NewerFormat: A newer Keel wrote here.
             NotAKeelStore: There are keys of somebody else under the prefix.
-            NotSetUp: There is no store, and it shall not be made.
+            NotSetUp: There is no store, and `auto_setup` is off.
             NotFound: There is no store, and it may only be read.
             UnsafeStore: The server throws threads away when memory is short, and it is to be written.
         """
         version = yield from self._format()
-        if not self.has_looked:
-            self.durability = yield from _durability()
+        if not self.has_read_server:
+            self.durability = yield from _read_durability()
             self._warn()
-            self.has_looked = True
+            self.has_read_server = True
         if writes:
             self._refuse_eviction()
             if version is None:
@@ -442,29 +443,29 @@ class Look:
             return
         _warned.add(self._where)
         warnings.warn(
-            f"{self._where}: an acknowledged put is {_in_words(self.durability)}: set appendonly yes and appendfsync "
+            f"{self._where}: an acknowledged put is {_describe(self.durability)}: set appendonly yes and appendfsync "
             "always, or pass durability='any' if that is good enough",
             DurabilityWarning,
             stacklevel=2,
         )
 
 
-def _in_words(durability: Durability) -> str:
+def _describe(durability: Durability) -> str:
     if durability.acknowledged != UNKNOWN:
         return durability.acknowledged
     return f"kept in a way that the server does not tell (appendonly {durability.appendonly})"
 
 
-def _durability() -> Plan[Ask, Replies, Durability]:
+def _read_durability() -> Plan[Ask, Replies, Durability]:
     """Ask the server how it keeps data: by CONFIG, or where that is forbidden by INFO, which says less."""
-    nodes = yield from _settings("CONFIG GET", ("append*", "maxmemory*"))
+    nodes = yield from _read_settings("CONFIG GET", ("append*", "maxmemory*"))
     if not all(nodes):
-        nodes = yield from _settings("INFO", ("persistence", "memory"))
+        nodes = yield from _read_settings("INFO", ("persistence", "memory"))
     return min(map(_durability_of, nodes), key=_strength)
 
 
-def _settings(command: str, parts: Sequence[str]) -> Plan[Ask, Replies, list[dict[str, str]]]:
-    """Return per node what the command says; nothing where it is refused."""
+def _read_settings(command: str, parts: Sequence[str]) -> Plan[Ask, Replies, list[dict[str, str]]]:
+    """Return what the command says, for each node; an empty dict where it is refused."""
     nodes: list[dict[str, str]] = []
     for part in parts:
         replies = yield Ask((command, part), None)
@@ -495,28 +496,28 @@ def _strength(durability: Durability) -> tuple[bool, int, int]:
 
 
 def _foreign_key(keys: Keys) -> Plan[Ask, Replies, str | None]:
-    """Return a key under our prefix that Keel cannot have made, if there is one among the first hundred thousand."""
+    """Return a key under our prefix that Keel cannot have made, if one is among the first hundred thousand."""
     node = cursor = 0
     for _ in range(SCANNED):
-        pattern = f"{_escaped(keys.prefix)}:*"
+        pattern = f"{_escape_pattern(keys.prefix)}:*"
         [reply] = yield Ask(("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
         if reply is None or isinstance(reply, Exception):
             # No more nodes; or SCAN is forbidden, and the scripts themselves refuse what is not a thread.
             return None
         cursor, found = reply
-        foreign = next(_foreign(keys, found), None)
+        foreign = next(_foreign_keys(keys, found), None)
         if foreign is not None:
             return foreign
         node, cursor = (node, cursor) if cursor else (node + 1, 0)
     return None
 
 
-def _foreign(keys: Keys, found: Sequence[bytes]) -> Iterator[str]:
+def _foreign_keys(keys: Keys, found: Sequence[bytes]) -> Iterator[str]:
     names = (key.decode(errors="backslashreplace") for key in found)
     return (key for key in names if not keys.is_ours(key))
 
 
-def _escaped(pattern: str) -> str:
+def _escape_pattern(pattern: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in pattern)
 
 
@@ -525,17 +526,17 @@ CLOSING = 10.0
 """Seconds that `close` waits for a loop in another thread."""
 
 
-class _Own:
-    """The client of a loop, and what closes it at the end of the loop."""
+class _LoopClient:
+    """The client of a loop, and the generator that closes it at the end of the loop."""
 
-    def __init__(self, client: AsyncClient, keeper: AsyncGenerator[None, None]) -> None:
+    def __init__(self, client: AsyncClient, closer: AsyncGenerator[None, None]) -> None:
         self.client = client
-        self.keeper = keeper
+        self.closer = closer
         self.is_ready = False
         self.opening = asyncio.Lock()
 
 
-Opened: TypeAlias = dict[Loop, _Own]
+Clients: TypeAlias = dict[Loop, _LoopClient]
 
 
 class Loops:
@@ -550,10 +551,10 @@ class Loops:
         self._forget()
 
     def _forget(self) -> None:
-        self._opened: Opened = {}
+        self._opened: Clients = {}
         self._process = os.getpid()
         # When this is collected, and at the latest at the end of the process.
-        weakref.finalize(self, _bury, self._opened)
+        weakref.finalize(self, _close_of_dead_loops, self._opened)
 
     async def client(self) -> AsyncClient:
         """Return the client of the running loop; make it, if there is none."""
@@ -561,27 +562,27 @@ class Loops:
             _PARENTS.append(self._opened)
             self._forget()
         loop = asyncio.get_running_loop()
-        own = self._opened.get(loop) or await self._begin(loop)
+        own = self._opened.get(loop) or await self._make_client(loop)
         if not own.is_ready:
-            # One task does it, and the others wait: if it is cancelled, the next one does it.
+            # One task prepares it while the others wait; if that task is cancelled, the next one does.
             async with own.opening:
-                await prepared(own.client)
+                await prepare_client(own.client)
                 own.is_ready = True
         return own.client
 
-    async def _begin(self, loop: Loop) -> _Own:
-        _bury(self._opened)
-        own = self._opened[loop] = _Own(self._make(), self._keep(loop))
-        # Up to its yield it waits for nothing, so nobody comes in between.
-        await anext(own.keeper)
+    async def _make_client(self, loop: Loop) -> _LoopClient:
+        _close_of_dead_loops(self._opened)
+        own = self._opened[loop] = _LoopClient(self._make(), self._close_at_end(loop))
+        # The generator waits for nothing up to its yield, so no other task runs in between.
+        await anext(own.closer)
         return own
 
-    async def _keep(self, loop: Loop) -> AsyncGenerator[None, None]:
+    async def _close_at_end(self, loop: Loop) -> AsyncGenerator[None, None]:
         opened = self._opened
         try:
             yield
         finally:
-            # Otherwise it was dropped before.
+            # Without an entry, the client was closed before.
             own = opened.pop(loop, None)
             if own:
                 await own.client.aclose()
@@ -593,7 +594,7 @@ class Loops:
         """Close the client of the running loop."""
         own = self._opened.get(asyncio.get_running_loop())
         if own:
-            await own.keeper.aclose()
+            await own.closer.aclose()
 
     def close(self) -> None:
         """Close all clients: each in its loop, if that runs elsewhere or can be made to run here."""
@@ -602,37 +603,37 @@ class Loops:
                 _close_in(loop, self._opened)
 
 
-def _bury(opened: Opened) -> None:
-    """Close what loops left that were closed without notice."""
+def _close_of_dead_loops(opened: Clients) -> None:
+    """Close the clients of loops that were closed without ending their generators."""
     for loop in list(opened):
         if loop.is_closed():
-            _drop(loop, opened)
+            _close_client(loop, opened)
 
 
-def _drop(loop: Loop, opened: Opened) -> None:
+def _close_client(loop: Loop, opened: Clients) -> None:
     own = opened.pop(loop, None)
     if own is None:
         return
-    drop(own.client, loop.is_closed())
-    # It has nothing left to await, so it can be ended without a loop.
+    abort_connections(own.client, loop.is_closed())
+    # The generator has nothing left to await, so it can be ended without a loop.
     with suppress(StopIteration):
-        own.keeper.aclose().send(None)
+        own.closer.aclose().send(None)
 
 
-def _close_in(loop: Loop, opened: Opened) -> None:
+def _close_in(loop: Loop, opened: Clients) -> None:
     here = asyncio._get_running_loop()
     if loop is here or loop.is_closed():
-        _drop(loop, opened)
+        _close_client(loop, opened)
     elif loop.is_running():
-        asyncio.run_coroutine_threadsafe(_closed(opened[loop].keeper), loop).result(CLOSING)
+        asyncio.run_coroutine_threadsafe(_aclose(opened[loop].closer), loop).result(CLOSING)
     elif here is None:
         with suppress(RuntimeError):
-            loop.run_until_complete(_closed(opened[loop].keeper))
+            loop.run_until_complete(_aclose(opened[loop].closer))
 
 
-async def _closed(keeper: AsyncGenerator[None, None]) -> None:
-    await keeper.aclose()
+async def _aclose(closer: AsyncGenerator[None, None]) -> None:
+    await closer.aclose()
 
 
-# What a forked child inherits is its parent's: not to be used, closed or collected.
+# Clients that a forked child has inherited: it must neither use nor close them, nor let them be collected.
 _PARENTS: list[Any] = []

@@ -1,9 +1,9 @@
 """The drivers: blocking, for any thread; and for running loops, each with a client of its own.
 
 A call is one EVALSHA, or EVAL where the server does not have the script (after a restart, a failover, SCRIPT FLUSH).
-Before the first request of a saver, `opening` looks at the server.
+Before the first request of a saver, `connection.ServerCheck` checks the store and the server.
 
-Requests: which scripts to run, on which keys. The scripts themselves are files, one for each verb.
+A request says which scripts to run, on which keys. The scripts themselves are files, one for each verb.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
-from langgraph_keel.backends.redis.connection import Ask, AsyncClient, Client, Look, Loops, ask_node, named_errors
+from langgraph_keel.backends.redis.connection import (
+    Ask,
+    AsyncClient,
+    Client,
+    Loops,
+    ServerCheck,
+    ask_node,
+    named_errors,
+)
 from langgraph_keel.engine.plan import arun, run
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
 
@@ -54,16 +62,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What goes to the server in one go: calls that do not depend on each other.
+    """What goes to the server in one round trip: calls that do not depend on each other.
 
-    A verb about one thread is one call, one round trip. Only verbs about all threads have several, and a deletion, for
-    what the thread has shared with others: they are pipelined, on a Cluster to each node.
+    A verb about one thread is one call. Verbs about all threads have several, and so has a deletion, for the cells that
+    the thread has shared; they are pipelined, on a Cluster to each node.
 
     Attributes:
         calls: The calls.
         writes: Whether one of them writes.
-        pattern: If it is given, there are no calls: the reply is the names of all keys that match, as SCAN has it, of
-            all nodes. The server serves others in between, and takes as long as it has keys, whosever they are.
+        pattern: If given, there are no calls, and the reply is the names of all keys of all nodes that match it, by
+            SCAN. The server serves others in between; the time it takes grows with the number of all its keys.
     """
 
     calls: tuple[Call, ...]
@@ -73,19 +81,19 @@ class Request:
 
 @cache
 def script(name: str) -> Script:
-    """Return a script, with the shared parts that its first lines name put before it."""
-    text = _text(name)
-    parts = [_text(part) for part in _shared(text.splitlines())]
+    """Return a script, preceded by the shared parts that its first lines name."""
+    text = _read_script(name)
+    parts = [_read_script(part) for part in _shared_names(text.splitlines())]
     source = "\n".join([*parts, text])
-    # Redis names scripts so; nothing depends on how strong SHA-1 is.
+    # Redis names scripts by SHA-1; nothing depends on its strength.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-def _text(name: str) -> str:
+def _read_script(name: str) -> str:
     return files(__package__).joinpath("scripts", f"{name}.lua").read_text("utf-8")
 
 
-def _shared(lines: Iterable[str]) -> list[str]:
+def _shared_names(lines: Iterable[str]) -> list[str]:
     for line in lines:
         if line.startswith("--") and "With: " in line:
             return line.partition("With: ")[2].split(", ")
@@ -94,22 +102,22 @@ def _shared(lines: Iterable[str]) -> list[str]:
 
 T = TypeVar("T")
 PIPELINED = 256
-"""Calls to a pipeline."""
+"""Most calls in one pipeline."""
 SCANNED = 1000
-"""Keys to a step of a look at all of them."""
+"""Keys to each step of a SCAN of all of them."""
 AT_ONCE = 16
 """Calls under way at once from a loop to a Cluster, whose asynchronous client has no pipeline for scripts."""
 
 
-def _words(call: Call) -> tuple[Any, ...]:
+def _evalsha(call: Call) -> tuple[Any, ...]:
     return "EVALSHA", script(call.script).sha, len(call.keys), *call.keys, *call.args
 
 
-def _words_in_full(call: Call) -> tuple[Any, ...]:
+def _eval(call: Call) -> tuple[Any, ...]:
     return "EVAL", script(call.script).source, len(call.keys), *call.keys, *call.args
 
 
-def _parts(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _split(calls: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (calls[start : start + size] for start in range(0, len(calls), size))
 
 
@@ -117,14 +125,14 @@ class RedisDriver:
     """One client for all threads of a process; a forked child makes its own.
 
     Args:
-        look: What is to be seen before the first request.
+        check: What is read from the server before the first request.
         where: How messages name the server.
         make: Returns the client, or is none if there is no blocking one.
         is_ours: Whether the client is made here, and so closed here.
     """
 
-    def __init__(self, look: Look, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
-        self.look = look
+    def __init__(self, check: ServerCheck, where: str, make: Callable[[], Client] | None, is_ours: bool) -> None:
+        self.check = check
         self.where = where
         self._make = make
         self._is_ours = is_ours
@@ -139,10 +147,10 @@ class RedisDriver:
     @property
     def read_only(self) -> bool:
         """Whether it never writes."""
-        return self.look.read_only
+        return self.check.read_only
 
     def _forget(self) -> None:
-        # A lock that another thread held at the fork is never given back in the child.
+        # In a forked child, nobody releases a lock that another thread held at the fork.
         self._lock = Lock()
         self._client: Client | None = None
         self._process = os.getpid()
@@ -158,15 +166,15 @@ class RedisDriver:
             if request.pattern:
                 return [*client.scan_iter(match=request.pattern, count=SCANNED)]
             if len(request.calls) == 1:
-                return [_call(client, request.calls[0])]
-            return _many(client, request.calls)
+                return [_send_call(client, request.calls[0])]
+            return _send_many(client, request.calls)
 
     def ready(self, writes: bool) -> Client:
-        """Return the client, after what must be seen before."""
-        if writes and self.look.read_only:
+        """Return the client, after the check that comes before the first request."""
+        if writes and self.check.read_only:
             raise ReadOnlyStore(f"{self.where}: opened to be read only")
         client = self._client if self._process == os.getpid() else None
-        if client is None or self.is_closed or not self.look.is_enough(writes):
+        if client is None or self.is_closed or not self.check.is_done(writes):
             client = self._open(writes)
         return client
 
@@ -179,13 +187,13 @@ class RedisDriver:
             if self._make is None:
                 raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
             client = self._client = self._client or self._make()
-        # Not in the lock: with a server that hangs, threads would wait for one another. Looking twice does no harm.
-        if not self.look.is_enough(writes):
-            run(self.look.prepare(writes), _Asking(client, self.where))
+        # Outside of the lock: if the server hangs, threads would wait for one another. To check twice does no harm.
+        if not self.check.is_done(writes):
+            run(self.check.prepare(writes), _AskDriver(client, self.where))
         return client
 
     def open(self, writes: bool) -> None:
-        """Look at the store now, before any request."""
+        """Check the store and the server now, before any request."""
         with named_errors(self.where):
             self.ready(writes)
 
@@ -200,15 +208,15 @@ class RedisDriver:
                 client.connection_pool.disconnect()
 
 
-def _call(client: Any, call: Call) -> Any:
+def _send_call(client: Any, call: Call) -> Any:
     try:
-        return client.execute_command(*_words(call))
+        return client.execute_command(*_evalsha(call))
     except NoScriptError:
-        return client.execute_command(*_words_in_full(call))
+        return client.execute_command(*_eval(call))
 
 
-def _many(client: Any, calls: Sequence[Call]) -> list[Any]:
-    """Carry out calls in pipelines, one to each node; what fails there (no script, a slot that moved) by itself."""
+def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
+    """Send calls in pipelines, one to each node; those that fail there (no script, a moved slot) again, one by one."""
     cluster = _cluster(client)
     nodes: dict[Any, list[Call]] = {}
     for call in calls:
@@ -216,15 +224,15 @@ def _many(client: Any, calls: Sequence[Call]) -> list[Any]:
     replies: dict[Call, Any] = {}
     for node, group in nodes.items():
         one = cluster.get_redis_connection(node) if cluster else client
-        for part in _parts(group, PIPELINED):
-            replies.update(zip(part, _pipelined(one, part), strict=True))
-    return [_call(client, call) if isinstance(replies[call], RedisError) else replies[call] for call in calls]
+        for part in _split(group, PIPELINED):
+            replies.update(zip(part, _send_pipeline(one, part), strict=True))
+    return [_send_call(client, call) if isinstance(replies[call], RedisError) else replies[call] for call in calls]
 
 
-def _pipelined(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
+def _send_pipeline(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
     pipeline = client.pipeline(transaction=False)
     for call in calls:
-        pipeline.execute_command(*_words(call))
+        pipeline.execute_command(*_evalsha(call))
     try:
         return cast(Sequence[Any], pipeline.execute(raise_on_error=False))
     except RedisError as error:
@@ -236,8 +244,8 @@ def _cluster(client: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asking:
-    """Carries out what `opening` asks."""
+class _AskDriver:
+    """The driver of `ServerCheck`, whose requests are commands of Redis."""
 
     client: Any
     where: str
@@ -298,17 +306,17 @@ class AsyncRedisDriver:
             if request.pattern:
                 return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
             if len(request.calls) == 1:
-                return [await _acall(client, request.calls[0])]
-            return await _amany(client, request.calls)
+                return [await _asend_call(client, request.calls[0])]
+            return await _asend_many(client, request.calls)
 
     async def ready(self, writes: bool) -> AsyncClient:
         """As `RedisDriver.ready`."""
-        look, where = self._driver.look, self._driver.where
-        if writes and look.read_only:
+        check, where = self._driver.check, self._driver.where
+        if writes and check.read_only:
             raise ReadOnlyStore(f"{where}: opened to be read only")
         client = await self._client()
-        if not look.is_enough(writes):
-            await arun(look.prepare(writes), _AsyncAsking(client, where))
+        if not check.is_done(writes):
+            await arun(check.prepare(writes), _AsyncAskDriver(client, where))
         return client
 
     async def open(self, writes: bool) -> None:
@@ -336,39 +344,39 @@ class AsyncRedisDriver:
             self._loops.close()
 
 
-async def _acall(client: AsyncClient, call: Call) -> Any:
+async def _asend_call(client: AsyncClient, call: Call) -> Any:
     try:
-        return await client.execute_command(*_words(call))
+        return await client.execute_command(*_evalsha(call))
     except NoScriptError:
-        return await client.execute_command(*_words_in_full(call))
+        return await client.execute_command(*_eval(call))
 
 
-async def _amany(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
+async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
     replies: list[Any] = []
     if isinstance(client, AsyncRedisCluster):
-        for part in _parts(calls, AT_ONCE):
-            # All are awaited, also when one fails: none may go on when the loop has ended.
-            done = await asyncio.gather(*(_acall(client, call) for call in part), return_exceptions=True)
-            replies += map(_returned, done)
+        for part in _split(calls, AT_ONCE):
+            # All are awaited, also if one fails: none may still run when the loop ends.
+            done = await asyncio.gather(*(_asend_call(client, call) for call in part), return_exceptions=True)
+            replies += map(_raise_error, done)
         return replies
-    for part in _parts(calls, PIPELINED):
+    for part in _split(calls, PIPELINED):
         pipeline = client.pipeline(transaction=False)
         for call in part:
-            pipeline.execute_command(*_words(call))
+            pipeline.execute_command(*_evalsha(call))
         for call, reply in zip(part, await pipeline.execute(raise_on_error=False), strict=True):
-            replies.append(await _acall(client, call) if isinstance(reply, RedisError) else reply)
+            replies.append(await _asend_call(client, call) if isinstance(reply, RedisError) else reply)
     return replies
 
 
-def _returned(reply: Any) -> Any:
+def _raise_error(reply: Any) -> Any:
     if isinstance(reply, BaseException):
         raise reply
     return reply
 
 
 @dataclass(frozen=True, slots=True)
-class _AsyncAsking:
-    """As `_Asking`, for a running loop."""
+class _AsyncAskDriver:
+    """As `_AskDriver`, for a running loop."""
 
     client: AsyncClient
     where: str

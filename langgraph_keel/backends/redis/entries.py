@@ -1,10 +1,8 @@
-"""Replies: what the scripts answer, as records. What is no reply of theirs is damage, and named so.
+"""Names and keys as Redis has them, and replies of the scripts as records.
 
-Names: ids percent-encoded, keys with their hash tags, and the members of the index of threads.
-
-A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits from a checksum of the id, is the hash
-tag: on a Cluster all keys of a bucket are on one node, so the index of its threads changes in the script that changes a
-thread.
+Ids are percent-encoded. A key is `<prefix>:{<bucket>}:thread:<id>`. The bucket, two hexadecimal digits of a checksum of
+the id, is the hash tag: on a Cluster all keys of a bucket are on one node, so the script that changes a thread can
+change the index of the bucket's threads as well.
 """
 
 from __future__ import annotations
@@ -35,66 +33,66 @@ def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
 
 
-def _literally(found: re.Match[str]) -> str:
+def _escape_glob(found: re.Match[str]) -> str:
     return f"\\{found[0]}"
 
 
 def name(text: str) -> str:
-    """Return an id as it stands in keys and fields: no two ids give the same, and none holds what separates."""
+    """Return an id as it stands in keys and fields: reversible, and without any separator."""
     return _NEVER.sub(_percent, text)
 
 
 def word(text: str) -> str:
-    """Return a text as it stands between the spaces of a line."""
+    """Return a text as it stands in a line, whose words are separated by spaces."""
     return _NEVER_IN_TEXT.sub(_percent, text)
 
 
-def some_name(text: str) -> str:
-    """Return an id that stands where nothing means none: `%`, which encodes nothing, is the empty one."""
+def name_or_mark(text: str) -> str:
+    """Return `name(text)`, and for the empty id `%`, which no encoding gives: for places where nothing means none."""
     return name(text) or "%"
 
 
-def unnamed(text: str) -> str:
-    """Return what `name`, `some_name` or `word` was given."""
+def parse_name(text: str) -> str:
+    """Reverse `name`, `name_or_mark` or `word`."""
     if "%" not in text:
         return text
     return unquote(text, errors="strict") if text != "%" else ""
 
 
 def member_of(*parts: str) -> bytes:
-    """Return (time, id, epoch) as it stands for one life of a thread in its bucket's index, in their order by bytes.
+    """Return (time, id, epoch), one life of a thread, as a member of its bucket's index; bytes sort as the parts do.
 
-    A thread itself keeps (time, id): it knows its epoch.
+    A thread itself keeps (time, id), as it knows its epoch.
     """
     return b"\0".join(text.encode().replace(b"\1", b"\1\2").replace(b"\0", b"\1\1") for text in parts)
 
 
-def unmember(member: bytes) -> list[str]:
+def parse_member(member: bytes) -> list[str]:
     """Return the parts of a member."""
-    return [_ESCAPE.sub(_unescaped, part).decode() for part in member.split(b"\0")]
+    return [_ESCAPE.sub(_unescape, part).decode() for part in member.split(b"\0")]
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     return b"\0" if found[1] == b"\1" else b"\1"
 
 
-def moved_member(life: bytes, thread_id: str) -> bytes:
-    """Return the member that a copy of a thread gets; empty if the thread, of which `life` tells, is in no index."""
+def copied_member(life: bytes, thread_id: str) -> bytes:
+    """Return the member for the copy of a thread; empty if the thread is in no index, as its field `life` says."""
     member = life.split(b" ", 3)[3]
-    return member_of(unmember(member)[0], thread_id) if member else b""
+    return member_of(parse_member(member)[0], thread_id) if member else b""
 
 
 def runs_text(runs: Sequence[Run], above: int | None = None) -> str:
-    """Return runs as `lo-hi,lo-hi`; those from `above` on are new items, as `+lo-hi`."""
+    """Return runs as `lo-hi,lo-hi`; those from `above` on are new items, and become `+lo-hi`."""
     return ",".join(
         f"+{lo - above}-{hi - above}" if above is not None and lo >= above else f"{lo}-{hi}" for lo, hi in runs
     )
 
 
 def refs_text(refs: Mapping[str, Ref], above: int | None = None) -> str:
-    """Return refs as they stand in a line: `channel:kind:runs`, without runs where the value is in the header."""
+    """Return refs as they stand in a line: `channel:kind:runs`, without runs if the value is in the header."""
     return " ".join(
-        f"{some_name(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
+        f"{name_or_mark(channel)}:{int(ref.kind)}" + (f":{runs_text(ref.runs, above)}" if ref.runs else "")
         for channel, ref in refs.items()
     )
 
@@ -120,7 +118,7 @@ class Keys:
 
     @property
     def channel(self) -> str:
-        """The channel on which workers are told that somebody has decided; no key."""
+        """The channel (no key) on which workers hear that a person has decided."""
         return f"{self.prefix}:approvals"
 
     def index(self, bucket: str) -> str:
@@ -136,7 +134,7 @@ class Keys:
         return f"{self.prefix}:{{{bucket_of(thread_id)}}}:thread:{name(thread_id)}"
 
     def cells(self, thread_id: str) -> tuple[str, str]:
-        """Return the keys of a thread's cells and of their names; those of the empty id are what all threads share."""
+        """Return the keys of a thread's cells and of their names; the empty id is for those that all threads share."""
         bucket, tail = bucket_of(thread_id), name(thread_id)
         return f"{self.prefix}:{{{bucket}}}:cells:{tail}", f"{self.prefix}:{{{bucket}}}:names:{tail}"
 
@@ -147,11 +145,11 @@ class Keys:
 
     @property
     def of_threads(self) -> str:
-        """What matches the keys of all threads and of their cells, and some that are not ours: see `thread_in`."""
-        return f"{_GLOB.sub(_literally, self.prefix)}:{{??}}:*"
+        """A pattern for the keys of all threads and of their cells. It also matches others: see `thread_in`."""
+        return f"{_GLOB.sub(_escape_glob, self.prefix)}:{{??}}:*"
 
     def thread_in(self, key: str) -> str | None:
-        """Return whose key this is: a thread's, or that of its cells; `None` if it is neither."""
+        """Return the thread of a key (its own, or that of its cells); `None` for any other key."""
         kinds = "(?:thread|cells|names)"
         found = re.fullmatch(rf"{re.escape(self.prefix)}:\{{([0-9a-f]{{2}})\}}:{kinds}:(.+)", key, re.DOTALL)
         thread_id = unquote(found[2], errors="replace") if found else ""
@@ -174,8 +172,8 @@ T = TypeVar("T")
 Rows = dict[tuple[str, str], list[Row]]
 
 
-def names_damage(parse: Callable[P, T]) -> Callable[P, T]:
-    """Make a parser raise `CorruptStore` for what it cannot parse."""
+def as_corrupt_store(parse: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a parser: what it cannot parse is a `CorruptStore`."""
 
     @wraps(parse)
     def parsing(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -188,7 +186,7 @@ def names_damage(parse: Callable[P, T]) -> Callable[P, T]:
 
 
 class Line(NamedTuple):
-    """The words of an entry's line, as they stand there."""
+    """The words of the line of an entry, still encoded."""
 
     state: str
     ns: str
@@ -201,17 +199,17 @@ class Line(NamedTuple):
 
     @property
     def token(self) -> str:
-        """What tells the entry from any other with its number."""
+        """What distinguishes the entry from any other with its number."""
         return self.made.partition(",")[0]
 
 
 class Mark(NamedTuple):
-    """A stamp, in its parts.
+    """The parts of a stamp.
 
     Attributes:
         epoch: The life of the thread; no other ever has the same.
         seq: The sequence number in it. A server that lost what was put last (a failover, a power cut) uses it again.
-        token: What tells those apart, so that nothing is built on an entry that was lost.
+        token: Distinguishes those two entries, so that nothing is built on the one that was lost.
     """
 
     epoch: str = ""
@@ -230,7 +228,7 @@ def stamp_of(epoch: bytes, seq: int, token: str) -> str:
 
 
 def mark_of(stamp: Stamp | None) -> Mark:
-    """Return the parts of a stamp; empty ones if it is `None`."""
+    """Return the parts of a stamp; all are empty for `None`."""
     return Mark(*str(stamp).split(".")) if stamp else Mark()
 
 
@@ -247,7 +245,7 @@ def refs_of(text: str) -> dict[str, Ref]:
     refs = {}
     for part in filter(None, text.split(" ")):
         channel, kind, *runs = part.split(":")
-        refs[unnamed(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
+        refs[parse_name(channel)] = Ref(Kind(int(kind)), tuple(map(_run, runs[0].split(","))) if runs else ())
     return refs
 
 
@@ -256,27 +254,27 @@ def _run(text: str) -> Run:
     return int(lo), int(hi)
 
 
-@names_damage
+@as_corrupt_store
 def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes) -> Entry:
-    """Return an entry as it is read: its parent is what the script says of it."""
+    """Return an entry from its field; its parent is the one that the script returned."""
     line, header = line_of(value)
     return Entry(
-        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
-        unnamed(parent.decode()) or None,
+        Address(thread_id, parse_name(line.ns), parse_name(line.id)),
+        parse_name(parent.decode()) or None,
         stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
-        unnamed(line.run) if line.run else None,
+        parse_name(line.run) if line.run else None,
     )
 
 
-@names_damage
+@as_corrupt_store
 def rows_of(logs: Iterable[Sequence[Any]]) -> Rows:
-    """Return rows per (namespace, channel), in order."""
+    """Return rows by (namespace, channel), in order."""
     rows: Rows = {}
     for ns, channel, *flat in logs:
         pairs = sorted(zip(flat[::2], flat[1::2], strict=True))
-        rows[unnamed(ns.decode()), unnamed(channel.decode())] = [_row(lo, value) for lo, value in pairs]
+        rows[parse_name(ns.decode()), parse_name(channel.decode())] = [_row(lo, value) for lo, value in pairs]
     return rows
 
 
@@ -285,29 +283,28 @@ def _row(lo: int, value: bytes) -> Row:
     return Row(lo, int(count), restored(body))
 
 
-@names_damage
+@as_corrupt_store
 def batches_of(values: Iterable[bytes]) -> list[Batch]:
     """Return batches, in order."""
-    return [_batch(*value.split(b" ", 2)) for value in values]
+    parts = (value.split(b" ", 2) for value in values)
+    return [Batch(parse_name(task.decode()), parse_name(path.decode()), restored(body)) for task, path, body in parts]
 
 
-def _batch(task: bytes, path: bytes, body: bytes) -> Batch:
-    return Batch(unnamed(task.decode()), unnamed(path.decode()), restored(body))
-
-
-def found_of(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
-    """Return an entry with what it needs of the rows that were read for several."""
+def entry_with_rows(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
+    """Return an entry with those rows that it needs, of all that were read."""
     ns = entry.address.checkpoint_ns
     needed = {channel: rows.get((ns, channel), []) for channel, ref in entry.refs.items() if ref.runs}
     return Found(entry, {channel: got for channel, got in needed.items() if got}, batches_of(batches))
 
 
-@names_damage
+@as_corrupt_store
 def graph_of(thread_id: str, epoch: bytes, entries: Sequence[Any], ends: Sequence[Any], heads: Sequence[int]) -> Graph:
     """Return a thread at one moment."""
     lines = {seq: line_of(value) for seq, value in sorted(entries)}
     nodes = [_node(thread_id, epoch, seq, lines, seq in heads) for seq in lines]
-    return Graph(nodes, {(unnamed(ns.decode()), unnamed(ch.decode())): end for ns, ch, end in ends}, epoch.decode())
+    return Graph(
+        nodes, {(parse_name(ns.decode()), parse_name(ch.decode())): end for ns, ch, end in ends}, epoch.decode()
+    )
 
 
 def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, bytes]], is_head: bool) -> Node:
@@ -317,12 +314,12 @@ def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, b
         of = lines.get(int(parent[1:]))
         parent = of[0].id if of else ""
     return Node(
-        Address(thread_id, unnamed(line.ns), unnamed(line.id)),
-        unnamed(parent) or None,
+        Address(thread_id, parse_name(line.ns), parse_name(line.id)),
+        parse_name(parent) or None,
         stamp_of(epoch, seq, line.token),
         restored(header),
         refs_of(line.refs),
-        unnamed(line.run) if line.run else None,
+        parse_name(line.run) if line.run else None,
         is_head,
         line.state == "ghost",
     )

@@ -11,11 +11,11 @@ from typing import Any
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 
 CONFIRMED = 5.0
-"""Seconds to wait for the server to say that it will pass notices on."""
+"""Seconds to wait for the server to confirm the subscription."""
 
 
 def notify(driver: RedisDriver, channel: str) -> None:
-    """Tell other processes that somebody has decided."""
+    """Tell other processes that a person has decided."""
     client: Any = driver.ready(writes=False)
     client.execute_command("PUBLISH", channel, b"")
 

@@ -6,15 +6,32 @@ from asyncio import to_thread
 from collections.abc import Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
-from langgraph_keel.backends.redis.connection import Durability, Look, Settings, checked, where_of
+from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Settings, check_client, where_of
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.options import OptionsBesidesTtl
 from langgraph_keel.saver import KeelSaver
+
+
+class RedisOptions(OptionsBesidesTtl, total=False):
+    """What `RedisSaver` takes besides the URL, or in place of it."""
+
+    client: Any
+    async_client: Any
+    prefix: str
+    ttl: float | timedelta | None
+    refresh_ttl_on_read: bool
+    durability: Literal["disk", "any"]
+    allow_eviction: bool
+    timeout: float
+    max_connections: int
+    read_only: bool
+    auto_setup: bool
 
 
 class RedisSaver(KeelSaver):
@@ -39,8 +56,7 @@ class RedisSaver(KeelSaver):
             Cluster: to each node).
         read_only: Never write; works on a replica.
         auto_setup: Make the store on the first write; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`, but for its `ttl`.
 
     Raises:
         InvalidInput: Arguments contradict each other, or a client decodes replies.
@@ -61,7 +77,7 @@ class RedisSaver(KeelSaver):
         max_connections: int = 50,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[OptionsBesidesTtl],
     ) -> None:
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
@@ -70,15 +86,15 @@ class RedisSaver(KeelSaver):
         store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
         self._redis, self._async_redis = _drivers(
             Settings(url, timeout, max_connections) if url is not None else None,
-            client and checked(client),
-            async_client and checked(async_client),
-            lambda where: Look(store.keys, where, read_only, auto_setup, durability, allow_eviction),
+            client and check_client(client),
+            async_client and check_client(async_client),
+            lambda where: ServerCheck(store.keys, where, read_only, auto_setup, durability, allow_eviction),
         )
         self._store = store
         super().__init__(store, self._redis, self._async_redis, **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[RedisOptions]) -> Self:
         """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
@@ -89,18 +105,18 @@ class RedisSaver(KeelSaver):
             NotAKeelStore: There are keys of somebody else under the prefix.
             UnsafeStore: The server deletes threads when memory is short.
         """
-        self._redis.look.auto_setup = True
+        self._redis.check.auto_setup = True
         self._redis.open(writes=True)
 
     def durability(self) -> Durability:
         """Return what becomes of an acknowledged put, as the server said when it was first used."""
         self._redis.open(writes=False)
-        return self._redis.look.durability
+        return self._redis.check.durability
 
     async def adurability(self) -> Durability:
         """As `durability`, asynchronously."""
         await self._async_redis.open(writes=False)
-        return self._redis.look.durability
+        return self._redis.check.durability
 
     def set_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
         """Give a thread its own time to live after every write, from now on; it comes before the saver's.
@@ -112,12 +128,12 @@ class RedisSaver(KeelSaver):
         Raises:
             NotFound: There is no such thread.
         """
-        found = self._run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        found = self.engine.run(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
     async def aset_ttl(self, thread_id: str, ttl: float | timedelta | None) -> None:
         """As `set_ttl`, asynchronously."""
-        found = await self._arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
+        found = await self.engine.arun(self._store.set_ttl(thread_id_of(thread_id), milliseconds_of(ttl)))
         _require(found, thread_id)
 
     def _notify(self) -> None:
@@ -176,11 +192,19 @@ def _require(found: bool, thread_id: str) -> None:
 
 
 def _drivers(
-    settings: Settings | None, client: Any, async_client: Any, look: Any
+    settings: Settings | None, client: Any, async_client: Any, check: Any
 ) -> tuple[RedisDriver, AsyncRedisDriver]:
     if settings is not None:
-        driver = RedisDriver(look(settings.where), settings.where, settings.client, is_ours=True)
+        driver = RedisDriver(check(settings.where), settings.where, settings.client, is_ours=True)
         return driver, AsyncRedisDriver(driver, settings.async_client, is_ours=True)
     where = where_of(client or async_client)
-    driver = RedisDriver(look(where), where, (lambda: client) if client else None, is_ours=False)
+    driver = RedisDriver(check(where), where, (lambda: client) if client else None, is_ours=False)
     return driver, AsyncRedisDriver(driver, (lambda: async_client) if async_client else None, is_ours=False)
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> RedisSaver:
+    """Open the server or cluster that a URL names.
+
+    As `registry.OpenUrl`; options are those of `RedisSaver`.
+    """
+    return RedisSaver(url, read_only=read_only, **options)

@@ -1,14 +1,11 @@
 """The Redis layout: which scripts each verb runs. The fields of a thread are explained in `scripts/fields.lua`.
 
-One hash holds all of a thread, so that it exists, expires and is deleted as a whole. Stamps are an epoch, which each
-life of a thread gets anew, a sequence number, and what tells two entries with the same number apart. Verbs about all
-threads are in `everywhere`. Cells are beside the thread, in its bucket: they may be there without it.
+One hash holds all of a thread, so that it exists, expires and is deleted as a whole. A stamp is an epoch, which is new
+for each life of a thread, a sequence number, and a token for two entries with the same number. Cells are beside the
+thread, in its bucket, and may be there without it; `scripts/cells.lua` explains them.
 
-Cells as Redis has them: their names, and values. The fields are explained in `scripts/cells.lua`.
-
-Verbs about all threads: a trip to the indexes of all buckets, and one to the threads they name.
-
-Nothing orders checkpoints or runs across threads: that would be an index as large as half of what it points to, which
+Verbs about all threads take one round trip to the indexes of all buckets, and one to the threads that these name.
+Nothing orders checkpoints or runs across threads: that would be an index half as large as what it points to, which
 would not expire with it. So `scan` of all threads looks at every entry for every page, and `find_runs` asks every
 thread; both in calls of a few threads each, between which the server serves others. No put pays for it.
 """
@@ -24,23 +21,23 @@ from langgraph_keel.backends.redis.driver import Argument, Call, Request
 from langgraph_keel.backends.redis.entries import (
     BUCKETS,
     Keys,
+    as_corrupt_store,
     bucket_of,
+    copied_member,
     entry_of,
-    found_of,
+    entry_with_rows,
     graph_of,
     line_of,
     mark_of,
     member_of,
-    moved_member,
     name,
-    names_damage,
+    name_or_mark,
+    parse_member,
+    parse_name,
     refs_text,
     rows_of,
     runs_text,
-    some_name,
     stamp_of,
-    unmember,
-    unnamed,
     word,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
@@ -70,13 +67,13 @@ from langgraph_keel.engine.records import (
 from langgraph_keel.engine.store import Store
 
 SHARED = ""
-"""The id that no thread has: of the cells that all threads share."""
+"""The thread id of the cells that all threads share; no thread has it."""
 NOTHING = b"", b""
-"""What an empty cell is swapped for, as `value_of` has it."""
+"""In the place of `value_of` a new cell: the cell becomes empty."""
 
 
 def cell_name(shelf: Shelf, key: str) -> str:
-    """Return the name of a cell among those of its thread; neither part holds what separates."""
+    """Return the name of a cell among those of its thread; neither part holds the separator."""
     return f"{shelf.kind}:{key}"
 
 
@@ -86,7 +83,7 @@ def key_of(named: bytes) -> str:
 
 
 def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
-    """Return from which name to which a page goes, as ZRANGEBYLEX is told; DEL is after all that a key may hold."""
+    """Return the first and the last name of a page, for ZRANGEBYLEX; DEL sorts after all that a key may hold."""
     first = cell_name(shelf, prefix)
     begin = f"[{first}" if after is None or after < prefix else f"({cell_name(shelf, after)}"
     return begin, f"({first}\x7f"
@@ -95,54 +92,53 @@ def page_of(shelf: Shelf, prefix: str, after: str | None) -> tuple[str, str]:
 def value_of(cell: Cell) -> tuple[bytes, bytes]:
     """Return the value of a cell, and its body.
 
-    The header stays as it is: to shrink that of a call of a tool takes it from 413 bytes to 316, and makes every hit
-    15 to 30 µs slower, which takes some 100.
+    The header is not compressed: that of a tool call would shrink from 413 bytes to 316, but every hit of the tool
+    cache, which takes some 100 µs, would take 15 to 30 µs longer.
     """
     expiry = "" if cell.expires_at is None else cell.expires_at
-    return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrunk(cell.body)
+    return f"{cell.token} {expiry} {name(cell.origin)}\n".encode() + cell.header, _shrink_raw(cell.body)
 
 
-def _shrunk(body: bytes) -> bytes:
-    # A frame that is compressed already would come back raw: the same content, but not the bytes that were brought.
+def _shrink_raw(body: bytes) -> bytes:
+    # A frame that is compressed already would come back raw: the same content, but other bytes.
     return shrunk(body) if body[:1] == RAW else body
 
 
-@names_damage
+@as_corrupt_store
 def cell_of(value: bytes, body: bytes | None = None) -> Cell:
-    """Return a cell, of its value and its body."""
+    """Return a cell from its value and its body."""
     line, _, header = value.partition(b"\n")
     token, expiry, origin = line.decode().split(" ")
-    return Cell(token, header, restored(body or b""), unnamed(origin), int(expiry) if expiry else None)
+    return Cell(token, header, restored(body or b""), parse_name(origin), int(expiry) if expiry else None)
 
 
 Replies: TypeAlias = list[Any]
 SEARCHED = 16
-"""Threads to a call that looks at all their entries: of 1000 messages each, some 30 ms in which the server does nothing
-else."""
+"""Most threads in a call that reads all their entries: if each has 1000 messages, it occupies the server for 30 ms."""
 ASKED = 256
-"""Threads to a call that looks at a field or two of each."""
+"""Most threads in a call that reads a field or two of each."""
 PAGE = 4096
-"""Threads that are asked in one go whether they show a checkpoint."""
+"""Most threads that are asked at once whether they show a checkpoint."""
 ALL = -1
 
 
 def selection(query: Query) -> tuple[str, ...]:
-    """Return what entries a query means, as the scripts are told."""
+    """Return the arguments by which the scripts select the entries of a query."""
     has_ns = "" if query.checkpoint_ns is None else "1"
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
 
-def _members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
+def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
     """Read the members of all buckets, last activity first."""
     replies = yield Request(tuple(Call("find_threads", (keys.index(bucket),), (after, limit)) for bucket in BUCKETS))
     return sorted((member for members in replies for member in members), reverse=True)
 
 
 def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Sort members into calls: the bucket, and as many of its members as one call takes."""
+    """Group members for calls: a bucket, and at most `size` of its members."""
     buckets: dict[str, list[bytes]] = {}
     for member in members:
-        buckets.setdefault(bucket_of(unmember(member)[1]), []).append(member)
+        buckets.setdefault(bucket_of(parse_member(member)[1]), []).append(member)
     for bucket, inside in buckets.items():
         for start in range(0, len(inside), size):
             yield bucket, inside[start : start + size]
@@ -151,8 +147,8 @@ def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[byt
 def _calls(
     keys: Keys, members: Iterable[bytes], size: int, script: str, *args: Argument
 ) -> tuple[list[list[str]], tuple[Call, ...]]:
-    """Return the threads of each call, and the calls: each is told which lives of its threads the index has."""
-    groups = [[unmember(member) for member in group] for _, group in _groups(members, size)]
+    """Return the threads of each call, and the calls; each gets the epochs of its threads that the index has."""
+    groups = [[parse_member(member) for member in group] for _, group in _groups(members, size)]
     threads = [[thread for _, thread, _ in group] for group in groups]
     epochs = [[epoch for _, _, epoch in group] for group in groups]
     calls = (
@@ -164,7 +160,7 @@ def _calls(
 
 def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
     """See `Store.scan`, of all threads."""
-    members = yield from _members(keys)
+    members = yield from _read_members(keys)
     last = query.after
     mark = mark_of(last.stamp if last else None)
     after = name(str(last.address.checkpoint_id)) if last else "", mark.epoch, mark.seq
@@ -185,8 +181,8 @@ def _place(entry: Entry) -> tuple[str, str, int]:
 
 def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
     """See `Store.find_runs`."""
-    members = yield from _members(keys)
-    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(some_name, run_ids))
+    members = yield from _read_members(keys)
+    threads, calls = _calls(keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
     replies = yield Request(calls)
     return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
@@ -194,24 +190,24 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Se
 def read_threads(
     keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool
 ) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
-    """See `Store.read_threads`. Takes those that are no more out of the index, if it may."""
+    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
     page: list[tuple[ThreadInfo, bytes]] = []
     last = member_of(*after) if after else b""
     while len(page) < limit:
         wanted = limit - len(page)
-        members = (yield from _members(keys, last, wanted))[:wanted]
-        found = yield from _summaries(keys, members)
+        members = (yield from _read_members(keys, last, wanted))[:wanted]
+        found = yield from _read_summaries(keys, members)
         page += [_info(member, found[member]) for member in members if found[member]]
         gone = [member for member in members if not found[member]]
         if gone and may_forget:
-            yield _forgetting(keys, gone)
+            yield _forget_request(keys, gone)
         if len(members) < wanted:
             break
         last = members[-1]
     return page
 
 
-def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
+def _read_summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
     groups = [group for _, group in _groups(members, ASKED)]
     _, calls = _calls(keys, members, ASKED, "read_threads")
     replies = yield Request(calls)
@@ -222,12 +218,12 @@ def _summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, d
     }
 
 
-@names_damage
+@as_corrupt_store
 def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
-    # As the index has it: what was put meanwhile must not bring the page out of its order.
-    updated_at, thread_id, _ = unmember(member)
+    # The time in the index: that of a put which came in between would disturb the order of the page.
+    updated_at, thread_id, _ = parse_member(member)
     checkpoints, latest, entry = found
-    info = ThreadInfo(thread_id, checkpoints, updated_at, unnamed(latest.decode()) or None, None)
+    info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
     return info, restored(line_of(entry)[1]) if entry else b""
 
 
@@ -235,27 +231,27 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Repl
     """See `Store.list_strays`. Looks at the names of all keys of the server, in one go, for every page."""
     names = yield Request((), pattern=keys.of_threads)
     found = {keys.thread_in(name.decode(errors="replace")) for name in names} - {None}
-    threads = sorted(name for name in {*filter(None, found), *(yield from _origins(keys))} if name > (after or ""))
+    threads = sorted(name for name in {*filter(None, found), *(yield from _read_origins(keys))} if name > (after or ""))
     strays: list[str] = []
     for start in range(0, len(threads), PAGE):
-        strays += yield from _without_checkpoints(keys, threads[start : start + PAGE])
+        strays += yield from _find_strays(keys, threads[start : start + PAGE])
         if len(strays) >= limit:
             break
     return strays[:limit]
 
 
-def _origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
-    """Name the threads that have shared cells."""
+def _read_origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
+    """Return the threads that have shared cells."""
     origins: list[str] = []
     shared = *keys.cells(SHARED), keys.thread(SHARED)
     page = [b""]
     while page:
         [page] = yield Request((Call("find_origins", shared, (page[-1], ASKED)),))
-        origins += [unnamed(origin.decode()) for origin in page]
+        origins += [parse_name(origin.decode()) for origin in page]
     return origins
 
 
-def _without_checkpoints(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
+def _find_strays(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
     buckets: dict[str, list[str]] = {}
     for thread_id in threads:
         buckets.setdefault(bucket_of(thread_id), []).append(thread_id)
@@ -264,11 +260,11 @@ def _without_checkpoints(keys: Keys, threads: Sequence[str]) -> Plan[Request, Re
     return sorted(group[number] for group, reply in zip(buckets.values(), replies, strict=True) for number in reply)
 
 
-def _forgetting(keys: Keys, members: Iterable[bytes]) -> Request:
+def _forget_request(keys: Keys, members: Iterable[bytes]) -> Request:
     calls = [
         Call(
             "forget_threads",
-            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(unmember(member)[1]) for member in group)),
+            (keys.index(bucket), keys.expiring(bucket), *(keys.thread(parse_member(member)[1]) for member in group)),
             tuple(group),
         )
         for bucket, group in _groups(members, ASKED)
@@ -285,7 +281,7 @@ def new_epoch() -> str:
 
 
 def new_token() -> str:
-    """Return what tells a request that is sent again from another one that puts the same checkpoint."""
+    """Return a token that distinguishes a request that is sent again from another put of the same checkpoint."""
     return secrets.token_hex(TOKEN_BYTES)
 
 
@@ -296,7 +292,7 @@ class RedisStore(Store[Request, Replies]):
         prefix: What all keys begin with.
         ttl: Milliseconds a thread lives after a write that says nothing else; `None` leaves it as it is.
         refresh_on_read: Whether reading a checkpoint counts as a write there.
-        read_only: Whether to leave alone what a listing finds to be no more.
+        read_only: Never write, not even to remove expired threads from an index.
         epochs: Where names of new threads come from.
         tokens: Where the marks of requests come from.
     """
@@ -336,7 +332,7 @@ class RedisStore(Store[Request, Replies]):
             name(address.checkpoint_ns),
             name(str(address.checkpoint_id)),
             name(new.parent or ""),
-            "" if new.run_id is None else some_name(new.run_id),
+            "" if new.run_id is None else name_or_mark(new.run_id),
             word(new.updated_at),
             token,
             refs_text(new.refs, NEW),
@@ -367,7 +363,7 @@ class RedisStore(Store[Request, Replies]):
         if not reply:
             return None
         epoch, seq, value, parent, logs, batches = reply
-        return found_of(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
+        return entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
 
     def scan(self, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
@@ -397,18 +393,20 @@ class RedisStore(Store[Request, Replies]):
             for entry in group:
                 seq = int(mark_of(entry.stamp).seq)
                 if seq in there:
-                    found[entry.stamp] = found_of(entry, rows, there[seq])
+                    found[entry.stamp] = entry_with_rows(entry, rows, there[seq])
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Replies, Sequence[Found]]:
         """See `Store.read_history`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
-        reply = yield from self._read(address.thread_id, "read_history", *place, *map(some_name, channels))
+        reply = yield from self._read(address.thread_id, "read_history", *place, *map(name_or_mark, channels))
         if not reply:
             return []
         epoch, ancestors, logs = reply
         rows = rows_of(logs)
-        return [found_of(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors]
+        return [
+            entry_with_rows(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors
+        ]
 
     def read_graph(self, thread_id: str) -> Plan[Request, Replies, Graph]:
         """See `Store.read_graph`."""
@@ -423,7 +421,7 @@ class RedisStore(Store[Request, Replies]):
         kept = [
             part
             for stamp, channels in ghosts.items()
-            for part in (mark_of(stamp).place, f" {' '.join(map(some_name, channels))} ")
+            for part in (mark_of(stamp).place, f" {' '.join(map(name_or_mark, channels))} ")
         ]
         places = [mark_of(stamp).place for stamp in gone]
         yield from self._change(thread_id, "remove_entries", max(epochs, default=""), len(places), *places, *kept)
@@ -435,13 +433,13 @@ class RedisStore(Store[Request, Replies]):
         logs = [
             part
             for (ns, channel), end in graph.ends.items()
-            for part in (f"{name(ns)}:{some_name(channel)}", end, runs_text(sorted(live.get((ns, channel), ()))))
+            for part in (f"{name(ns)}:{name_or_mark(channel)}", end, runs_text(sorted(live.get((ns, channel), ()))))
         ]
         removed: int = yield from self._change(thread_id, "remove_rows", str(graph.epoch), *logs)
         return removed
 
     def delete_thread(self, thread_id: str) -> Plan[Request, Replies, None]:
-        """See `Store.delete_thread`. What it has shared may be on another node of a Cluster: two calls, in one trip.
+        """See `Store.delete_thread`. Two calls in one round trip: shared cells may be on another node of a Cluster.
 
         Each is atomic. After an error, one of them may have been carried out: delete the thread again.
         """
@@ -463,7 +461,7 @@ class RedisStore(Store[Request, Replies]):
             is_there = yield from self._read(target, "has_thread")
             return Occupied() if is_there else Copied() if upto is None else BaseGone()
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        member = moved_member(fields[b"thread"], target)
+        member = copied_member(fields[b"thread"], target)
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
         return Copied() if reply else Occupied()
 
@@ -519,9 +517,9 @@ class RedisStore(Store[Request, Replies]):
         return (yield from list_strays(self.keys, after, limit))
 
     def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
-        """Give a thread a life of its own, in milliseconds after every write from this one on; `None` is for ever.
+        """Give a thread its own time to live, in milliseconds after every write from this one on; `None` is for ever.
 
-        One trip. Returns whether there is such a thread.
+        One round trip. Returns whether there is such a thread.
         """
         reply = yield from self._change(thread_id, "set_ttl", ttl or 0)
         return bool(reply)
@@ -531,7 +529,11 @@ def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:
     return [
         part
         for channel, rows in appends.items()
-        for part in (some_name(channel), len(rows), *(word for row in rows for word in (row.count, shrunk(row.body))))
+        for part in (
+            name_or_mark(channel),
+            len(rows),
+            *(word for row in rows for word in (row.count, shrunk(row.body))),
+        )
     ]
 
 
@@ -540,7 +542,7 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
         part
         for channel, rows in repacks.items()
         for part in (
-            some_name(channel),
+            name_or_mark(channel),
             len(rows),
             *(word for row in rows for word in (row.lo, row.count, shrunk(row.body))),
         )
@@ -551,6 +553,6 @@ def _outcome(kind: bytes, reply: Sequence[Any], token: str, appends: Mapping[str
     if kind == b"gone":
         return BaseGone()
     if kind == b"moved":
-        return Moved(unnamed(reply[0].decode()) or None)
+        return Moved(parse_name(reply[0].decode()) or None)
     epoch, seq, *first = reply
     return Stored(stamp_of(epoch, seq, token), dict(zip(appends, first, strict=True)))

@@ -1,5 +1,5 @@
 """The SQLite backend."""
 
-from langgraph_keel.backends.sqlite.saver import SqliteSaver
+from langgraph_keel.backends.sqlite.saver import SqliteSaver, open_url
 
-__all__ = ["SqliteSaver"]
+__all__ = ["SqliteSaver", "open_url"]

@@ -1,4 +1,4 @@
-"""What the verbs of cells do inside one transaction."""
+"""The verbs of cells, each inside one transaction."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from langgraph_keel.backends.sqlite.rows import LAST, Execute
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 
 # In the order of the attributes of `Cell`.
-HELD = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
-LISTED = HELD.replace("c.body", "x''")
+COLUMNS = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
+COLUMNS_WITHOUT_BODY = COLUMNS.replace("c.body", "x''")
 ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
 EVERYBODY = ""
-"""Stands for the thread of what all threads share: none is called so."""
+"""The thread of what all threads share: no thread has this name."""
 PAST_KEYS = "\x7f"
-"""Comes after every character of a key."""
+"""Sorts after every character that a key may hold."""
 
 
-def settled(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped | None:
-    """Return the reply to a swap that would change nothing, or `None` if it would."""
+def reply_if_settled(
+    shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
+) -> Swapped | None:
+    """Return the reply to a swap that changes nothing; `None` for one that has to write."""
     current = read_cells(shelf, [key], execute).get(key)
     decision = ruling(current, expected, new)
     if decision == "write":
@@ -29,18 +31,18 @@ def settled(shelf: Shelf, key: str, expected: str | None, new: Cell | None, exec
 
 def swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped:
     """See `Store.swap_cell`."""
-    reply = settled(shelf, key, expected, new, execute)
+    reply = reply_if_settled(shelf, key, expected, new, execute)
     if reply is not None:
         return reply
     if new is None:
-        _empty(execute, shelf, key)
+        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
     else:
         _fill(execute, shelf, key, new)
     return Swapped(True)
 
 
 def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
-    # What stands there is changed in its place: a new row would change the index on the keys as well.
+    # A row that is there is changed in place: a new one would change the index of keys as well.
     execute(
         "INSERT INTO cells (shelf, key, token, origin, expires_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
@@ -55,10 +57,6 @@ def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
             new.body,
         ),
     )
-
-
-def _empty(execute: Execute, shelf: Shelf, key: str) -> None:
-    execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
 
 
 def _names(shelf: Shelf) -> tuple[str, str]:
@@ -78,14 +76,14 @@ def _create_shelf(execute: Execute, shelf: Shelf) -> int:
 def read_cells(shelf: Shelf, keys: Collection[str], execute: Execute) -> dict[str, Cell]:
     """See `Store.read_cells`."""
     names = _names(shelf)
-    rows = ((key, execute(f"SELECT {HELD} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
+    rows = ((key, execute(f"SELECT {COLUMNS} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
     return {key: Cell(*row) for key, row in rows if row}
 
 
 def list_cells(shelf: Shelf, prefix: str, after: str | None, limit: int, execute: Execute) -> list[tuple[str, Cell]]:
     """See `Store.list_cells`."""
     rows: list[Any] = execute(
-        f"SELECT c.key, {LISTED} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
+        f"SELECT c.key, {COLUMNS_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
         "ORDER BY c.key LIMIT ?",
         (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
     ).fetchall()
@@ -104,7 +102,7 @@ NAMES = (
     "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
     "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
 )
-SEEN = (
+SHOWN_ENTRIES = (
     f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
     "WHERE t.name = n.name"
 )
@@ -113,7 +111,7 @@ SEEN = (
 def list_strays(after: str | None, limit: int, execute: Execute) -> list[str]:
     """See `Store.list_strays`."""
     rows: list[Any] = execute(
-        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SEEN}) "
+        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) "
         "ORDER BY n.name LIMIT ?",
         (EVERYBODY, EVERYBODY, after or "", limit),
     ).fetchall()

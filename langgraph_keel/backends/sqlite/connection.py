@@ -1,4 +1,4 @@
-"""Opening a database: what is checked, how SQLite is set, what its errors are called here, and the lock file."""
+"""How a database is opened: what is checked, how SQLite is set up, Keel's errors for its errors, and the lock file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ APPLICATION_ID = 0x4B65656C
 """`Keel` in ASCII, in the file's header."""
 FORMAT = 1
 PAGE_SIZE = 512
-"""A put touches the ends of a few trees: a chat wrote 20 KB a turn with this, 27 KB with 1024, 45 KB with 2048."""
+"""A put changes the last pages of a few trees: a turn of a chat wrote 20 KB with this, 27 with 1024, 45 with 2048."""
 OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING."""
 
@@ -48,7 +48,7 @@ def connect(path: str, timeout: float) -> sqlite3.Connection:
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA synchronous = FULL")
-    # Debian's builds have it on, others do not: what was deleted stays in the file where it is off.
+    # On by default in Debian's builds only. Where it is off, deleted content stays in the file.
     connection.execute("PRAGMA secure_delete = ON")
     return connection
 
@@ -71,14 +71,14 @@ def connect_read_only(path: str) -> sqlite3.Connection:
         raise NotFound(f"there is no store at {path}")
     with named_errors(path):
         try:
-            return _checked_read_only(path, "mode=ro")
+            return _connect_and_check(path, "mode=ro")
         except sqlite3.OperationalError as error:
             # A WAL database on a medium that cannot be written at all can only be read as an unchanging file.
             kinds = sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR
             if error.sqlite_errorcode & 0xFF not in kinds:
                 raise
             _refuse_hidden_commits(path)
-            return _checked_read_only(path, "immutable=1")
+            return _connect_and_check(path, "immutable=1")
 
 
 def _refuse_hidden_commits(path: str) -> None:
@@ -87,7 +87,7 @@ def _refuse_hidden_commits(path: str) -> None:
         raise StoreError(f"{path}: {wal} holds commits that cannot be read here: copy both to a writable directory")
 
 
-def _checked_read_only(path: str, mode: str) -> sqlite3.Connection:
+def _connect_and_check(path: str, mode: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?{mode}", uri=True, isolation_level=None, check_same_thread=False
     )
@@ -135,19 +135,15 @@ def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
             raise NotAKeelStore(f"{path} is empty and auto_setup is off: call saver.setup() once")
         connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     _write_ahead(connection, path)
-    if _has_cells(connection):
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells'").fetchone():
         return
     if not create:
         raise NotSetUp(f"{path} has no tables for cells, which are new, and auto_setup is off: call saver.setup() once")
     connection.executescript(f"BEGIN IMMEDIATE; {schema()} COMMIT;")
 
 
-def _has_cells(connection: sqlite3.Connection) -> bool:
-    return connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'cells'").fetchone() is not None
-
-
 def _write_ahead(connection: sqlite3.Connection, path: str) -> None:
-    """Have a write-ahead log, also in a database that a backup has left without (`VACUUM INTO`, `.backup`).
+    """Switch to a write-ahead log, also a database that a backup has left without one (`VACUUM INTO`, `.backup`).
 
     With a rollback journal, an acknowledged put can be rolled back after a power cut: its commit is the removal of the
     journal, which SQLite makes durable with `synchronous=EXTRA` only.
@@ -164,17 +160,20 @@ def schema() -> str:
 
 
 class LockFile:
-    """Says whose turn it is to write. The kernel hands it on in order, and takes it back from a process that dies."""
+    """A lock that says whose turn it is to write.
+
+    The kernel hands it on in order, and releases that of a process which dies.
+    """
 
     def __init__(self, path: str | None) -> None:
         self._path = path and f"{path}.lock"
         self._handle: int | None = None
 
     @contextmanager
-    def held(self, timeout: float | None = None) -> Iterator[None]:
+    def hold(self, timeout: float | None = None) -> Iterator[None]:
         """Hold the lock.
 
-        Without a timeout the wait is the kernel's and fair. With one it is a poll, for those who must not wait forever.
+        Without a timeout the kernel makes the wait, and it is fair. With one, the lock is polled.
 
         Raises:
             StoreBusy: Another process held it for longer than `timeout` seconds.
@@ -205,7 +204,7 @@ class LockFile:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -214,7 +213,7 @@ class LockFile:
 def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]) -> T:
     """Return what `work` returns, done in one transaction of this kind (DEFERRED, IMMEDIATE)."""
     if connection.in_transaction:
-        # A signal's exception (Ctrl-C) got between the last two lines of somebody before us.
+        # An exception of a signal (Ctrl-C) came between the last two lines of an earlier transaction.
         connection.execute("ROLLBACK")
     try:
         connection.execute(f"BEGIN {kind}")
@@ -229,18 +228,18 @@ def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]
 
 @contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Raise SQLite's errors as Keel's, and what damaged rows make of our own code as `CorruptStore`."""
+    """Raise SQLite's errors as those of Keel, and errors of our own code on damaged rows as `CorruptStore`."""
     try:
         yield
     except sqlite3.Error as error:
-        raise _named(path, error) from error
+        raise _name_error(path, error) from error
     except KeelError:
         raise
     except (TypeError, ValueError) as error:
         raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
 
 
-def _named(path: str, error: sqlite3.Error) -> KeelError:
+def _name_error(path: str, error: sqlite3.Error) -> KeelError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kinds: dict[int, tuple[type[KeelError], str]] = {
         sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),

@@ -1,16 +1,17 @@
-"""The SQLite driver: connections, one writing thread a process, group commit, and who may write when.
+"""The SQLite driver: connections, one writing thread for each process, group commit, and who may write when.
 
-* Writes go to one thread. It takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits
-  once: many waiting puts cost one fsync. If one fails, nothing is stored and each is run by itself. WAL with
-  `synchronous=FULL`: `NORMAL` loses acknowledged commits on power loss.
-* Between processes a lock file beside the database says whose turn it is. With SQLite's own busy handler eight
-  processes starved each other for up to 4 s; with the lock the longest wait was 0.13 s (storage study, section 2).
+* Writes go to one thread. It takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits once,
+  so that many waiting puts cost one fsync. If one of them fails, nothing is stored, and each is run by itself. WAL with
+  `synchronous=FULL`: `NORMAL` loses acknowledged commits when the power fails.
+* Between processes, a lock file beside the database says whose turn it is. Measured with eight processes that
+  commit rows of 1 KB: SQLite's own busy handler made some of them wait for 3 to 4 s (1,220 to 1,690 commits/s), with
+  the lock the longest wait was 0.13 s (1,140 commits/s).
 * The WAL is checkpointed under that lock only: SQLite before 3.51.3 can corrupt a database when a checkpoint and a
   commit of two connections meet.
-* Reads have connections of their own, each read one transaction; they never wait for the writer. Nor does a request
-  to write that a read answers (`Work.unless`): what a read sees is on disk, for WAL shows a commit after its fsync.
+* Reads have connections of their own, each read is one transaction, and none waits for the writer. Nor does a request
+  to write that a read can answer (`Work.unless`): what a read sees is on disk, as WAL shows a commit after its fsync.
 
-Requests on their way to the writing thread, and back to those who wait: threads or running loops.
+A `Job` is a request on its way to the writing thread, and back to the thread or the loop that waits for it.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed, StoreFull
 
 GROUP = 128
-"""Most requests to one commit: bounds how long the first of them waits."""
+"""Most requests in one commit, which bounds how long the first of them waits."""
 
 
 class Job:
     """One request and the caller who waits for it.
 
-    Either the writing thread claims it, and then it is carried out, or the caller gives it up before that, and then
-    it is not. `list.append` is atomic: whoever stands first has it.
+    Either the writing thread claims it, and then carries it out, or the caller gives it up before that, and then it is
+    not carried out. `list.append` is atomic, so whoever comes first in the list of claims has the job.
     """
 
     def __init__(self, work: Work, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -90,8 +91,8 @@ class Job:
 Jobs: TypeAlias = SimpleQueue[Job | None]
 
 
-def take(jobs: Jobs) -> list[Job]:
-    """Wait for work, then take all that is there; an empty list means that the driver stops."""
+def take_group(jobs: Jobs) -> list[Job]:
+    """Wait for a job, then take all that are queued; an empty list means that the driver stops."""
     group: list[Job] = []
     job = jobs.get()
     while job is not None:
@@ -105,21 +106,21 @@ def take(jobs: Jobs) -> list[Job]:
 
 
 def fail(group: Iterable[Job], error: BaseException) -> None:
-    """Leave an error in jobs, also in those nobody claimed yet."""
+    """Give jobs an error as their outcome, also those that nobody has claimed yet."""
     for job in group:
         job.claim()
         job.error = error
 
 
 def finish(group: Iterable[Job]) -> None:
-    """Tell all who wait; each loop is woken once, for that is a system call."""
+    """Wake all who wait for these jobs; each loop is woken once only, as that is a system call."""
     waiters: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in group:
         job.finish()
         if job.loop is not None and job.waiter is not None:
             waiters.setdefault(job.loop, []).append(job.waiter)
     for loop, each in waiters.items():
-        # A loop may have been closed by a caller who did not wait.
+        # A caller that did not wait may have closed its loop.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_wake, each)
 
@@ -155,8 +156,8 @@ def _after_fork_in_child() -> None:
         driver.forget()
 
 
-# SQLite's table of locks is inherited by a fork and the locks themselves are not: a child that opens a database which
-# was open in its parent takes no lock at all, and loses its commits when the parent closes. So nothing stays open.
+# A fork inherits SQLite's table of locks, but not the locks themselves: a child that opens a database which was open in
+# its parent takes no lock at all, and loses its commits when the parent closes. So nothing stays open over a fork.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
@@ -172,7 +173,7 @@ class SqliteDriver:
     """
 
     def __init__(self, path: str, *, timeout: float, read_only: bool, auto_setup: bool) -> None:
-        # Not as given: the program may change its directory, and SQLite names the WAL by the file behind a link.
+        # The real path: the program may change its directory, and SQLite names the WAL by the file behind a link.
         self.path = path if path == ":memory:" else os.path.realpath(path)
         self.timeout = timeout
         self.read_only = read_only
@@ -183,7 +184,7 @@ class SqliteDriver:
         _drivers.add(self)
 
     def forget(self) -> None:
-        """Start from nothing, as a forked child must: threads are gone, and their locks may never be given back."""
+        """Start from nothing, as a forked child must: its threads are gone, and nobody releases the locks they held."""
         self._starting = RLock()
         self._gate = Lock()
         self._opened = Event()
@@ -210,7 +211,7 @@ class SqliteDriver:
             self._stop()
 
     def resume(self) -> None:
-        """Go on after `suspend`; what was sent meanwhile is done now."""
+        """Go on after `suspend`, and carry out what was sent meanwhile."""
         self._opened.set()
         self._starting.release()
         if not self._jobs.empty():
@@ -285,8 +286,11 @@ class SqliteDriver:
     def _write_here(self, job: Job) -> bool:
         """Carry a job out in the calling thread if nobody is writing, which saves two changes of threads.
 
-        Returns whether it was done; if not, it waits in the queue like any other. Never in the main thread, where a
-        signal may raise between any two lines. LangGraph's puts come from its pool.
+        Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
+        from its thread pool.)
+
+        Returns:
+            Whether it was done; if not, the caller has to queue it.
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return False
@@ -296,7 +300,7 @@ class SqliteDriver:
             self._commit_group([job], self._writing, timeout=0)
             return True
         except StoreBusy:
-            # Another process has the lock file: the writing thread knows how to wait for it in turn.
+            # Another process has the lock file; the writing thread waits for it in turn.
             return False
         finally:
             self._turn.release()
@@ -326,7 +330,7 @@ class SqliteDriver:
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
-                with lock.held(self.timeout):
+                with lock.hold(self.timeout):
                     prepare(connection, self.path, self.auto_setup)
             except BaseException:
                 connection.close()
@@ -362,7 +366,7 @@ class SqliteDriver:
         self._ready = False
         if self._writer:
             self._jobs.put(None)
-            # Not for ever: another process may hold the lock file and be stopped.
+            # With a timeout, as the process that holds the lock file may be stopped.
             self._writer.join(self.timeout)
             self._writer = None
         with suppress(Empty):
@@ -378,12 +382,12 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        with named_errors(self.path), self.lent() as connection:
+        with named_errors(self.path), self.lend() as connection:
             return transaction(connection, "DEFERRED", lambda: request.run(connection.execute))
 
     @contextmanager
-    def lent(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection, which no fork comes in between of: see `suspend`."""
+    def lend(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for reading; a fork waits until it is given back (see `suspend`)."""
         while not self._enter():
             self._opened.wait()
         try:
@@ -415,7 +419,7 @@ class SqliteDriver:
 
     def _serve(self, writing: Writing) -> None:
         jobs = self._jobs
-        while group := take(jobs):
+        while group := take_group(jobs):
             with self._turn:
                 try:
                     self._commit_group(group, writing)
@@ -426,13 +430,13 @@ class SqliteDriver:
             if self._writing is writing:
                 self._writing = None
             connection, lock = writing
-            with suppress(sqlite3.Error), lock.held():
+            with suppress(sqlite3.Error), lock.hold():
                 connection.close()
             lock.close()
 
     def _commit_group(self, group: list[Job], writing: Writing, timeout: float | None = None) -> None:
         connection, lock = writing
-        with named_errors(self.path), lock.held(timeout):
+        with named_errors(self.path), lock.hold(timeout):
             _commit(connection, self.path, [job for job in group if job.claim()])
             if not self.private:
                 self._write_back(connection)
@@ -445,20 +449,20 @@ class SqliteDriver:
         connection.execute("PRAGMA busy_timeout = 0")
         with suppress(sqlite3.OperationalError):
             (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            # A backup may take its time: everybody would wait for it here, so try again when there is more.
+            # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
             self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
         connection.execute(f"PRAGMA busy_timeout = {int(self.timeout * 1000)}")
 
 
 def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
-    """Run requests in one transaction; leave in each job what to tell its caller."""
+    """Run requests in one transaction; leave its result or its error in each job."""
     try:
         transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
     except BaseException as error:
-        named = _named(path, error)
+        named = _name_error(path, error)
         fail(group, named)
         if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
-            # One of them failed, and nothing is stored: each by itself, so that only that one fails.
+            # One of them failed, and nothing is stored: run each by itself, so that only that one fails.
             for job in group:
                 job.error = None
                 _commit(connection, path, [job])
@@ -469,7 +473,7 @@ def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
         job.result = job.work.run(connection.execute)
 
 
-def _named(path: str, error: BaseException) -> BaseException:
+def _name_error(path: str, error: BaseException) -> BaseException:
     try:
         with named_errors(path):
             raise error

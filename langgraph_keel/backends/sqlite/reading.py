@@ -1,4 +1,4 @@
-"""What the reading verbs do inside one transaction, which sees one moment."""
+"""The reading verbs, each inside one transaction, which sees the database at one moment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from langgraph_keel.backends.sqlite.rows import (
     find_place,
     head_of,
     key_of,
-    known_slots,
     mark_of,
+    read_slots,
     rows_for,
     span,
     unpack_refs,
@@ -22,13 +22,13 @@ from langgraph_keel.backends.sqlite.rows import (
 from langgraph_keel.engine.records import Address, Batch, Entry, Found, Query, Ref, Row, Run, ThreadInfo
 from langgraph_keel.errors import CorruptStore
 
-# As read_history and read_graph see it: the parent whatever it is now.
+# For read_history and read_graph: the parent, also if it is a ghost.
 PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent)) ELSE e.parent END"
 )
 COLUMNS = f"e.key, e.id, {PARENT}, e.state, e.run, e.refs, e.header"
-# As a user sees it: a parent that was removed, or is only there for delta channels, is not shown.
+# For users: no parent that was removed, or is only there for delta channels (a ghost).
 SHOWN_PARENT = (
     "CASE typeof(e.parent) WHEN 'integer' "
     "THEN (SELECT p.id FROM entries p WHERE p.key = (e.key >> 32 << 32 | e.parent) AND p.state < 2) "
@@ -56,22 +56,22 @@ def entry_of(row: Any, thread_id: str, namespace: str, slots: Slots) -> Entry:
 def read_entry(address: Address, execute: Execute) -> Found | None:
     """See `Store.read_entry`."""
     place = find_place(execute, address)
-    row = place and _row_of(execute, place, address.checkpoint_id)
+    row = place and _find_row(execute, place, address.checkpoint_id)
     if not place or not row:
         return None
-    slots = known_slots(execute, place.namespace)
+    slots = read_slots(execute, place.namespace)
     entry = entry_of(row, address.thread_id, address.checkpoint_ns, slots)
-    return _found(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
+    return _entry_with_rows(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
 
 
-def _row_of(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
+def _find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
     head = head_of(execute, place) if checkpoint_id is None else None
     key = head[0] if head else checkpoint_id and key_of(execute, place.namespace, checkpoint_id)
     return execute(f"SELECT {SHOWN} FROM entries e WHERE e.key = ? AND e.state < 2", (key,)).fetchone()
 
 
 def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]]) -> dict[str, list[Row]]:
-    """Return per channel the rows that any of these versions needs."""
+    """Return, for each channel, the rows that any of these versions needs."""
     runs: dict[str, set[Run]] = {}
     for refs in versions:
         for name, ref in refs.items():
@@ -80,7 +80,7 @@ def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]])
     return {name: rows_for(execute, slots[name].id, wanted) for name, wanted in runs.items()}
 
 
-def _found(execute: Execute, entry: Entry, namespace: int, rows: Mapping[str, list[Row]]) -> Found:
+def _entry_with_rows(execute: Execute, entry: Entry, namespace: int, rows: Mapping[str, list[Row]]) -> Found:
     checkpoint_id = str(entry.address.checkpoint_id)
     batches = execute(
         "SELECT task, path, body FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ? ORDER BY key",
@@ -98,22 +98,22 @@ def read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:
             groups.setdefault(row[0], []).append(entry)
     found = {}
     for namespace, group in groups.items():
-        rows = _rows(execute, known_slots(execute, namespace), [entry.refs for entry in group])
-        found.update({entry.stamp: _found(execute, entry, namespace, rows) for entry in group})
+        rows = _rows(execute, read_slots(execute, namespace), [entry.refs for entry in group])
+        found.update({entry.stamp: _entry_with_rows(execute, entry, namespace, rows) for entry in group})
     return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
 
 def read_history(address: Address, channels: set[str], execute: Execute) -> list[Found]:
     """See `Store.read_history`."""
     place = find_place(execute, address)
-    row = place and _row_of(execute, place, address.checkpoint_id)
+    row = place and _find_row(execute, place, address.checkpoint_id)
     if not place or not row:
         return []
-    slots = known_slots(execute, place.namespace)
+    slots = read_slots(execute, place.namespace)
     ancestors = _ancestors(execute, place, row[0], address, set(channels), slots)
     wanted = [{name: ref for name, ref in e.refs.items() if name in channels} for e in ancestors]
     rows = _rows(execute, slots, wanted)
-    return [_found(execute, entry, place.namespace, rows) for entry in ancestors]
+    return [_entry_with_rows(execute, entry, place.namespace, rows) for entry in ancestors]
 
 
 def _ancestors(
@@ -149,7 +149,7 @@ def scan(query: Query, execute: Execute) -> list[Entry]:
     entries = []
     for thread, namespace, owner, *row in rows:
         if owner not in slots:
-            slots[owner] = known_slots(execute, owner)
+            slots[owner] = read_slots(execute, owner)
         entries.append(entry_of(row, thread, namespace, slots[owner]))
     return entries
 

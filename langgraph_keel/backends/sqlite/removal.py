@@ -1,9 +1,7 @@
-"""What the removing verbs do inside one transaction.
+"""The verbs that remove or copy, each inside one transaction.
 
-What the copying verb does inside one transaction.
-
-Rows are copied as they are: refs name channels by slots, which stay. A copy up to an entry reads what stands below its
-key, and of the items those below the last that an entry shows: its work does not grow with what was put later.
+Rows are copied as they are: refs name channels by slots, which stay the same. A copy up to an entry reads the entries
+below its key, and the items up to the last that one of them shows, so its work does not grow with later puts.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from langgraph_keel.backends.sqlite.rows import (
     Slots,
     head_of,
     insert_namespace,
-    known_slots,
     last_seq,
+    read_slots,
     span,
 )
 from langgraph_keel.engine.encoding.frames import frame, unframe
@@ -32,7 +30,7 @@ _PLAIN = KeelSerializer(types=())
 
 
 def namespaces_of(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
-    """Return the namespaces of a thread, and where each stands."""
+    """Return the namespaces of a thread: the place and the name of each."""
     rows = execute(
         "SELECT t.id, n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
         (thread_id,),
@@ -45,8 +43,8 @@ def read_graph(thread_id: str, execute: Execute) -> Graph:
     nodes: list[Node] = []
     ends: dict[tuple[str, str], int] = {}
     for place, name in namespaces_of(execute, thread_id):
-        names = known_slots(execute, place.namespace)
-        slots = known_slots(execute, place.namespace, names)
+        names = read_slots(execute, place.namespace)
+        slots = read_slots(execute, place.namespace, names)
         nodes += _nodes(execute, place, thread_id, name, slots)
         ends |= {(name, channel): slot.end for channel, slot in slots.items()}
     nodes.sort(key=lambda node: int(node.stamp))
@@ -84,14 +82,14 @@ def remove_entries(
     for stamp, channels in ghosts.items():
         row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
         if row:
-            slots = known_slots(execute, row[0])
+            slots = read_slots(execute, row[0])
             kept = {slots[name].slot for name in channels if name in slots}
             refs = [ref for ref in _PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(_PLAIN.pack(refs)), stamp))
 
 
 def _raise_floor(execute: Execute, thread_id: str) -> None:
-    # Before entries go: the sequence numbers they used must never be given out again.
+    # Before entries are deleted, as their sequence numbers must never be used again.
     thread = _epoch(execute, thread_id)
     if thread is not None:
         execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
@@ -103,9 +101,9 @@ def remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], g
         return 0
     removed = 0
     for place, name in namespaces_of(execute, thread_id):
-        for channel, slot in known_slots(execute, place.namespace).items():
+        for channel, slot in read_slots(execute, place.namespace).items():
             end = graph.ends.get((name, channel), 0)
-            # Before rows go: the numbers they used must never be given out again.
+            # Before rows are deleted, as the numbers of their items must never be used again.
             execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
             removed += _remove_dead(execute, slot.id, live.get((name, channel), ()), end)
     return removed
@@ -123,7 +121,7 @@ def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) 
 def delete_thread(thread_id: str, execute: Execute) -> None:
     """See `Store.delete_thread`."""
     for place, _ in namespaces_of(execute, thread_id):
-        for channel in known_slots(execute, place.namespace).values():
+        for channel in read_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
         execute("DELETE FROM channels WHERE namespace = ?", (place.namespace,))
         execute("DELETE FROM batches WHERE namespace = ?", (place.namespace,))
@@ -134,7 +132,7 @@ def delete_thread(thread_id: str, execute: Execute) -> None:
 
 
 ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
-# CROSS JOIN: the entries first, of which there are as many as are copied.
+# CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
 BATCHES_OF = (
     "FROM entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
     "WHERE {where}"
@@ -150,12 +148,12 @@ class Part(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The condition; the entries of a subgraph stand in an index of their own."""
+        """The condition that selects them; entries of subgraphs have an index of their own."""
         return f"{'e.nested AND ' if self.place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"
 
     @property
     def parameters(self) -> tuple[int, ...]:
-        """What it is about."""
+        """The parameters of `where`."""
         return self.place.namespace, self.first, self.last
 
 
@@ -167,7 +165,8 @@ def copy_thread(source: str, target: str, upto: Stamp | None, header: bytes | No
     if upto is not None and not (old and _is_of(execute, old[0], upto)):
         return BaseGone()
     if old:
-        # Numbers that were used are not used again: a parent that was put again after `upto` is known by a later one.
+        # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
+        # know it.
         floor = last_seq(execute, old[0])
         ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
         for place, name in namespaces_of(execute, source):
@@ -222,7 +221,7 @@ def _copy_batches(execute: Execute, part: Part, new: int, upto: Stamp | None) ->
 
 
 def _ends_of(execute: Execute, part: Part) -> dict[int, int]:
-    """Return the slots of the channels that entries show, and the number after the last item that they show of each."""
+    """Return, by the slots of the channels that entries show, the number after the last item that they show."""
     ends: dict[int, int] = {}
     for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {part.where}", part.parameters).fetchall():
         for slot, _, *runs in _PLAIN.unpack(unframe(refs)):

@@ -16,7 +16,7 @@ _PLAIN = KeelSerializer(types=())
 
 
 class Rows(Protocol):
-    """What executing a statement gives."""
+    """The result of a statement."""
 
     def fetchone(self) -> Any:
         """Return one row, or `None`."""
@@ -38,7 +38,7 @@ class Work:
     Attributes:
         run: Does it.
         writes: Whether it writes, and waits for its turn to do so.
-        unless: What to read first: the reply, if there is no need to write, or `None`.
+        unless: Reads, before a write: returns the reply if there is nothing to write, else `None`.
     """
 
     run: Callable[[Execute], Any]
@@ -63,7 +63,7 @@ def span(owner: int) -> tuple[int, int]:
 
 
 class Place(NamedTuple):
-    """Where the entries of one namespace stand: the ids of the thread and of the namespace."""
+    """A namespace: the ids of its thread and of itself."""
 
     thread: int
     namespace: int
@@ -73,8 +73,8 @@ class Place(NamedTuple):
 def mark_of(checkpoint_id: str) -> int:
     """Return the beginning of an id as a number, in the same order as the ids.
 
-    LangGraph's ids are uuids that begin with the time, so new ones go to the end of an index, whose cells are a third
-    of what the ids themselves would take. Ids of any other form come before those.
+    An index of these numbers takes a third of one of the ids themselves. LangGraph's ids are uuids that begin with the
+    time, so new ones go to its end. Ids of any other form sort before them.
     """
     digits = checkpoint_id.replace("-", "")[:15]
     if len(digits) == 15 and not digits.strip("0123456789abcdef"):
@@ -83,7 +83,7 @@ def mark_of(checkpoint_id: str) -> int:
 
 
 def find_place(execute: Execute, address: Address) -> Place | None:
-    """Return where a namespace's entries stand, or `None` if nothing was ever stored there."""
+    """Return the place of a namespace, or `None` if nothing was ever stored there."""
     row = execute(
         "SELECT t.id, n.id FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?",
         (address.thread_id, address.checkpoint_ns),
@@ -108,10 +108,12 @@ def insert_namespace(execute: Execute, thread: int, name: str) -> int:
 
 
 class Situation(NamedTuple):
-    """What a put finds, read in one statement: between statements another thread may take Python's lock for 5 ms.
+    """What a put has to know before it writes.
+
+    It is read by one statement: between two, another thread may take Python's lock (the GIL) for 5 ms.
 
     Attributes:
-        place: Where the entries of the namespace stand.
+        place: The namespace.
         seq: The highest sequence number that the thread ever used.
         head: Id of the newest entry on the trunk.
         same: Key of the entry that already has the new id.
@@ -142,8 +144,8 @@ IN_ROOT = SITUATION.replace("{where}", OF_THREAD)
 IN_SUBGRAPH = SITUATION.replace("{where}", "nested")
 
 
-def situation(execute: Execute, new: NewEntry) -> Situation | None:
-    """Return what a put finds, or `None` if nothing was ever stored in its namespace."""
+def read_situation(execute: Execute, new: NewEntry) -> Situation | None:
+    """Read the situation of a put; `None` if nothing was ever stored in its namespace."""
     address, parent = new.address, new.parent or ""
     checkpoint_id = str(address.checkpoint_id)
     row = execute(
@@ -161,13 +163,13 @@ def situation(execute: Execute, new: NewEntry) -> Situation | None:
     return Situation(Place(row[0], row[1], bool(address.checkpoint_ns)), *row[2:]) if row else None
 
 
-def first_situation(execute: Execute, address: Address) -> Situation:
-    """Create a namespace; return what the first put in it finds."""
+def create_situation(execute: Execute, address: Address) -> Situation:
+    """Create a namespace; return the situation of the first put in it."""
     place = create_place(execute, address)
     return Situation(place, last_seq(execute, place.thread), None, None, None, False)
 
 
-def known_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
+def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) -> dict[str, Channel]:
     """Return the channels of a namespace, with the ends of the item logs of those that are growing."""
     end = (
         f"max(floor, coalesce((SELECT (i.key & {LAST}) + i.count FROM items i WHERE i.key BETWEEN id << 32 "
@@ -181,11 +183,11 @@ def known_slots(execute: Execute, namespace: int, growing: Collection[str] = ())
     return {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
 
 
-def channel_slots(
+def ensure_slots(
     execute: Execute, namespace: int, names: Iterable[str], growing: Collection[str]
 ) -> dict[str, Channel]:
-    """Return the channels of a namespace, as `known_slots`, after adding those of `names` that are new."""
-    slots = known_slots(execute, namespace, growing)
+    """Return the channels of a namespace as `read_slots` does, after adding those of `names` that are new."""
+    slots = read_slots(execute, namespace, growing)
     for name in names:
         if name not in slots:
             slot = 1 + max((channel.slot for channel in slots.values()), default=-1)
@@ -222,7 +224,7 @@ def last_seq(execute: Execute, thread: int) -> int:
 
 
 def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:
-    """Return refs as stored, new items with the numbers they got."""
+    """Return refs in their stored form, new items by the numbers that they got."""
     table = [
         [slots[name].slot, int(ref.kind), *(n for run in resolve(ref.runs, first.get(name, 0)) for n in run)]
         for name, ref in refs.items()
@@ -231,7 +233,7 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
 
 
 def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
-    """Return refs from what is stored.
+    """Return refs from their stored form.
 
     Raises:
         CorruptStore: They do not decode, or name a channel that is not there.
@@ -261,7 +263,7 @@ def append_rows(execute: Execute, channel: Channel, rows: Sequence[Row]) -> int:
 
 
 def replace_rows(execute: Execute, channel: int, rows: Sequence[Row]) -> None:
-    """Replace the rows inside the range of each of `rows` by it, where they are what it was packed from."""
+    """Put each of `rows` in the place of the rows that it was packed from, if those are still there."""
     base = span(channel)[0]
     for row in rows:
         inside = rows_for(execute, channel, [(row.lo, row.lo + row.count)])

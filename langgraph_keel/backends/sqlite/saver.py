@@ -1,12 +1,12 @@
 """SqliteSaver: one file, many processes, nothing acknowledged is lost.
 
-Space that returns: the write-ahead log is cut, and the file written anew.
+`reclaim` gives space back: it cuts the write-ahead log, and writes the file anew (`VACUUM`). New databases have no
+`auto_vacuum`: its page map cost 11 to 21 % more bytes for each turn of a chat. As `VACUUM` takes time for all that is
+in the file, it is run without being asked for only where at least half of the file is free.
 
-New databases have no `auto_vacuum`: its map of pages cost 11 to 21 % more bytes for each turn of a chat. So the file is
-written anew (`VACUUM`), which takes time for what is in it: as a matter of course only where at least as much is free.
-
-`secure_delete` alone does not do after an erasure: where SQLite has balanced a tree, copies of cells stay in the unused
-part of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite 3.40.1).
+After an erasure `secure_delete` alone does not do: where SQLite has balanced a tree, copies of cells stay in unused
+parts of pages, and are not overwritten when the cells are (2 of 6 databases of 3,000 rows had some left, SQLite
+3.40.1).
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.errors import InvalidInput, StoreBusy
+from langgraph_keel.options import SaverOptions
 from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
@@ -28,22 +30,22 @@ INCREMENTAL = 2
 
 
 def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
-    """Give back what is free. All who write wait for it, those who read do not.
+    """Give back free space. Writers wait for it, readers do not.
 
     Args:
         driver: The database's.
         full: Whether to write the file anew however little is free.
-        scrub: The same, and nothing of what was deleted may be left in the write-ahead log either.
+        scrub: As `full`, and nothing that was deleted may be left in the write-ahead log.
 
     Raises:
-        StoreBusy: Somebody held the store for longer than the timeout; with `scrub`, also by reading all the time.
+        StoreBusy: Others held the store for longer than the timeout; with `scrub`, readers count as well.
     """
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
-    driver.send(Work(_nothing, writes=True))  # opens the database, or says why not
+    driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
     before = _size(driver.path)
-    with _alone(driver) as connection:
-        done = _rewritten(connection, whole=full or scrub)
+    with _exclude_writers(driver) as connection:
+        done = _rewrite(connection, whole=full or scrub)
         is_read = _ask(connection, "wal_checkpoint(TRUNCATE)")
     if is_read and scrub:
         raise StoreBusy(f"{driver.path}-wal could not be cut: somebody has read an old state for {driver.timeout} s")
@@ -52,22 +54,22 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
 
 
 @contextmanager
-def _alone(driver: SqliteDriver) -> Iterator[Any]:
-    """Let nobody else write, and have statements executed outside of any transaction."""
+def _exclude_writers(driver: SqliteDriver) -> Iterator[Any]:
+    """Lend a connection, outside of any transaction, while nobody else writes."""
     with (
         closing(LockFile(driver.path)) as lock,
         named_errors(driver.path),
-        driver.lent() as connection,
-        lock.held(driver.timeout),
+        driver.lend() as connection,
+        lock.hold(driver.timeout),
     ):
         yield connection
 
 
-def _nothing(execute: object) -> None:
+def _do_nothing(execute: object) -> None:
     """Do nothing, in a transaction."""
 
 
-def _rewritten(connection: Any, *, whole: bool) -> str:
+def _rewrite(connection: Any, *, whole: bool) -> str:
     pages, free = _ask(connection, "page_count"), _ask(connection, "freelist_count")
     if whole or (free and free * 2 >= pages):
         connection.execute("VACUUM")
@@ -87,6 +89,14 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
+class SqliteOptions(SaverOptions, total=False):
+    """What `SqliteSaver` takes besides the path."""
+
+    timeout: float
+    read_only: bool
+    auto_setup: bool
+
+
 class SqliteSaver(KeelSaver):
     """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
 
@@ -98,8 +108,7 @@ class SqliteSaver(KeelSaver):
         timeout: Seconds a call may wait for other processes before it raises `StoreBusy`.
         read_only: Never write, and do not create what is missing.
         auto_setup: Create the tables on first use; otherwise `setup()` must have been called once.
-        **options: As for `KeelSaver`: `serde`, `types`, `on_conflict`, `memo_entries`, `memo_bytes`; `keep_last`,
-            `ttl`, `upkeep_every` (upkeep by itself), `archive_removed`, `owner`, and what else stands there.
+        **options: As for every saver: `SaverOptions`.
 
     Raises:
         InvalidInput: `path` is a URL.
@@ -112,7 +121,7 @@ class SqliteSaver(KeelSaver):
         timeout: float = 30.0,
         read_only: bool = False,
         auto_setup: bool = True,
-        **options: Any,
+        **options: Unpack[SaverOptions],
     ) -> None:
         if os.fspath(path).startswith("sqlite:"):
             raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
@@ -120,7 +129,7 @@ class SqliteSaver(KeelSaver):
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 
     @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
+    def from_conn_string(cls, conn_string: str, **options: Unpack[SqliteOptions]) -> Self:
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
@@ -142,3 +151,14 @@ class SqliteSaver(KeelSaver):
     def _close(self) -> None:
         """Close the file. Calls after this raise `StoreClosed`."""
         self._sqlite.close()
+
+
+def open_url(url: str, *, read_only: bool = False, **options: Any) -> SqliteSaver:
+    """Open the SQLite database that a URL names: `sqlite:///relative.db`, `sqlite:////absolute.db`.
+
+    As `registry.OpenUrl`; options are those of `SqliteSaver`.
+    """
+    path = path_in(url, "sqlite:///")
+    if not path:
+        raise refuse_url(url)
+    return SqliteSaver(path, read_only=read_only, **options)

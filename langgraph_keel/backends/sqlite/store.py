@@ -1,18 +1,17 @@
-"""The SQLite layout: what each verb does inside one transaction.
+"""The SQLite layout: each verb is one transaction.
 
-A request is a `Work`: a function that is given `execute` and runs within one transaction, which the driver begins
-and commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the
-highest key: there is no pointer to it that a put would have to move.
+A request is a `Work`: a function that is given `execute`, and runs within one transaction that the driver begins and
+commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the highest
+key, so there is no pointer to it that a put would have to move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph_keel.backends.sqlite import cells, reading, removal
-from langgraph_keel.backends.sqlite import removal as copying
 from langgraph_keel.backends.sqlite.rows import (
     LAST,
     Execute,
@@ -20,14 +19,14 @@ from langgraph_keel.backends.sqlite.rows import (
     Situation,
     Work,
     append_rows,
-    channel_slots,
     create_place,
+    create_situation,
+    ensure_slots,
     find_place,
-    first_situation,
     mark_of,
     pack_refs,
+    read_situation,
     replace_rows,
-    situation,
     span,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
@@ -51,129 +50,124 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.store import Store
 
+T = TypeVar("T")
+
+
+def _send(
+    run: Callable[[Execute], T], writes: bool = False, unless: Callable[[Execute], T | None] | None = None
+) -> Plan[Work, Any, T]:
+    """Plan one request, and return its reply. The arguments are those of `Work`."""
+    reply: T = yield Work(run, writes, unless)
+    return reply
+
 
 class SqliteStore(Store[Work, Any]):
     """One database file. Stateless: names are looked up in the transaction that uses them."""
 
     def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
         """See `Store.write_entry`."""
-        outcome: Outcome = yield Work(partial(_write_entry, new), writes=True)
-        return outcome
+        return _send(partial(_write_entry, new), writes=True)
 
     def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
         """See `Store.write_batch`."""
-        yield Work(partial(_write_batch, address, batch), writes=True)
+        return _send(partial(_write_batch, address, batch), writes=True)
 
     def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
-        found: Found | None = yield Work(partial(reading.read_entry, address))
-        return found
+        return _send(partial(reading.read_entry, address))
 
     def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
-        entries: Sequence[Entry] = yield Work(partial(reading.scan, query))
-        return entries
+        return _send(partial(reading.scan, query))
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
-        found: Sequence[Found] = yield Work(partial(reading.read_values, entries))
-        return found
+        return _send(partial(reading.read_values, entries))
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
-        found: Sequence[Found] = yield Work(partial(reading.read_history, address, set(channels)))
-        return found
+        return _send(partial(reading.read_history, address, set(channels)))
 
     def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
         """See `Store.read_graph`."""
-        graph: Graph = yield Work(partial(removal.read_graph, thread_id))
-        return graph
+        return _send(partial(removal.read_graph, thread_id))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> Plan[Work, Any, None]:
         """See `Store.remove_entries`."""
-        yield Work(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
+        return _send(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> Plan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        removed: int = yield Work(partial(removal.remove_rows, thread_id, live, graph), writes=True)
-        return removed
+        return _send(partial(removal.remove_rows, thread_id, live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
         """See `Store.delete_thread`."""
-        yield Work(partial(removal.delete_thread, thread_id), writes=True)
+        return _send(partial(removal.delete_thread, thread_id), writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> Plan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
-        outcome: CopyOutcome = yield Work(partial(copying.copy_thread, source, target, upto, header), writes=True)
-        return outcome
+        return _send(partial(removal.copy_thread, source, target, upto, header), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
-        names: Sequence[str] = yield Work(partial(reading.find_runs, list(run_ids)))
-        return names
+        return _send(partial(reading.find_runs, list(run_ids)))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
-        page: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(reading.read_threads, after, limit))
-        return page
+        return _send(partial(reading.read_threads, after, limit))
 
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
         """See `Store.swap_cell`.
 
-        Whoever takes a cell to be empty may be wrong, and then a read tells him so, for which he waits for nobody. Who
-        brings a token saw it there, and goes to the writer at once.
+        A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
+        One that brings a token has seen it there, and goes to the writer at once.
         """
         swap = partial(cells.swap_cell, shelf, key, expected, new)
-        settled = partial(cells.settled, shelf, key, expected, new) if expected is None else None
-        swapped: Swapped = yield Work(swap, writes=True, unless=settled)
-        return swapped
+        reply = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
+        return _send(swap, writes=True, unless=reply)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        found: Mapping[str, Cell] = yield Work(partial(cells.read_cells, shelf, keys))
-        return found
+        return _send(partial(cells.read_cells, shelf, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        page: Sequence[tuple[str, Cell]] = yield Work(partial(cells.list_cells, shelf, prefix, after, limit))
-        return page
+        return _send(partial(cells.list_cells, shelf, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
         """See `Store.remove_cells`."""
-        removed: int = yield Work(partial(cells.remove_cells, shelf, tokens), writes=True)
-        return removed
+        return _send(partial(cells.remove_cells, shelf, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks for an entry of each thread."""
-        names: Sequence[str] = yield Work(partial(cells.list_strays, after, limit))
-        return names
+        return _send(partial(cells.list_strays, after, limit))
 
 
 def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
     address = new.address
-    before = situation(execute, new)
+    before = read_situation(execute, new)
     if new.base is not None and not (before and before.has_base):
         return BaseGone()
     head = before.head if before else None
     follows = not new.checked or head in (new.parent, address.checkpoint_id)
     if not follows and new.on_conflict == "raise":
         return Moved(head)
-    return _insert(execute, new, before or first_situation(execute, address), 0 if follows or head is None else 1)
+    return _insert(execute, new, before or create_situation(execute, address), 0 if follows or head is None else 1)
 
 
 def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
     place, seq = before.place, before.seq + 1
-    slots = channel_slots(execute, place.namespace, new.refs, new.appends)
+    slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
     first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
     for name, rows in new.repacks.items():
         replace_rows(execute, slots[name].id, rows)
@@ -201,7 +195,7 @@ def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> S
 
 
 def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
-    """Make room for an entry that is put again under the same id; its children follow it."""
+    """Delete the entry whose id is put again; its children become children of the new one."""
     execute(
         "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
         (seq, old & LAST, *span(place.thread)),

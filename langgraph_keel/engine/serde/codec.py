@@ -44,6 +44,10 @@ class Codec:
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
 
+    def uses(self, serde: SerializerProtocol) -> bool:
+        """Return whether this is the serializer."""
+        return self._serde is serde
+
     def pack_item(self, value: Any) -> bytes:
         """Return `value` as one item.
 

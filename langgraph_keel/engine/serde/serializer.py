@@ -16,9 +16,9 @@ from reprlib import repr as short_repr
 from typing import Any
 
 import ormsgpack
-from langgraph.checkpoint.serde import _msgpack as langgraph_policy
 from ormsgpack import Ext, Fragment
 
+from langgraph_keel._langgraph import is_strict_msgpack
 from langgraph_keel.engine.serde.pack import MARKS, describe, flat, name_of, rebuildable
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, TypePolicy, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, message_of
@@ -61,7 +61,7 @@ class KeelSerializer:
         if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
             raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
         if strict is None:
-            strict = langgraph_policy.STRICT_MSGPACK_ENABLED
+            strict = is_strict_msgpack()
         self._policy = TypePolicy.of(types, strict)
         self._listed = types is not None
 

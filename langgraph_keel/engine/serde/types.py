@@ -22,8 +22,9 @@ import langchain_core.documents  # noqa: F401
 import langgraph.store.base
 import langgraph.types  # noqa: F401
 from langchain_core import messages
-from langgraph.checkpoint.serde import _msgpack as langgraph_policy
 
+from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
+from langgraph_keel.engine.serde.moved import present_name
 from langgraph_keel.errors import RefusedType
 
 # Loaded by langchain-core; taken from there because the core itself depends on LangChain's messages only.
@@ -134,10 +135,10 @@ SLOTTED: frozenset[tuple[str, str]] = frozenset(
 
 # Plain data that LangGraph's own list leaves out because its serializer never names it.
 _SAFE_TOO: frozenset[tuple[str, str]] = SLOTTED | {
-    ("langgraph.checkpoint.serde.types", "_DeltaSnapshot"),
+    DELTA_SNAPSHOT,
     ("langchain_core.messages.base", "TextAccessor"),
 }
-SAFE_TYPES: frozenset[tuple[str, ...]] = langgraph_policy.SAFE_MSGPACK_TYPES | _SAFE_TOO
+SAFE_TYPES: frozenset[tuple[str, ...]] = SAFE_MSGPACK_TYPES | _SAFE_TOO
 
 # Attributes that Python or a library puts on an instance and that are not the program's state.
 _BOOKKEEPING = frozenset({"__orig_class__", "__dict__", "__weakref__"})
@@ -351,6 +352,7 @@ class TypePolicy:
         Raises:
             RefusedType: The name is not allowed, not there, or not a data class of that kind.
         """
+        module, qualname = present_name(module, qualname)
         name = f"{module}.{qualname}"
         if not self._allows(module, qualname):
             raise RefusedType(name, f"not allowed here: add it to the serializer's types=[...], as {name}")
@@ -372,7 +374,7 @@ class TypePolicy:
 
 def _names(entry: type | tuple[str, ...]) -> list[tuple[str, ...]]:
     if not isinstance(entry, type):
-        return [tuple(entry)]
+        return [present_name(*entry) if len(entry) == 2 else tuple(entry)]
     learn(entry)
     return [(entry.__module__, entry.__qualname__), (entry.__module__, entry.__name__)]
 

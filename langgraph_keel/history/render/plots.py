@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import TypeAlias
 
+from langgraph_keel._langgraph import NS_SEP
 from langgraph_keel.display.html import LANES, text
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.render.rows import money, rows_of, size
@@ -277,13 +278,13 @@ def _shared(values: Sequence[float], share: int) -> tuple[float, ...]:
 
 def _curves(moments: Sequence[Moment], share: int) -> Iterator[Curve]:
     """Yield the way to the head, and each branch from where it leaves another."""
-    depth = min((moment.namespace.count("|") + bool(moment.namespace) for moment in moments), default=0)
+    depth = min((moment.namespace.count(NS_SEP) + bool(moment.namespace) for moment in moments), default=0)
     ways: list[tuple[bool, list[Point]]] = []
     way_of: dict[tuple[str, str | None], int] = {}
     last: dict[tuple[str, str | None], Point] = {}
     for place, row in enumerate(rows_of(moments)):
         moment = row.moment
-        if moment.state_bytes is None or moment.namespace.count("|") + bool(moment.namespace) != depth:
+        if moment.state_bytes is None or moment.namespace.count(NS_SEP) + bool(moment.namespace) != depth:
             continue
         key, parent = (moment.namespace, moment.id), (moment.namespace, moment.parent)
         last[key] = (float(place), float(moment.state_bytes))

@@ -17,6 +17,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal, TypeAlias
 
+from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.display.text import one_line, plain
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.records import Address
@@ -106,7 +107,7 @@ def callers_of(moment: Moment) -> Mapping[str, str]:
     if not moment.namespace or not isinstance(parents, Mapping):
         return {}
     known = {ns: id_ for ns, id_ in parents.items() if isinstance(ns, str) and isinstance(id_, str)}
-    return dict(sorted(known.items(), key=lambda item: (bool(item[0]), item[0].count("|"))))
+    return dict(sorted(known.items(), key=lambda item: (bool(item[0]), item[0].count(NS_SEP))))
 
 
 # -- paths -----------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def _begin(place: int, moment: Moment, origins: _Origins) -> _Path:
 
 def _trunk(moments: Sequence[Moment]) -> int:
     """Return the place of the head; of the newest moment of the outermost graph if it is not shown; -1 if none is."""
-    depths = (moment.namespace.count("|") + bool(moment.namespace) for moment in moments)
+    depths = (moment.namespace.count(NS_SEP) + bool(moment.namespace) for moment in moments)
     ranks = [(-depth, moment.is_head, place) for place, (depth, moment) in enumerate(zip(depths, moments, strict=True))]
     return max(ranks)[2] if ranks else -1
 
@@ -386,7 +387,9 @@ def source_of(moment: Moment) -> str:
 
 def path(namespace: str) -> str:
     """Return a namespace as people read it: the nodes that lead to it, without the ids of their tasks."""
-    return " › ".join(one_line(part.partition(":")[0], _NAME) for part in namespace.split("|")) if namespace else ""
+    return (
+        " › ".join(one_line(part.partition(NS_END)[0], _NAME) for part in namespace.split(NS_SEP)) if namespace else ""
+    )
 
 
 def when(moment: Moment, *, is_one_day: bool = False) -> str:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
+from langgraph_keel._langgraph import BRANCH_TO, NS_SEP
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History
@@ -26,7 +27,6 @@ LONGEST = 160
 """Most characters that are shown of a value."""
 NEXT = "next"
 """The field that says which nodes come next."""
-_BRANCH = "branch:to:"
 RANDOM = frozenset(
     {
         *("id", "call_id", "response_id", "request_id"),
@@ -99,8 +99,8 @@ def _both_shown(was: Any, now: Any) -> tuple[str, str]:
 
 def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
     """Return what of a checkpoint's channels is compared: the nodes that come next in one field."""
-    nodes = sorted(name.removeprefix(_BRANCH) for name in values if name.startswith(_BRANCH))
-    rest = {name: value for name, value in values.items() if not name.startswith(_BRANCH) and name not in ignore}
+    nodes = sorted(name.removeprefix(BRANCH_TO) for name in values if name.startswith(BRANCH_TO))
+    rest = {name: value for name, value in values.items() if not name.startswith(BRANCH_TO) and name not in ignore}
     return rest if NEXT in rest else {**rest, NEXT: nodes}
 
 
@@ -375,7 +375,7 @@ def _grouped(steps: Sequence[int], history: History, calls: Sequence[ModelCall])
 
 
 def _step_of(call: ModelCall, history: History) -> int | None:
-    if not call.checkpoint_ns and "|" not in call.path:
+    if not call.checkpoint_ns and NS_SEP not in call.path:
         return call.step
     return history.root_step(call.checkpoint_ns, call.checkpoint_id)
 

@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import came_from
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import NotFound
 from langgraph_keel.provenance.reading import entries_of
 from langgraph_keel.tools.ledger import read_ledger
 
-NO_TASK = "00000000-0000-0000-0000-000000000000"
-"""The task of what a caller writes with a `Command`."""
-ASKED, ANSWERED, FAILED = "__interrupt__", "__resume__", "__error__"
-NO_RESULTS = frozenset({*WRITES_IDX_MAP, "__error_source_node__"})
+ASKED, ANSWERED, FAILED = INTERRUPT, RESUME, ERROR
+NO_RESULTS = frozenset({*WRITES_IDX_MAP, ERROR_SOURCE_NODE})
 """What a task may leave that is not done."""
 
 
@@ -79,7 +79,7 @@ class Moment:
     @property
     def commanded(self) -> list[tuple[str, Any]]:
         """What a caller has written here with a `Command`, beside answers."""
-        ours = [(channel, value) for task, channel, value in self.writes if task == NO_TASK]
+        ours = [(channel, value) for task, channel, value in self.writes if task == NULL_TASK_ID]
         return [(channel, value) for channel, value in ours if channel not in WRITES_IDX_MAP]
 
 
@@ -147,8 +147,8 @@ class History:
         return self._paths.get(task_id, "")
 
     def _without_ids(self, namespace: str) -> str:
-        parts = (segment.partition(":") for segment in namespace.split("|") if segment)
-        return "|".join(f"{name}:{self._paths.get(task_id, '')}" for name, _, task_id in parts)
+        parts = (segment.partition(NS_END) for segment in namespace.split(NS_SEP) if segment)
+        return NS_SEP.join(f"{name}{NS_END}{self._paths.get(task_id, '')}" for name, _, task_id in parts)
 
     def root_step(self, namespace: str, checkpoint_id: str | None) -> int | None:
         """Return the step of the root graph in which a checkpoint was made; `None` if it is gone."""
@@ -206,7 +206,7 @@ class History:
         """Return what each task of a root checkpoint's step was told, in order."""
         found: dict[Place, list[Any]] = {}
         for moment, task, channel, value in self._within(root):
-            if channel == ANSWERED and task != NO_TASK:
+            if channel == ANSWERED and task != NULL_TASK_ID:
                 found[self.place(moment, task)] = list(value) if isinstance(value, list) else [value]
         return found
 
@@ -218,18 +218,20 @@ class History:
         """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
         moment = self.root(root)
         taken = [said[-1] for said in self.answers(root).values() if said]
-        last = [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NO_TASK, ANSWERED)]
+        last = [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NULL_TASK_ID, ANSWERED)]
         return [answer for answer in last if answer not in taken]
 
 
-def read_history(core: Checkpoints[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, History]:
+def read_history(session: Session, thread_id: str) -> Plan[Any, Any, History]:
     """Read a thread's headers and writes, no values. Two trips a page."""
-    found = yield from entries_of(core, Query(thread_id))
+    found = yield from entries_of(session, Query(thread_id))
     paths: dict[str, str] = {}
     for _, batches in found:
         # A task that an update stands in for has its own path elsewhere.
         paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
-    return History(thread_id, [_moment(entry, batches, codec) for entry, batches in found], defaultdict(str, paths))
+    return History(
+        thread_id, [_moment(entry, batches, session.codec) for entry, batches in found], defaultdict(str, paths)
+    )
 
 
 def _moment(entry: Entry, batches: Sequence[Batch], codec: Codec) -> Moment:
@@ -262,12 +264,10 @@ class Recall:
         self._done: set[str] = set()
 
     @classmethod
-    def of(
-        cls, core: Checkpoints[Any, Any], codec: Codec, history: History, allowed: Collection[str]
-    ) -> Plan[Any, Any, Recall]:
+    def of(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
         """Read what the ledger says of answers; tools that are allowed to run ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
-        for record in (yield from read_ledger(core.store, codec, history.thread_id)).values():
+        for record in (yield from read_ledger(session, history.thread_id)).values():
             if record.tool not in allowed:
                 taken[record.task_id].update(record.taken)
         return cls(history, taken)

@@ -19,11 +19,12 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables.config import merge_configs
 
-from langgraph_keel.engine.checkpoints import Checkpoints
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINT_MAP, METADATA_PREFIXES, NS_SEP
+from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import address_of, texts_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, ToolNotReplayed
 from langgraph_keel.provenance.reading import recorded
 from langgraph_keel.provenance.records import ModelCall
@@ -44,7 +45,7 @@ from langgraph_keel.provenance.replay.verdict import Replay, Versions
 from langgraph_keel.tools.guard import Held
 from langgraph_keel.tools.ledger import CallRecord
 
-_ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+_ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT_MAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def ordered(
 
 Steps: TypeAlias = Plan[Any, Any, Any]
 _OWN = ("source", "step", "parents", "writes", "run_id", "thread_id", "graph_version")
-_OWN_PREFIXES = ("__", "langgraph_", "ls_", "lc_", "keel_", "checkpoint_")
+_OWN_PREFIXES = (*METADATA_PREFIXES, "keel_")
 """Keys of a checkpoint's metadata that are not from the caller's config."""
 
 
@@ -129,21 +130,19 @@ class Replayer:
     """One replay.
 
     Args:
-        core: The store, with nothing that is known to other savers on it: a memo and a recorder of its own.
-        codec: How values are written.
+        session: What it runs on.
         graph: The graph, on a saver over `core`.
         order: What is to be replayed.
     """
 
-    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, graph: Any, order: Order) -> None:
-        self._core = core
-        self._codec = codec
+    def __init__(self, session: Session, graph: Any, order: Order) -> None:
+        self._session = session
         self._graph = graph
         self._order = order
-        self._fork = Fork(core, codec, f"replay-{token_hex(16)}")
+        self._fork = Fork(session, f"replay-{token_hex(16)}")
         self._held = Held(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
-        self._comparison = Comparison(lambda value: codec.encode([value]), order.limit)
-        self._versions = Versions(core, codec)
+        self._comparison = Comparison(lambda value: session.codec.encode([value]), order.limit)
+        self._versions = Versions(session)
         self._inputs = iter(order.inputs)
         self._found: list[Difference] = []
         self._told: Collection[tuple[str, str, str]] = ()
@@ -160,10 +159,10 @@ class Replayer:
 
     def replay(self) -> Plan[Any, Any, Replay]:
         """Plan it all."""
-        self._was = yield from read_history(self._core, self._codec, self._order.source)
-        found = yield from self._core.store.read_entry(Address(self._order.source))
+        self._was = yield from read_history(self._session, self._order.source)
+        found = yield from self._session.store.read_entry(Address(self._order.source))
         self._trunk = self._was.trunk(found.entry.address.checkpoint_id if found else None, self._order.start)
-        self._recall = yield from Recall.of(self._core, self._codec, self._was, self._order.allow_tools)
+        self._recall = yield from Recall.of(self._session, self._was, self._order.allow_tools)
         is_kept = False
         try:
             yield from self._begin()
@@ -175,7 +174,7 @@ class Replayer:
         finally:
             self._held.close(is_kept=is_kept)
             if not is_kept:
-                yield from self._core.delete_thread(self._fork.thread_id)
+                yield from delete_thread(self._session, self._fork.thread_id)
         return result
 
     def _begin(self) -> Steps:
@@ -191,7 +190,7 @@ class Replayer:
             self._ended = f"nothing was recorded after step {first.step}"
 
     def _recorded_calls(self) -> Plan[Any, Any, list[ModelCall]]:
-        calls = yield from recorded(self._core, self._codec, Query(self._order.source))
+        calls = yield from recorded(self._session, Query(self._order.source))
         self._old = {call.id for call in calls}
         kept, left = {moment.id for moment in self._trunk}, {moment.id for moment in self._left}
         return [call for call in calls if self._is_on(call, kept, left)]
@@ -214,7 +213,7 @@ class Replayer:
         if call.checkpoint_ns:
             return moment.root in trunk
         # Of a task that has asked or failed, the record stands where the task began.
-        is_left_there = "|" not in call.path and call.step is not None and moment.step < call.step
+        is_left_there = NS_SEP not in call.path and call.step is not None and moment.step < call.step
         return moment.id in (trunk if is_left_there else left)
 
     # -- following the trunk -------------------------------------------------------------------------------------
@@ -393,7 +392,7 @@ class Replayer:
 
     def _result(self) -> Plan[Any, Any, Replay]:
         calls = yield from self._fork.calls(self._old)
-        now: History = yield from read_history(self._core, self._codec, self._fork.thread_id)
+        now: History = yield from read_history(self._session, self._fork.thread_id)
         found, uncompared = self._differences_of_calls(now, calls)
         found += [Difference(v.step, f"tool {v.tool}.version", v.recorded, v.now) for v in self._held.versions]
         found = sorted([*found, *self._found, *self._differences_of_tasks(now)], key=lambda each: each.step)

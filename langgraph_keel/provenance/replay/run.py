@@ -14,17 +14,20 @@ from typing import Any, cast
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.base.id import uuid6
 
-from langgraph_keel.engine.checkpoints import Checkpoints, where_is
+from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.engine import checkpoints
+from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import config_of
+from langgraph_keel.engine.lineage import Moment as Node
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Address, Query, Stamp
 from langgraph_keel.engine.removal import remove
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import NotFound, StoreError
+from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import recorded
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History, Moment, Place, read_history
-from langgraph_keel.retention.policy import Moment as Node
 from langgraph_keel.tools.guard import Held, Refused
 
 
@@ -161,8 +164,7 @@ class Fork:
     """The thread of a replay.
 
     Args:
-        core: The store.
-        codec: How values are written.
+        session: What it runs on.
         thread_id: Its id, which no thread has.
 
     Attributes:
@@ -170,12 +172,11 @@ class Fork:
         questions: What it waits for, as far as `pending` has found out.
     """
 
-    def __init__(self, core: Checkpoints[Any, Any], codec: Codec, thread_id: str) -> None:
+    def __init__(self, session: Session, thread_id: str) -> None:
         self.thread_id = thread_id
         self.head: str | None = None
         self.questions: Sequence[Any] = ()
-        self._core = core
-        self._codec = codec
+        self._session = session
 
     def begin_at(self, source: History, first: Moment) -> Plan[Any, Any, None]:
         """Begin with a recorded checkpoint, and with what there was before it: subgraphs and delta channels need that.
@@ -185,9 +186,10 @@ class Fork:
         before = {moment.id for moment in source.trunk(first.parent, None)} if source.root(first.parent) else set()
         inner = any(moment.address.checkpoint_ns and moment.id < first.id for moment in source.moments)
         if before or inner:
-            yield from self._core.copy_thread(source.thread_id, self.thread_id)
-            kept = partial(_kept, before=before, first=first.id)
-            yield from remove(self._core, self._codec, self.thread_id, kept)
+            # What features have beside the thread is left where it is.
+            plain = replace(self._session, hooks=Hooks())
+            yield from checkpoints.copy_thread(plain, source.thread_id, self.thread_id)
+            yield from remove(plain, self.thread_id, partial(_kept, before=before, first=first.id))
         found = yield from self.read(first)
         yield from self._put(found, first.id, first.parent)
 
@@ -204,29 +206,29 @@ class Fork:
         Raises:
             NotFound: It is gone by now.
         """
-        found = yield from self._core.get_tuple(self._codec, config_of(moment.address, "named"))
+        found = yield from checkpoints.get_tuple(self._session, config_of(moment.address, "named"))
         return _there(found, moment.address)
 
     def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[Any, Any, None]:
         config = config_of(Address(self.thread_id, "", parent), "named")
         checkpoint = cast(Any, {**found.checkpoint, "id": checkpoint_id})
-        yield from self._core.put(self._codec, config, checkpoint, cast(CheckpointMetadata, dict(found.metadata)))
+        yield from checkpoints.put(self._session, config, checkpoint, cast(CheckpointMetadata, dict(found.metadata)))
         self.head = checkpoint_id
 
     def pending(self) -> Plan[Any, Any, Mapping[str, tuple[Place, int]]]:
         """Return the questions it waits for: by their ids, who asks, and how many answers that one has got."""
-        found = yield from self._core.get_tuple(self._codec, config_of(Address(self.thread_id, "", None), "head"))
-        if found is None or not any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or ()):
+        found = yield from checkpoints.get_tuple(self._session, config_of(Address(self.thread_id, "", None), "head"))
+        if found is None or not any(channel == INTERRUPT for _, channel, _ in found.pending_writes or ()):
             return {}
-        history = yield from read_history(self._core, self._codec, self.thread_id)
+        history = yield from read_history(self._session, self.thread_id)
         head = found.checkpoint["id"]
         self.questions = history.questions(head)
         return history.pending(head)
 
     def calls(self, old: Collection[str]) -> Plan[Any, Any, list[ModelCall]]:
         """Return the calls of models that were made in it; those in `old` were copied."""
-        stored = yield from recorded(self._core, self._codec, Query(self.thread_id))
-        recorder = self._core.recorder
+        stored = yield from recorded(self._session, Query(self.thread_id))
+        recorder = self._session.hooks.find(Recorder)
         waiting = recorder.waiting(self.thread_id) if recorder else ()
         found = [*stored, *(replace(call, thread_id=self.thread_id) for call in waiting)]
         return [call for call in found if call.id not in old]

@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.checkpoints import Checkpoints, delta_history, where_is
+from langgraph_keel._langgraph import NULL_TASK_ID
+from langgraph_keel.engine.checkpoints import delta_history, revive, where_is
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import DriftDetected, NotFound
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import Comparison, Difference
-from langgraph_keel.provenance.replay.history import ANSWERED, ASKED, FAILED, NO_RESULTS, NO_TASK, History
+from langgraph_keel.provenance.replay.history import ANSWERED, ASKED, FAILED, NO_RESULTS, History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -129,9 +130,8 @@ class Pair:
 class Versions:
     """Reads pairs of checkpoints, in order."""
 
-    def __init__(self, core: Checkpoints[Any, Any], codec: Codec) -> None:
-        self._core = core
-        self._codec = codec
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._before: Sequence[Mapping[str, Ref]] = ({}, {})
 
     def next(self, was: Address, now: Address) -> Plan[Any, Any, Pair]:
@@ -149,7 +149,7 @@ class Versions:
         return Pair(mine, its, starts)
 
     def _found(self, address: Address) -> Plan[Any, Any, Found]:
-        found: Found | None = yield from self._core.store.read_entry(address)
+        found: Found | None = yield from self._session.store.read_entry(address)
         if found is None:
             raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
         return found
@@ -167,11 +167,11 @@ class Versions:
 
     def _values(self, found: Found) -> Plan[Any, Any, Mapping[str, Any]]:
         """Return the channels of a checkpoint; of those that are kept as writes, the writes since their last value."""
-        revived = yield from self._core.revive(self._codec, found, Unpacker(self._codec), "named")
+        revived = yield from revive(self._session, found, Unpacker(self._session.codec), "named")
         values: dict[str, Any] = dict(revived.checkpoint["channel_values"])
         counted = revived.metadata.get("counters_since_delta_snapshot") or {}
         if channels := [name for name in counted if values.get(name) is None]:
-            histories = yield from delta_history(self._core.store, self._codec, found.entry.address, channels)
+            histories = yield from delta_history(self._session, found.entry.address, channels)
             for name, history in histories.items():
                 values[name] = {**history, "writes": [value for _, _, value in history["writes"]]}
         return values
@@ -217,7 +217,7 @@ def outcomes(history: History, root: str) -> _Left:
 def _left(history: History, root: str) -> Mapping[str, dict[str, Any]]:
     moment, found = history.root(root), defaultdict[str, dict[str, Any]](dict)
     for task, channel, value in moment.writes if moment else ():
-        if task != NO_TASK:
+        if task != NULL_TASK_ID:
             found[history.path(task)][channel] = value
     return found
 

@@ -6,20 +6,19 @@ An archive as a table: in plain text, and in a notebook, with all text escaped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from secrets import token_hex
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, overload
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel._langgraph import NS_END
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
 from langgraph_keel.display.messages import cut
 from langgraph_keel.display.text import one_line, plain
-from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.history.render.rows import size
 from langgraph_keel.summaries.archive import restore as restoring
@@ -42,7 +41,7 @@ _COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "r
 def taken(entry: Archived) -> str:
     """Return who took a part out, and where."""
     step = "" if entry.step is None else f"step {entry.step}"
-    node = " › ".join(filter(None, (entry.checkpoint_ns.partition(":")[0], entry.node)))
+    node = " › ".join(filter(None, (entry.checkpoint_ns.partition(NS_END)[0], entry.node)))
     return ", ".join(filter(None, (entry.model, node, step)))
 
 
@@ -124,23 +123,6 @@ def _said(entry: Archived) -> Iterator[str]:
         yield text(line)
 
 
-T = TypeVar("T")
-
-
-class Runner(Protocol):
-    """What an archive needs of a saver."""
-
-    @property
-    def _core(self) -> Checkpoints[Any, Any]: ...
-
-    @property
-    def _codec(self) -> Codec: ...
-
-    def _run(self, plan: Plan[Any, Any, T]) -> T: ...
-
-    async def _arun(self, plan: Plan[Any, Any, T]) -> T: ...
-
-
 class Archive(Sequence[Archived]):
     """The archived parts of a thread, oldest first. `archive[0]` is the first one, `archive["1f…"]` the one of that id.
 
@@ -149,12 +131,12 @@ class Archive(Sequence[Archived]):
     program, use the methods that begin with `a`.
 
     Args:
-        saver: Where the thread is.
+        engine: What the saver runs on.
         thread_id: The thread.
     """
 
-    def __init__(self, saver: Runner, thread_id: str) -> None:
-        self._saver = saver
+    def __init__(self, engine: Engine, thread_id: str) -> None:
+        self._engine = engine
         self.thread_id = thread_id
 
     # -- looking -----------------------------------------------------------------------------------------------
@@ -165,14 +147,14 @@ class Archive(Sequence[Archived]):
         Raises:
             CorruptStore: One of them does not decode.
         """
-        return self._saver._run(self._entries())
+        return self._engine.run(self._entries())
 
     async def aentries(self) -> list[Archived]:
         """As `entries`, asynchronously."""
-        return await self._saver._arun(self._entries())
+        return await self._engine.arun(self._entries())
 
     def _entries(self) -> Plan[Any, Any, list[Archived]]:
-        return archives.archived(self._saver._core.store, self._saver._codec, self.thread_id)
+        return archives.archived(self._engine.session, self.thread_id)
 
     def __iter__(self) -> Iterator[Archived]:
         return iter(self.entries())
@@ -224,11 +206,11 @@ class Archive(Sequence[Archived]):
             CorruptStore: Stored bytes do not add up.
             RefusedType: A message holds a type that may not be revived here.
         """
-        return self._saver._run(self._messages(which, step))
+        return self._engine.run(self._messages(which, step))
 
     async def amessages(self, which: Part | None = None, *, step: int | None = None) -> list[BaseMessage]:
         """As `messages`, asynchronously."""
-        return await self._saver._arun(self._messages(which, step))
+        return await self._engine.arun(self._messages(which, step))
 
     def _messages(self, which: Part | None, step: int | None) -> Plan[Any, Any, list[BaseMessage]]:
         if not isinstance(step, int | None):
@@ -247,10 +229,10 @@ class Archive(Sequence[Archived]):
         return name if ID.fullmatch(name) else part_in((yield from self._entries()), name or which).id
 
     def _part(self, part: str) -> Plan[Any, Any, list[BaseMessage]]:
-        return archives.read_messages(self._saver._core.store, self._saver._codec, self.thread_id, part)
+        return archives.read_messages(self._engine.session, self.thread_id, part)
 
     def _read(self, entries: Sequence[Archived]) -> Plan[Any, Any, dict[str, list[BaseMessage]]]:
-        return archives.read_parts(self._saver._core.store, self._saver._codec, self.thread_id, entries)
+        return archives.read_parts(self._engine.session, self.thread_id, entries)
 
     def message(self, message_id: str) -> BaseMessage:
         """Return an archived message, in its last form.
@@ -259,11 +241,11 @@ class Archive(Sequence[Archived]):
             NotFound: The archive has no message of this id.
             InvalidInput: That is no id.
         """
-        return self._saver._run(self._message(message_id))
+        return self._engine.run(self._message(message_id))
 
     async def amessage(self, message_id: str) -> BaseMessage:
         """As `message`, asynchronously."""
-        return await self._saver._arun(self._message(message_id))
+        return await self._engine.arun(self._message(message_id))
 
     def _message(self, message_id: str) -> Plan[Any, Any, BaseMessage]:
         if not isinstance(message_id, str):
@@ -287,11 +269,11 @@ class Archive(Sequence[Archived]):
             InvalidInput: `text` is no text, or `limit` is negative.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._saver._run(self._search(text, limit))
+        return self._engine.run(self._search(text, limit))
 
     async def asearch(self, text: str, limit: int | None = None) -> list[FoundMessage]:
         """As `search`, asynchronously."""
-        return await self._saver._arun(self._search(text, limit))
+        return await self._engine.arun(self._search(text, limit))
 
     def _search(self, text: str, limit: int | None) -> Plan[Any, Any, list[FoundMessage]]:
         if not isinstance(text, str):
@@ -348,7 +330,7 @@ class Archive(Sequence[Archived]):
         while True:
             try:
                 snapshot = graph.get_state(work.config)
-                new = work.update(snapshot, *self._saver._run(self._material(work, snapshot)))
+                new = work.update(snapshot, *self._engine.run(self._material(work, snapshot)))
                 if not new:
                     return work.outcome()
                 work.go_on_from(work.graph.update_state(work.in_name_of(snapshot), new, as_node=as_node))
@@ -368,7 +350,7 @@ class Archive(Sequence[Archived]):
         while True:
             try:
                 snapshot = await graph.aget_state(work.config)
-                new = work.update(snapshot, *(await self._saver._arun(self._material(work, snapshot))))
+                new = work.update(snapshot, *(await self._engine.arun(self._material(work, snapshot))))
                 if not new:
                     return work.outcome()
                 work.go_on_from(await work.graph.aupdate_state(work.in_name_of(snapshot), new, as_node=as_node))
@@ -389,7 +371,7 @@ class Archive(Sequence[Archived]):
         self, work: Restoring, snapshot: Any
     ) -> Plan[Any, Any, tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
         """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
-        way, beside = yield from archives.passed_by(self._saver._core.store, address_of(snapshot.config))
+        way, beside = yield from archives.passed_by(self._engine.session.store, address_of(snapshot.config))
         chosen = work.seen_from(snapshot, way, beside)
         return chosen, (yield from self._read([entry for choice in chosen for entry in choice.needed]))
 
@@ -404,11 +386,11 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        return self._saver._run(self._pinned(which, True))
+        return self._engine.run(self._pinned(which, True))
 
     async def apin(self, which: Part) -> Archived:
         """As `pin`, asynchronously."""
-        return await self._saver._arun(self._pinned(which, True))
+        return await self._engine.arun(self._pinned(which, True))
 
     def unpin(self, which: Part) -> Archived:
         """Take the mark of `pin` back; return the part as it is now.
@@ -416,15 +398,15 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        return self._saver._run(self._pinned(which, False))
+        return self._engine.run(self._pinned(which, False))
 
     async def aunpin(self, which: Part) -> Archived:
         """As `unpin`, asynchronously."""
-        return await self._saver._arun(self._pinned(which, False))
+        return await self._engine.arun(self._pinned(which, False))
 
     def _pinned(self, which: Part, pinned: bool) -> Plan[Any, Any, Archived]:
-        store, codec, part = self._saver._core.store, self._saver._codec, (yield from self._name(which))
-        return (yield from archives.pin(store, codec, self.thread_id, part, pinned, lambda: token_hex(16)))
+        part = yield from self._name(which)
+        return (yield from archives.pin(self._engine.session, self.thread_id, part, pinned))
 
     def remove(self, which: Part) -> None:
         """Remove a part for good, pinned or not. What its messages stood for is then in its summary only.
@@ -432,15 +414,15 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        self._saver._run(self._removed(which))
+        self._engine.run(self._removed(which))
 
     async def aremove(self, which: Part) -> None:
         """As `remove`, asynchronously."""
-        await self._saver._arun(self._removed(which))
+        await self._engine.arun(self._removed(which))
 
     def _removed(self, which: Part) -> Plan[Any, Any, None]:
         part = yield from self._name(which)
-        yield from archives.remove_archived(self._saver._core.store, self._saver._codec, self.thread_id, part)
+        yield from archives.remove_archived(self._engine.session, self.thread_id, part)
 
     # -- showing it --------------------------------------------------------------------------------------------
 

@@ -19,23 +19,26 @@ added, or replaces the one of its id; a `RemoveMessage` takes one out, or all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
 from langgraph_keel.engine.encoding.lists import KnownList
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.hooks import Copy, Hook, Put
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
+from langgraph_keel.errors import CheckpointConflict, StoreError
 from langgraph_keel.summaries.archive.parts import (
     Archived,
     Removal,
@@ -47,32 +50,34 @@ from langgraph_keel.summaries.archive.parts import (
     places_of,
     removal_id,
 )
-from langgraph_keel.summaries.archive.storage import archive_messages, archived
-
-_ALL = "__remove_all__"
-_OVERWRITE = "__overwrite__"
+from langgraph_keel.summaries.archive.storage import (
+    archive_messages,
+    archived,
+    copy_archive,
+    drop_orphans,
+    fork_archive,
+)
 
 
 def cut_deltas(
-    store: Store[Q, R], codec: Codec, found: Found, channels: Mapping[str, list[BaseMessage] | None]
-) -> Plan[Q, R, Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
+    session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
+) -> Plan[Any, Any, Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
     """Return the messages before and after the step that goes on from a checkpoint, of those channels that it has cut.
 
     No trip if it has cut none and there are no snapshots, else one.
 
     Args:
-        store: The store.
-        codec: How values are written.
+        session: What it runs on.
         found: The checkpoint, with the writes of the step.
         channels: The delta channels to look at, each with what it has after the step, if that is known by a snapshot:
             then it may have been cut without a write that says so (`durability="exit"`).
     """
-    own = {channel: list(_values(codec, found, channel)) for channel in channels}
+    own = {channel: list(_values(session.codec, found, channel)) for channel in channels}
     cut = [name for name, values in own.items() if channels[name] is not None or any(map(_removes, values))]
     if not cut:
         return {}
-    ancestors = yield from store.read_history(found.entry.address, cut)
-    changes = {name: _followed(_before(codec, name, [found, *ancestors]), own[name]) for name in cut}
+    ancestors = yield from session.store.read_history(found.entry.address, cut)
+    changes = {name: _followed(_before(session.codec, name, [found, *ancestors]), own[name]) for name in cut}
     return {
         name: (before, left if (told := channels[name]) is None else told) for name, (before, left) in changes.items()
     }
@@ -96,10 +101,10 @@ def _removes(value: Any) -> bool:
 
 def _overwritten(value: Any) -> list[Any] | None:
     """Return the list that an `Overwrite`, in one of its forms, begins anew with."""
-    if isinstance(value, Mapping) and _OVERWRITE in value:
-        return list(value[_OVERWRITE] or ())
+    if isinstance(value, Mapping) and OVERWRITE in value:
+        return list(value[OVERWRITE] or ())
     kind = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    if kind != _OVERWRITE:
+    if kind != OVERWRITE:
         return None
     held = value.get("value") if isinstance(value, Mapping) else value.value
     return list(held or ())
@@ -144,7 +149,7 @@ def _followed(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[lis
 def _follow(left: dict[str, BaseMessage], message: BaseMessage) -> None:
     if not isinstance(message, RemoveMessage):
         left[_key(message)] = message
-    elif message.id == _ALL:
+    elif message.id == REMOVE_ALL_MESSAGES:
         left.clear()
     else:
         left.pop(str(message.id), None)
@@ -176,7 +181,7 @@ class Step:
 
     def delta_channels(self) -> dict[str, list[BaseMessage] | None]:
         """Return all delta channels; of those with a snapshot, the messages in it."""
-        values = {name: value.value for name, value in self.values.items() if isinstance(value, _DeltaSnapshot)}
+        values = {name: value.value for name, value in self.values.items() if isinstance(value, DeltaSnapshot)}
         return dict.fromkeys(self.deltas) | {name: _messages(value) for name, value in values.items()}
 
     def messages(self, channel: str) -> list[BaseMessage]:
@@ -215,28 +220,53 @@ class Change:
         return self.came[0] if len(self.came) == 1 and self.came[0].id else None
 
 
-class ArchiveRule:
-    """What to archive, and how.
+class ArchiveHook(Hook):
+    """Copies and removes the archive of a thread with the thread. Costs nothing else."""
+
+    hears_replays = True
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+        """Remove what a run has archived whose thread was deleted meanwhile."""
+        if isinstance(error, CheckpointConflict) and error.found is None:
+            with suppress(StoreError):
+                yield from drop_orphans(session.store, error.thread_id)
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+        """Copy the archive, of a fork what was archived on its way."""
+        if copy.graph is None or copy.at is None:
+            yield from copy_archive(session.store, copy.source, copy.target)
+        else:
+            yield from fork_archive(session, copy.source, copy.target, copy.graph, copy.at)
+
+
+class ArchiveRule(Hook):
+    """Archives what anybody takes out of lists of messages, before the checkpoint without it is stored.
 
     Args:
         channels: The channels to watch; `None` is every list of messages.
-        now: The time, in UTC.
-        tokens: Where tokens come from.
     """
 
-    def __init__(
-        self, channels: Collection[str] | None, now: Callable[[], datetime], tokens: Callable[[], str]
-    ) -> None:
-        self._channels = channels
-        self._now = now
-        self._tokens = tokens
+    hears_replays = True
 
-    def archive(self, store: Store[Q, R], codec: Codec, step: Step) -> Plan[Q, R, None]:
+    def __init__(self, channels: Collection[str] | None) -> None:
+        self._channels = channels
+
+    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """Take the lists as they are now: before the first trip, for the program goes on with its own."""
+        yield from ()
+        put.notes[self] = as_of_now(put.checkpoint["channel_values"])
+
+    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
         """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out.
 
         Raises:
             CorruptStore: What the parent holds, or a head of the archive, does not decode: nothing is removed unseen.
         """
+        deltas = put.metadata.get("counters_since_delta_snapshot") or ()
+        step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], deltas)
+        yield from self._archive(session, step)
+
+    def _archive(self, session: Session, step: Step) -> Plan[Any, Any, None]:
         suspects = [channel for channel in self._candidates(step) if _is_cut(channel, step)]
         deltas = {channel: left for channel, left in step.delta_channels().items() if self._is_watched(channel)}
         if step.parent.checkpoint_id is None or not (suspects or deltas):
@@ -245,25 +275,25 @@ class ArchiveRule:
         left = {channel: step.messages(channel) for channel in suspects}
         here = {message.id for channel in step.values for message in step.messages(channel)}
         said = _running(step.values)
-        found = yield from store.read_entry(step.parent)
+        found = yield from session.store.read_entry(step.parent)
         if found is None:
             return
-        lists = ((channel, _read(codec, found, channel), left[channel], here) for channel in suspects)
-        changes = [_change(codec, said, *each) for each in lists]
-        for channel, (before, after) in (yield from cut_deltas(store, codec, found, deltas)).items():
-            changes.append(_change(codec, said, channel, before, after, {message.id for message in after}))
-        yield from self._keep(store, codec, step, [change for change in changes if change.gone])
+        lists = ((channel, _read(session.codec, found, channel), left[channel], here) for channel in suspects)
+        changes = [_change(session.codec, said, *each) for each in lists]
+        for channel, (before, after) in (yield from cut_deltas(session, found, deltas)).items():
+            changes.append(_change(session.codec, said, channel, before, after, {message.id for message in after}))
+        yield from self._keep(session, step, [change for change in changes if change.gone])
 
-    def _keep(self, store: Store[Q, R], codec: Codec, step: Step, changes: Sequence[Change]) -> Plan[Q, R, None]:
+    def _keep(self, session: Session, step: Step, changes: Sequence[Change]) -> Plan[Any, Any, None]:
         # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
         # longer with every turn; a summary comes seldom.
         is_listed = any(change.came for change in changes)
-        heads = (yield from archived(store, codec, step.parent.thread_id)) if is_listed else []
+        heads = (yield from archived(session, step.parent.thread_id)) if is_listed else []
         for change in changes:
-            fresh = _unknown(codec, change.gone, heads)
+            fresh = _unknown(session.codec, change.gone, heads)
             if fresh:
-                removal = _removal(codec, step, change, fresh, _earlier(heads, change))
-                yield from archive_messages(store, codec, removal, self._now(), self._tokens, is_told=False)
+                removal = _removal(session.codec, step, change, fresh, _earlier(heads, change))
+                yield from archive_messages(session, removal, is_told=False)
 
     def _candidates(self, step: Step) -> list[str]:
         """Return the channels that may have been cut: of lists that this process knows, or may have forgotten."""

@@ -18,6 +18,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.pregel import Pregel
 from langgraph.types import Overwrite
 
+from langgraph_keel._langgraph import NS_END
 from langgraph_keel.engine.config import USER, address_of, config_of, configurable, owner_in, owner_of, thread_id_of
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive.order import Conversation, Summaries, key_in, keys_of, own_id, with_summaries
@@ -92,10 +93,10 @@ def _asked(
 def _elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
     spaces = sorted({entry.checkpoint_ns for entry in entries})
     named = ", ".join(map(repr, spaces[:3])) + (f" and {len(spaces) - 3} more" if len(spaces) > 3 else "")
-    if all(":" in space for space in spaces):
+    if all(NS_END in space for space in spaces):
         way = "they keep nothing between calls: summarize where the messages are kept, and read these by messages()"
     else:
-        way = f"config={{'configurable': {{'checkpoint_ns': {min(spaces, key=lambda space: ':' in space)!r}}}}}"
+        way = f"config={{'configurable': {{'checkpoint_ns': {min(spaces, key=lambda space: NS_END in space)!r}}}}}"
     place = f"subgraph {namespace!r}" if namespace else "root graph"
     return NotFound(f"nothing of the {place} was archived, only of the subgraphs {named}: {way}")
 

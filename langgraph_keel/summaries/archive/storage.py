@@ -13,10 +13,11 @@ An archive that goes with its thread: copied with it, and removed where the thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -25,6 +26,7 @@ from langgraph_keel.engine.encoding.rows import body_of
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Graph, Query
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, NotFound, ValueRefused
 from langgraph_keel.summaries.archive.parts import (
@@ -58,24 +60,18 @@ def shelf_of(thread_id: str) -> Shelf:
 
 
 def archive_messages(
-    store: Store[Q, R],
-    codec: Codec,
+    session: Session,
     removal: Removal,
-    now: datetime,
-    tokens: Callable[[], str],
     is_told: bool = True,
-) -> Plan[Q, R, Archived]:
+) -> Plan[Any, Any, Archived]:
     """Put messages into the archive. One trip; one more for each megabyte after the first.
 
     To do it again writes the same cells: two trips instead of one, each. What is said of the messages is then what was
     said last, and a pin stays.
 
     Args:
-        store: The store.
-        codec: How messages are written.
+        session: What it runs on.
         removal: What goes.
-        now: The time, in UTC.
-        tokens: Where tokens come from: 32 letters and digits, never the same again.
         is_told: Whether what is said of the messages is first hand; if not, what a part says that is there stays.
 
     Returns:
@@ -84,22 +80,22 @@ def archive_messages(
     Raises:
         UnstorableValue: A message has no stored form; nothing was written.
     """
-    items = [codec.pack_item(message) for message in removal.messages]
+    items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
-    entry = _entry(codec, removal, now, sum(map(len, items)), len(bodies) - 1)
-    heading = codec.encode([said_of(entry)])  # before the first trip: nobody can change the messages meanwhile
+    entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
+    heading = session.codec.encode([said_of(entry)])  # before the first trip: nobody can change the messages meanwhile
     shelf = shelf_of(removal.thread_id)
     for key, body in zip(_keys(entry), bodies, strict=False):
-        yield from _replaced(store, shelf, key, Cell(tokens(), codec.encode([]), body), tokens)
-    head = Cell(tokens(), heading, bodies[-1])
-    found = (yield from store.swap_cell(shelf, entry.id, None, head)).cell
+        yield from _replace(session.store, shelf, key, Cell(session.new_token(), session.codec.encode([]), body))
+    head = Cell(session.new_token(), heading, bodies[-1])
+    found = (yield from session.store.swap_cell(shelf, entry.id, None, head)).cell
     while found is not None:
-        held = entry_in(codec, removal.thread_id, entry.id, found)
+        held = entry_in(session.codec, removal.thread_id, entry.id, found)
         entry = _merged(held, entry, is_told)
         if entry == held:
             return held
-        head = Cell(tokens(), codec.encode([said_of(entry)]), head.body)
-        swapped = yield from store.swap_cell(shelf, entry.id, found.token, head)
+        head = Cell(session.new_token(), session.codec.encode([said_of(entry)]), head.body)
+        swapped = yield from session.store.swap_cell(shelf, entry.id, found.token, head)
         found = None if swapped.done else swapped.cell
     return entry
 
@@ -112,7 +108,7 @@ def _merged(held: Archived, new: Archived, is_told: bool) -> Archived:
     return started(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
-def _replaced(store: Store[Q, R], shelf: Shelf, key: str, cell: Cell, tokens: Callable[[], str]) -> Plan[Q, R, None]:
+def _replace(store: Store[Any, Any], shelf: Shelf, key: str, cell: Cell) -> Plan[Any, Any, None]:
     """Write a piece, also over the same piece: whoever is removing that one must not take this one."""
     expected: str | None = None
     while not (swapped := (yield from store.swap_cell(shelf, key, expected, cell))).done:
@@ -162,17 +158,17 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def archived(store: Store[Q, R], codec: Codec, thread_id: str) -> Plan[Q, R, list[Archived]]:
+def archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archived]]:
     """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 200.
 
     Raises:
         CorruptStore: A head does not decode.
     """
-    cells = yield from cells_of(store, thread_id)
-    return in_order([entry_in(codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
+    cells = yield from cells_of(session.store, thread_id)
+    return in_order([entry_in(session.codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
 
 
-def cells_of(store: Store[Q, R], thread_id: str) -> Plan[Q, R, list[tuple[str, Cell]]]:
+def cells_of(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
     """Return the cells of an archive by their keys, without bodies. A trip for each 200."""
     cells: list[tuple[str, Cell]] = []
     while True:
@@ -183,12 +179,12 @@ def cells_of(store: Store[Q, R], thread_id: str) -> Plan[Q, R, list[tuple[str, C
             return cells
 
 
-def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Q, R, bool]:
+def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Any, Any, bool]:
     """Return whether a part is there. One trip."""
     return bool((yield from store.list_cells(shelf_of(thread_id), part, None, 1)))
 
 
-def read_messages(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, list[BaseMessage]]:
+def read_messages(session: Session, thread_id: str, part: str) -> Plan[Any, Any, list[BaseMessage]]:
     """Return the messages of a part, as they were. One trip; two if it is large.
 
     Raises:
@@ -196,15 +192,15 @@ def read_messages(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -
         CorruptStore: Its bytes do not add up.
         RefusedType: A message holds a type that may not be revived here.
     """
-    entry, head = yield from _head(store, codec, thread_id, part)
+    entry, head = yield from _head(session, thread_id, part)
     keys = _keys(entry)
-    cells = (yield from store.read_cells(shelf_of(thread_id), keys)) if keys else {}
-    return _messages(codec, entry, {**cells, part: head})
+    cells = (yield from session.store.read_cells(shelf_of(thread_id), keys)) if keys else {}
+    return _messages(session.codec, entry, {**cells, part: head})
 
 
 def read_parts(
-    store: Store[Q, R], codec: Codec, thread_id: str, entries: Sequence[Archived]
-) -> Plan[Q, R, dict[str, list[BaseMessage]]]:
+    session: Session, thread_id: str, entries: Sequence[Archived]
+) -> Plan[Any, Any, dict[str, list[BaseMessage]]]:
     """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them.
 
     Raises:
@@ -214,8 +210,8 @@ def read_parts(
     found: dict[str, list[BaseMessage]] = {}
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
-        cells = yield from store.read_cells(shelf_of(thread_id), keys)
-        found |= {entry.id: _messages(codec, entry, cells) for entry in page if entry.id in cells}
+        cells = yield from session.store.read_cells(shelf_of(thread_id), keys)
+        found |= {entry.id: _messages(session.codec, entry, cells) for entry in page if entry.id in cells}
     return found
 
 
@@ -254,50 +250,48 @@ def _read(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
     return messages
 
 
-def _head(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, tuple[Archived, Cell]]:
+def _head(session: Session, thread_id: str, part: str) -> Plan[Any, Any, tuple[Archived, Cell]]:
     known = bool(ID.fullmatch(part))
-    cells = (yield from store.read_cells(shelf_of(thread_id), [part])) if known else {}
+    cells = (yield from session.store.read_cells(shelf_of(thread_id), [part])) if known else {}
     if part not in cells:
         raise NotFound(f"the archive of thread {thread_id!r} has no part {part!r:.60}: `keel archive` lists its parts")
-    return entry_in(codec, thread_id, part, cells[part]), cells[part]
+    return entry_in(session.codec, thread_id, part, cells[part]), cells[part]
 
 
 # -- keeping -------------------------------------------------------------------------------------------------------
 
 
-def pin(
-    store: Store[Q, R], codec: Codec, thread_id: str, part: str, pinned: bool, tokens: Callable[[], str]
-) -> Plan[Q, R, Archived]:
+def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Any, Any, Archived]:
     """Mark a part as one to keep, or take the mark back. Two trips.
 
     Raises:
         NotFound: There is no such part.
     """
     while True:
-        entry, cell = yield from _head(store, codec, thread_id, part)
+        entry, cell = yield from _head(session, thread_id, part)
         if entry.pinned is pinned:
             return entry
         entry = replace(entry, pinned=pinned)
-        new = replace(cell, token=tokens(), header=codec.encode([said_of(entry)]))
-        if (yield from store.swap_cell(shelf_of(thread_id), part, cell.token, new)).done:
+        new = replace(cell, token=session.new_token(), header=session.codec.encode([said_of(entry)]))
+        if (yield from session.store.swap_cell(shelf_of(thread_id), part, cell.token, new)).done:
             return entry
 
 
-def remove_archived(store: Store[Q, R], codec: Codec, thread_id: str, part: str) -> Plan[Q, R, None]:
+def remove_archived(session: Session, thread_id: str, part: str) -> Plan[Any, Any, None]:
     """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other.
 
     Raises:
         NotFound: There is no such part.
     """
-    entry, cell = yield from _head(store, codec, thread_id, part)
+    entry, cell = yield from _head(session, thread_id, part)
     shelf = shelf_of(thread_id)
-    pieces = (yield from store.list_cells(shelf, f"{part}.", None, entry.pieces)) if entry.pieces else ()
-    yield from store.remove_cells(shelf, {part: cell.token})
+    pieces = (yield from session.store.list_cells(shelf, f"{part}.", None, entry.pieces)) if entry.pieces else ()
+    yield from session.store.remove_cells(shelf, {part: cell.token})
     if pieces:
-        yield from store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
+        yield from session.store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
 
 
-def passed_by(store: Store[Q, R], at: Address) -> Plan[Q, R, tuple[set[str], set[str]]]:
+def passed_by(store: Store[Q, R], at: Address) -> Plan[Any, Any, tuple[set[str], set[str]]]:
     """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
 
     Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
@@ -325,12 +319,12 @@ _ID = 24
 # -- what should not be there ----------------------------------------------------------------------------------------
 
 
-def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[Q, R, bool]:
+def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, bool]:
     """Return whether a thread has a checkpoint, of whatever graph. One trip."""
     return bool((yield from store.scan(Query(thread_id, limit=1))))
 
 
-def drop_orphans(store: Store[Q, R], thread_id: str) -> Plan[Q, R, None]:
+def drop_orphans(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, None]:
     """Remove the archive of a thread that is gone. A trip; three if there is one.
 
     What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
@@ -341,20 +335,20 @@ def drop_orphans(store: Store[Q, R], thread_id: str) -> Plan[Q, R, None]:
         yield from store.remove_cells(shelf_of(thread_id), {key: cell.token for key, cell in cells})
 
 
-def take_back(store: Store[Q, R], codec: Codec, entry: Archived) -> Plan[Q, R, None]:
+def take_back(session: Session, entry: Archived) -> Plan[Any, Any, None]:
     """Remove a part that was just archived, but should not have been. Two trips, or more; see `remove_archived`.
 
     If it was there before, it stays: other steps have taken the same messages, or somebody has pinned it.
     """
     if not entry.pinned and len(entry.starts) < 2:
         with suppress(NotFound):
-            yield from remove_archived(store, codec, entry.thread_id, entry.id)
+            yield from remove_archived(session, entry.thread_id, entry.id)
 
 
 # -- copying --------------------------------------------------------------------------------------------------------
 
 
-def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Q, R, None]:
+def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Any, Any, None]:
     """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell.
 
     Raises:
@@ -364,17 +358,14 @@ def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Q, R, Non
     yield from _copied(store, source, target, [key for key, _ in cells])
 
 
-def fork_archive(
-    store: Store[Q, R], codec: Codec, source: str, target: str, fork: Graph, at: Address
-) -> Plan[Q, R, None]:
+def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[Any, Any, None]:
     """Copy to a fork what was archived on its way. A trip; if that is anything, two more, and those of the cells.
 
     What was taken out since, or on another branch, is left out. Where that cannot be said, since checkpoints were
     pruned or a head does not decode, it is copied.
 
     Args:
-        store: The store.
-        codec: How heads are written.
+        session: What it runs on.
         source: The thread.
         target: The new thread.
         fork: All checkpoints of that.
@@ -383,11 +374,11 @@ def fork_archive(
     Raises:
         NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
-    cells = yield from cells_of(store, source)
-    later = (yield from _later(store, source, fork, at)) if cells else set()
-    heads = {key: _starts(codec, source, key, cell) for key, cell in cells if ID.fullmatch(key)}
+    cells = yield from cells_of(session.store, source)
+    later = (yield from _later(session.store, source, fork, at)) if cells else set()
+    heads = {key: _starts(session.codec, source, key, cell) for key, cell in cells if ID.fullmatch(key)}
     parts = {key for key, starts in heads.items() if not starts or starts - later}
-    yield from _copied(store, source, target, [key for key, _ in cells if key[:_ID] in parts])
+    yield from _copied(session.store, source, target, [key for key, _ in cells if key[:_ID] in parts])
 
 
 def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str, str | None]]:
@@ -398,7 +389,7 @@ def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str
     return {(head.checkpoint_ns, start) for start in head.starts}
 
 
-def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Q, R, None]:
+def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Any, Any, None]:
     """Copy cells as they are, the head of each part last. A trip for each, one for each lot, and one at the end."""
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
@@ -414,7 +405,7 @@ def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -
         )
 
 
-def _later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[Q, R, set[tuple[str, str | None]]]:
+def _later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[Any, Any, set[tuple[str, str | None]]]:
     """Return the checkpoints of a thread from which steps began that its fork has not taken."""
     graph = yield from store.read_graph(source)
     taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}

@@ -1,107 +1,35 @@
-"""What a saver shows beyond LangGraph's interface: its threads, the calls of tools, the calls of models."""
+"""What a saver shows of the calls of models: records, drift, threads as training data, and a thread run once more."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.config import address_of, thread_id_of
-from langgraph_keel.engine.leases import is_dead
-from langgraph_keel.engine.plan import Plan, arun, run
-from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
-from langgraph_keel.engine.records import Query, ThreadInfo
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.queries import query_of
+from langgraph_keel.engine.records import Query
+from langgraph_keel.engine.session import Engine, EngineSaver, Hooks
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.provenance.capture import recording
 from langgraph_keel.provenance.export import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import DriftMark, recorded, traced
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.replay import Order, Replayer, ordered
 from langgraph_keel.provenance.replay.run import AsyncReplayDriver, ReplayDriver
 from langgraph_keel.provenance.replay.verdict import Replay
-from langgraph_keel.running import Running
-from langgraph_keel.tools.ledger import KeptCall, calls_of, shelf_of
 
 
-class ThreadPages:
-    """Reads a store's threads page by page, last activity first.
+class ProvenanceMethods(EngineSaver):
+    """The methods that say which model wrote what."""
 
-    Args:
-        core: Of the saver.
-        limit: Most threads to read.
-        model: Only threads that this model has written.
-    """
-
-    def __init__(self, core: Checkpoints[Any, Any], limit: int | None, model: str | None) -> None:
-        self._core = core
-        self._model = model
-        self._after: tuple[str, str] | None = None
-        self._left = checked_limit(limit)
-
-    def next(self, codec: Codec) -> Plan[Any, Any, Sequence[ThreadInfo] | None]:
-        """Return the next threads; `None` if there are no more."""
-        if self._left == 0:
-            return None
-        size = PAGE if self._left is None or self._model else min(PAGE, self._left)
-        page = yield from self._core.threads(codec, self._after, size)
-        if not page:
-            return None
-        self._after = page[-1].updated_at, page[-1].thread_id
-        wanted = [info for info in page if self._model is None or self._model in info.models][: self._left]
-        if len(page) < size:
-            self._left = 0
-        elif self._left is not None:
-            self._left -= len(wanted)
-        return wanted
-
-
-class Inspection(Running):
-    """The reading methods that LangGraph does not know."""
-
-    def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first.
-
-        Args:
-            limit: Most to yield.
-            model: Only threads that this model has written, by the name asked for or served.
-        """
-        pages = ThreadPages(self._core, limit, model)
-        while (page := self._run(pages.next(self._codec))) is not None:
-            yield from page
-
-    async def athreads(self, limit: int | None = None, *, model: str | None = None) -> AsyncIterator[ThreadInfo]:
-        """As `threads`, asynchronously."""
-        pages = ThreadPages(self._core, limit, model)
-        while (page := await self._arun(pages.next(self._codec))) is not None:
-            for info in page:
-                yield info
-
-    def tools(self, thread_id: str | None) -> Iterator[KeptCall]:
-        """Yield the tool calls in the ledger of a thread (see `ToolCache`), with `None` those that threads share."""
-        after: str | None = None
-        while True:
-            page = self._run(self._calls(thread_id, after))
-            yield from page
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
-
-    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Any, Any, Sequence[KeptCall]]:
-        now = time.time_ns() // 1_000_000
-        return calls_of(self._core.store, self._codec, shelf_of(thread_id), after, PAGE, now, is_dead)
-
-    async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
-        """As `tools`, asynchronously."""
-        after: str | None = None
-        while True:
-            page = await self._arun(self._calls(thread_id, after))
-            for call in page:
-                yield call
-            if len(page) < PAGE:
-                return
-            after = page[-1].key
+    @property
+    def recorder(self) -> Recorder | None:
+        """What has been captured of model calls, and what threads were written with."""
+        return self.engine.session.hooks.find(Recorder)
 
     def provenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
         """Return the calls of models that led to a checkpoint, or to all of a thread, in the order of the checkpoints.
@@ -118,18 +46,19 @@ class Inspection(Running):
             CorruptStore: Stored bytes do not add up.
         """
         query = _query_of(config)
-        return [*self._run(recorded(self._core, self._codec, query)), *self._waiting(query)]
+        return [*self.engine.run(recorded(self.engine.session, query)), *self._waiting(query)]
 
     async def aprovenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
         """As `provenance`, asynchronously."""
         query = _query_of(config)
-        return [*await self._arun(recorded(self._core, self._codec, query)), *self._waiting(query)]
+        return [*await self.engine.arun(recorded(self.engine.session, query)), *self._waiting(query)]
 
     def _waiting(self, query: Query) -> Sequence[ModelCall]:
-        if self.recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
+        recorder = self.engine.session.hooks.find(Recorder)
+        if recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
             return ()
         thread_id = str(query.thread_id)
-        return [replace(call, thread_id=thread_id) for call in self.recorder.waiting(thread_id)]
+        return [replace(call, thread_id=thread_id) for call in recorder.waiting(thread_id)]
 
     def drifts(self, thread_id: str) -> Sequence[DriftMark]:
         """Return where a thread went on with something else than it was written with, oldest first.
@@ -138,11 +67,11 @@ class Inspection(Running):
             InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._run(traced(self._core, self._codec, thread_id_of(thread_id))).marks()
+        return self.engine.run(traced(self.engine.session, thread_id_of(thread_id))).marks()
 
     async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
         """As `drifts`, asynchronously."""
-        return (await self._arun(traced(self._core, self._codec, thread_id_of(thread_id)))).marks()
+        return (await self.engine.arun(traced(self.engine.session, thread_id_of(thread_id)))).marks()
 
     def trajectories(
         self,
@@ -187,8 +116,8 @@ class Inspection(Running):
             RefusedType: A stored value is of a type that may not be revived here.
         """
         wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
-        export = Export(self._core, wanted, threads, limit, on_skip)
-        while (found := self._run(export.next(self._codec))) is not None:
+        export = Export(self.engine.session, wanted, threads, limit, on_skip)
+        while (found := self.engine.run(export.next())) is not None:
             yield found
 
     async def atrajectories(
@@ -205,8 +134,8 @@ class Inspection(Running):
     ) -> AsyncIterator[dict[str, Any]]:
         """As `trajectories`, asynchronously."""
         wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
-        export = Export(self._core, wanted, threads, limit, on_skip)
-        while (found := await self._arun(export.next(self._codec))) is not None:
+        export = Export(self.engine.session, wanted, threads, limit, on_skip)
+        while (found := await self.engine.arun(export.next())) is not None:
             yield found
 
     def replay(
@@ -272,7 +201,7 @@ class Inspection(Running):
         """
         options = {} if context is None else {"context": context}
         order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return run(self._replayer(graph, order).replay(), ReplayDriver(self._backend.driver))
+        return run(self._replayer(graph, order).replay(), ReplayDriver(self.engine.driver))
 
     async def areplay(
         self,
@@ -292,18 +221,30 @@ class Inspection(Running):
         """As `replay`, asynchronously: the graph is run by its async face."""
         options = {} if context is None else {"context": context}
         order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
-        return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self._backend.async_driver))
+        return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self.engine.async_driver))
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
         if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
         own = graph.checkpointer
-        is_ours = isinstance(own, Inspection) and own._backend is self._backend
+        is_ours = isinstance(own, ProvenanceMethods) and own.engine.is_same_store(self.engine)
         saver = own if is_ours else self
-        twin = saver._apart()
+        twin = saver.with_engine(_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
-        return Replayer(twin._core, twin._codec, runnable, order)
+        return Replayer(twin.engine.session, runnable, order)
+
+
+def _apart(engine: Engine) -> Engine:
+    """Return an engine on the same store that shares nothing else with this one: it records, and minds no drift.
+
+    Nothing prunes what it puts: a replay's fork stays whole until it was looked at.
+    """
+    session = engine.session
+    known = session.hooks.find(Recorder)
+    recorder = recording(known.graph_version if known else None, "ignore", captures=True)
+    hooks = Hooks([*(hook for hook in session.hooks.all if hook.hears_replays), recorder])
+    return replace(engine, session=replace(session, memo=Memo(), hooks=hooks, on_conflict="fork"))
 
 
 def _query_of(config: Mapping[str, Any]) -> Query:

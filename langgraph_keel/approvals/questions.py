@@ -1,0 +1,142 @@
+"""What graphs ask, written down as requests; and how a request is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from langgraph.types import Interrupt
+
+from langgraph_keel.approvals.interrupts import Ask, asks_of
+from langgraph_keel.approvals.requests import (
+    CONSUMED,
+    OPEN,
+    SUPERSEDED,
+    ApprovalRequest,
+    Approvals,
+    Decision,
+    Held,
+    request_id,
+)
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.session import Session
+
+RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
+
+
+def record_interrupt(
+    session: Session, address: Address, interrupt: Interrupt, task_id: str, owner: str = ""
+) -> Plan[Any, Any, None]:
+    """Write down what an interrupt asks, unless that is done."""
+    approvals = Approvals(session)
+    requests = requests_of(address, interrupt, task_id, owner, session.now)
+    for request in requests:
+        held: Held | None = yield from approvals.ask(request)
+        while held and interrupt.id not in held.request.interrupt_ids:
+            held = yield from _add_interrupt(approvals, held, request)
+    if is_keels(requests[0]):
+        yield from _supersede(approvals, requests[0], session.now)
+
+
+def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[Any, Any, None]:
+    """Close what the task has asked in the place of this question before: its arguments have changed."""
+    for held in (yield from approvals.of_thread(new.thread_id)):
+        old = held.request
+        is_same_place = (old.interrupt_id, old.action) == (new.interrupt_id, new.action) and old.id != new.id
+        if is_same_place and old.status in OPEN and old.args_hash != new.args_hash:
+            yield from approvals.end(held, SUPERSEDED, now, "the arguments have changed")
+
+
+def _add_interrupt(approvals: Approvals, held: Held, asked: ApprovalRequest) -> Plan[Any, Any, Held | None]:
+    """Write down that a request, which its task has made before, has stopped the graph."""
+    ids = (*held.request.interrupt_ids, asked.interrupt_id)
+    changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=asked.value))
+    if changed is None:
+        return (yield from approvals.read([asked.id])).get(asked.id)
+    return changed
+
+
+def close(approvals: Approvals, held: Held, now: str, *, is_answered: bool) -> Plan[Any, Any, None]:
+    """Put a request with those that are over.
+
+    Args:
+        approvals: The plans.
+        held: The request.
+        now: ISO time.
+        is_answered: Whether its step has ended: then the agent has got an answer, from whomever.
+    """
+    request = held.request
+    # Who has asked by `request_approval` says so when it takes the decision.
+    if not is_answered or (is_keels(request) and request.status != CONSUMED):
+        yield from approvals.end(held, SUPERSEDED, now, "the thread went on without it")
+        return
+    if request.decision is None:  # a program has resumed the graph by itself
+        held = replace(held, request=replace(request, decision=Decision("answer", "", now)))
+    yield from approvals.end(held, CONSUMED, now)
+
+
+def is_keels(request: ApprovalRequest) -> bool:
+    """Return whether `request_approval` has asked it."""
+    return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
+
+
+def interrupts_in(value: Any) -> Sequence[Interrupt]:
+    """Return the interrupts in a write to LangGraph's channel for them."""
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [each for each in values if isinstance(each, Interrupt)]
+
+
+def requests_of(
+    address: Address, interrupt: Interrupt, task_id: str, owner: str, now: str
+) -> Sequence[ApprovalRequest]:
+    """Return the requests that an interrupt makes, one for each action it asks about."""
+    value, schema = as_json(interrupt.value), as_json(interrupt.response_schema)
+    asks = asks_of(value, schema)
+    whole = ApprovalRequest(
+        "",
+        address.thread_id,
+        str(address.checkpoint_id),
+        task_id,
+        (interrupt.id,),
+        value=value,
+        schema=schema,
+        asked_at=now,
+        owner=owner,
+        parts=len(asks),
+    )
+    return [_part(whole, ask, part) for part, ask in enumerate(asks)]
+
+
+def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
+    args = as_json(ask.args)
+    # What restricts Keel's own question is in what the interrupt carries, too: a copy of the thread has only that.
+    restricted = {name: ask.keel[name] for name in RESTRICTIONS if name in ask.keel} if ask.keel else {}
+    return replace(
+        whole,
+        id=request_id(whole.thread_id, *_name(whole, ask, part)),
+        action=ask.action,
+        args=args,
+        description=ask.description,
+        args_hash=hash_of(args if ask.action else whole.value),
+        allowed=tuple(ask.allowed),
+        part=part,
+        **restricted,
+    )
+
+
+def _name(whole: ApprovalRequest, ask: Ask, part: int) -> Sequence[str]:
+    """Return what tells a request from the others of its thread. Keel's own question says it (`asking`)."""
+    said = (ask.keel or {}).get("of")
+    if isinstance(said, list) and all(isinstance(each, str) for each in said):
+        return said
+    return whole.checkpoint_id, whole.interrupt_id, str(part)
+
+
+def hash_of(args: Any) -> str:
+    """Return what tells arguments, as plain data, from all others."""
+    return sha256(json.dumps(args, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,172 @@
+"""Which backend opens which URL: a table of Keel's own, and the entry points of other packages.
+
+Another package adds a backend with an entry point of the group `langgraph_keel.backends`. Its name is the scheme of the
+URLs, its object a function such as `open_url` of the packages here. In that package's pyproject.toml:
+
+    [project.entry-points."langgraph_keel.backends"]
+    mem2 = "keel_mem2:open_url"
+
+`open_saver("mem2://...")` and `keel threads --url mem2://...` then open its stores. A scheme of Keel's own always means
+Keel's own backend.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from langgraph_keel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph_keel.saver import KeelSaver
+
+GROUP = "langgraph_keel.backends"
+"""The group of entry points by which other packages add backends."""
+
+_OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
+
+
+class OpenUrl(Protocol):
+    """What a backend gives to be opened by URL: a function."""
+
+    def __call__(self, url: str, *, read_only: bool = False, **options: Any) -> KeelSaver:
+        """Return a saver for the store at `url`.
+
+        Args:
+            url: As the user wrote it, with its scheme.
+            read_only: Never write, and do not create what is missing.
+            **options: What the user gave to `open_saver`.
+
+        Raises:
+            InvalidInput: The URL has the right scheme, and names no store (`refuse_url`).
+        """
+        ...
+
+
+class Backend(NamedTuple):
+    """A backend of Keel's own. Nothing of it is imported before it is used.
+
+    Args:
+        package: Where `open_url` and the saver's class are.
+        saver: The name of that class, which `langgraph_keel` exports.
+        schemes: Of the URLs that it opens.
+        example: How its URLs are written, for error messages.
+        client: The library that it needs, if that is not installed with Keel.
+        extra: The extra of langgraph-keel that installs it.
+    """
+
+    package: str
+    saver: str
+    schemes: tuple[str, ...]
+    example: str
+    client: str = ""
+    extra: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its client library is there."""
+        return not self.client or find_spec(self.client) is not None
+
+    def load(self, name: str) -> Any:
+        """Import a name of the backend's package.
+
+        Raises:
+            ModuleNotFoundError: A library is not installed; the message says how to install the backend's own.
+        """
+        try:
+            return getattr(import_module(self.package), name)
+        except ModuleNotFoundError as error:
+            if self.client and (error.name or "").partition(".")[0] == self.client:
+                error.msg = f"{self.saver} needs {self.client}: pip install 'langgraph-keel[{self.extra}]'"
+            raise
+
+
+BACKENDS = (
+    Backend(
+        "langgraph_keel.backends.sqlite",
+        "SqliteSaver",
+        ("sqlite",),
+        "sqlite:///relative.db, sqlite:////absolute/path.db",
+    ),
+    Backend(
+        "langgraph_keel.backends.postgres",
+        "PostgresSaver",
+        ("postgresql", "postgres"),
+        "postgresql://...",
+        client="psycopg",
+        extra="postgres",
+    ),
+    Backend(
+        "langgraph_keel.backends.redis",
+        "RedisSaver",
+        ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix"),
+        "redis://...",
+        client="redis",
+        extra="redis",
+    ),
+    Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
+    Backend("langgraph_keel.backends.memory", "MemorySaver", ("memory",), "memory:"),
+)
+"""All backends of Keel's own; the order is that of error messages."""
+
+
+def find_opener(url: str) -> OpenUrl:
+    """Return the function that opens a URL.
+
+    Raises:
+        InvalidInput: No backend knows the scheme, or what it needs is not installed.
+    """
+    scheme = url.partition(":")[0]
+    for backend in BACKENDS:
+        if scheme in backend.schemes:
+            try:
+                opener: OpenUrl = backend.load("open_url")
+            except ModuleNotFoundError as error:
+                raise InvalidInput(str(error)) from error
+            return opener
+    for entry_point in entry_points(group=GROUP, name=scheme):
+        return _load_entry_point(entry_point)
+    raise refuse_url(url)
+
+
+def _load_entry_point(entry_point: EntryPoint) -> OpenUrl:
+    place = f"the backend for {entry_point.name}: ({entry_point.value})"
+    try:
+        opener: OpenUrl = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"{place} cannot be imported: {error}") from error
+    if not callable(opener):
+        raise InvalidInput(f"{place} is no function that opens a URL")
+    return opener
+
+
+def refuse_url(url: str) -> InvalidInput:
+    """Return the error for a URL that names no store; it lists the URLs that do, and never shows a password."""
+    scheme = url.partition(":")[0]
+    name = f"{scheme}:..." if "@" in url else url
+    own = {scheme for backend in BACKENDS for scheme in backend.schemes}
+    others = sorted({entry_point.name for entry_point in entry_points(group=GROUP)} - own)
+    *examples, last = [*(backend.example for backend in BACKENDS), *(f"{scheme}:..." for scheme in others)]
+    return InvalidInput(f"{name!r} names no store: use {', '.join(examples)} or {last}")
+
+
+def path_in(url: str, prefix: str) -> str:
+    """Return the path in a URL: what is behind `prefix`. Such URLs take no options.
+
+    Raises:
+        InvalidInput: The URL begins in another way, or ends in what looks like options, which would become a part of
+            the name, and nothing of that name is there.
+    """
+    path = url.removeprefix(prefix)
+    match = _OPTIONS.fullmatch(url)
+    if match and not os.path.lexists(path):
+        names = (option.partition("=")[0] for option in match[2].split("&"))
+        options = ", ".join(f"{name}=..." for name in names)
+        raise InvalidInput(f"{url!r}: such URLs take no options: write open_saver({match[1]!r}, {options})")
+    if not url.startswith(prefix):
+        raise refuse_url(url)
+    return path

@@ -1,0 +1,287 @@
+"""What a feature hears of the saver's verbs, and what it may add to them: the one door through which features come in.
+
+A feature subclasses `Hook` and overrides what it wants to hear. `Hooks` keeps, for each event, the hooks that override
+it, so what nobody listens to costs no call. Each method is a plan (see `plan.py`), which may make round trips where its
+docstring says so, and may raise: what has not been stored by then is not.
+
+What is about to happen is told in the order of the hooks, what has happened or failed in the opposite one, so that they
+nest: the first hook is the first to hear `before_put` and the last to hear `after_put`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
+
+from langgraph_keel.engine.encoding.memo import Base
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
+from langgraph_keel.engine.session import Session
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """A checkpoint that is read, perhaps by a run that begins from it.
+
+    Attributes:
+        config: What was asked for.
+        address: What that names.
+        is_async: Whether whoever asks has a running loop, which must not be kept waiting.
+        result: What is about to be returned; a hook may replace it.
+        about: What hooks have added to its header (`Put.header`).
+        beside: What hooks have added to its writes (`Writes.beside`), as it was stored, one item for each call.
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: Mapping[str, Any]
+    address: Address
+    is_async: bool = False
+    result: CheckpointTuple | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+    beside: Sequence[Any] = ()
+    notes: dict[Hook, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Put:
+    """A checkpoint on its way into the store.
+
+    Attributes:
+        config: The config of the run that puts it.
+        checkpoint: The checkpoint, as LangGraph gave it.
+        metadata: Its metadata, as LangGraph gave it.
+        parent: The checkpoint it continues; without an id, none.
+        address: Where it will be.
+        header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
+            it is encoded, after `draft_put`.
+        refs: Where its values will be, once they are encoded.
+        base: What this process knows of the last checkpoint of its thread and namespace, once they are encoded.
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: RunnableConfig
+    checkpoint: Checkpoint
+    metadata: CheckpointMetadata
+    parent: Address
+    address: Address
+    header: Header
+    refs: Mapping[str, Ref] = field(default_factory=dict)
+    base: Base | None = None
+    notes: dict[Hook, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> object:
+        """What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`."""
+        return self.metadata.get("source")
+
+
+@dataclass(slots=True, eq=False)
+class Writes:
+    """What a task has written, on its way into the store.
+
+    Attributes:
+        config: The config of the run; it names the checkpoint.
+        address: The checkpoint that the task's step began from.
+        writes: Channels and values.
+        task_id: The task.
+        beside: What hooks have to store with them. It is not seen as a write.
+        notes: What a hook notes for itself between two events.
+    """
+
+    config: RunnableConfig
+    address: Address
+    writes: Sequence[tuple[str, Any]]
+    task_id: str
+    beside: list[Any] = field(default_factory=list)
+    notes: dict[Hook, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Travel:
+    """A thread that is about to go on from another checkpoint.
+
+    Attributes:
+        verb: `"rewound"`, or `"branched"`, which leaves the latest checkpoint what it is.
+        origin: The checkpoint it goes back to.
+        twin: The new checkpoint, a twin of that one, once it is stored.
+        about: What its header says that is no metadata: of the origin's, what is true of the twin, too.
+    """
+
+    verb: str
+    origin: Address
+    twin: Address | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A thread that was made of another one.
+
+    Attributes:
+        source: The other one.
+        target: The new one.
+        at: The checkpoint up to which it was copied; `None` if all of it was.
+        graph: Of such a fork, what it has; `None` if all was copied.
+    """
+
+    source: str
+    target: str
+    at: Address | None = None
+    graph: Graph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Checkpoints that are about to be removed, or were.
+
+    Attributes:
+        thread_id: The thread.
+        moments: All its checkpoints that a reader sees, in the order they were put.
+        kept: Those that stay.
+        removed: Those that go, but for what delta channels need of them.
+        run_ids: The runs whose checkpoints go, if it is for them; else a policy or a program has chosen.
+    """
+
+    thread_id: str
+    moments: Sequence[tuple[Node, Header]]
+    kept: Collection[Stamp]
+    removed: Collection[Stamp]
+    run_ids: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a feature keeps of a thread beside its checkpoints.
+
+    Attributes:
+        thread_id: The thread.
+        owner: Whose it is; empty if it does not say.
+        is_named: Whether the person that is asked for is named in it, though it is not theirs.
+        problem: Why it cannot be read; empty if it can.
+    """
+
+    thread_id: str
+    owner: str = ""
+    is_named: bool = False
+    problem: str = ""
+
+
+class Hook:
+    """What a feature hears. Every method is a plan, but the last two; none of these does anything.
+
+    Attributes:
+        hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
+            somebody has looked at it.
+    """
+
+    hears_replays = False
+
+    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+        """A run asks for the checkpoint to begin from; it is not read yet."""
+        yield from ()
+
+    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+        """A checkpoint was read, and is about to be returned."""
+        yield from ()
+
+    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
+        yield from ()
+
+    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """A checkpoint is encoded, and about to be stored."""
+        yield from ()
+
+    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+        """A checkpoint is stored. It must not be said to have failed: errors of the store are to be caught."""
+        yield from ()
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+        """A checkpoint that was encoded is not stored, or nobody knows. Round trips for an `Exception` only."""
+        yield from ()
+
+    def draft_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """What a task has written is about to be encoded. No round trip."""
+        yield from ()
+
+    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """What a task has written is encoded, and about to be stored."""
+        yield from ()
+
+    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+        """What a task has written is stored."""
+        yield from ()
+
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[Any, Any, None]:
+        """What a task has written is not stored, or nobody knows. Round trips for an `Exception` only."""
+        yield from ()
+
+    def before_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """A thread is about to be rewound, or branched."""
+        yield from ()
+
+    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+        """A thread was rewound, or branched."""
+        yield from ()
+
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[Any, Any, None]:
+        """A thread was not rewound, or not branched, or nobody knows. Round trips for an `Exception` only."""
+        yield from ()
+
+    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+        """A thread was copied or forked: what a feature has beside it is to be copied, too."""
+        yield from ()
+
+    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Any, Any, Collection[Address]]:
+        """Return which checkpoints of a thread a prune must leave, besides those that its `Retention` names."""
+        yield from ()
+        return ()
+
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+        """Checkpoints are about to be removed. It may be told again of the same, if that is cut off."""
+        yield from ()
+
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+        """Checkpoints were removed, or there were none to remove; their rows of values may still be there."""
+        yield from ()
+
+    def after_runs_removed(
+        self, session: Session, run_ids: Collection[str], threads: Sequence[str]
+    ) -> Plan[Any, Any, None]:
+        """The checkpoints of runs were removed, from these threads."""
+        yield from ()
+
+    def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
+        """A thread is about to be deleted, with all that stands beside it."""
+        yield from ()
+
+    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Any, Any, Sequence[Any]]:
+        """All threads are about to be swept; return what somebody is to be reminded of after so many seconds."""
+        yield from ()
+        return ()
+
+    def find_owners(self, session: Session, user: str) -> Plan[Any, Any, Sequence[Holding]]:
+        """Return what a feature keeps of any thread, and whose that is: an erasure asks."""
+        yield from ()
+        return ()
+
+    # -- no plans: answered at once ----------------------------------------------------------------------------------
+
+    def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
+        """Return what a filter of `list` may ask a checkpoint for besides its metadata."""
+        return {}
+
+    def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
+        """Return what a list of threads says of one, given the header of its latest root checkpoint."""
+        return info
+
+    # -- for `Hooks` ---------------------------------------------------------------------------------------------------
+
+    def listens_to(self, event: str) -> bool:
+        """Return whether it overrides the method of that name."""
+        return getattr(type(self), event) is not getattr(Hook, event)

@@ -1,0 +1,86 @@
+"""The options that every saver takes, whatever its backend: typed here, once.
+
+`KeelSaver`, the savers of the backends and `open_saver` take them as keyword arguments (`**options:
+Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. The defaults are those of `KeelSaver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import timedelta
+from typing import TypedDict
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from langgraph_keel.approvals.run_claims import PlainResume
+from langgraph_keel.engine.config import Owner
+from langgraph_keel.engine.session import OnConflict
+from langgraph_keel.provenance.hook import OnDrift
+
+
+class OptionsBesidesTtl(TypedDict, total=False):
+    """The options of a backend whose own `ttl` means something else, as that of Redis does."""
+
+    serde: SerializerProtocol | None
+    """Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type."""
+
+    types: Collection[type | tuple[str, ...]] | None
+    """With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`)."""
+
+    on_conflict: OnConflict
+    """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",
+    the default), or is kept as a branch that is not the latest ("fork")."""
+
+    provenance: bool
+    """Whether to record every call of a model with the step it leads to (`provenance`). On by default."""
+
+    graph_version: str | None
+    """The application's own version: it stands in each checkpoint's metadata, and in the records."""
+
+    on_drift: OnDrift
+    """What happens when a thread goes on with another model, fingerprint, tool or version than it was written with:
+    nothing ("ignore"), a `DriftWarning` ("warn", the default), or `DriftDetected` before the step is stored ("raise").
+    With the last two, the first checkpoint after it says so in its metadata (`keel_drift`)."""
+
+    plain_resume: PlainResume
+    """Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes ("allow", the
+    default, as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then never
+    answers the next question."""
+
+    archive_removed: bool | Collection[str]
+    """Whether messages that anybody takes out of a list are archived before the checkpoint without them is stored
+    (`archive`): of every list of messages, or of the channels named. Off by default. A put that takes nothing out stays
+    one round trip (two where there are delta channels); one that does takes three, or four. What checkpoints are
+    compared by is what they hold: with `durability="exit"`, messages that one run both adds and takes out are in none,
+    and not archived (Keel's own summaries and windows archive them nevertheless)."""
+
+    owner: Owner | None
+    """A function that says whose the thread of a run is (given its config: a str or `None`). It is asked only where
+    `configurable["user_id"]` (or the run's metadata) does not say it. The answer stands in each checkpoint's metadata
+    as `user_id`, and `erase` finds it. A run that names nobody goes on for whom the checkpoint names that it continues,
+    as far as this process remembers it (of the last 10,000 threads): name them in each run."""
+
+    keep_last: int | None
+    """Of each thread that this saver puts to, only so many checkpoints stay (`Retention(last=...)`). A background
+    thread of this saver removes the others, beginning with the first put; `close` does it once more, for at most 30
+    seconds. A stored policy (`set_retention`) that fits the thread counts instead; one with `idle` waits for a `sweep`.
+    What it could not do is logged."""
+
+    upkeep_every: float
+    """Seconds between two rounds of that background thread; 60 by default."""
+
+    memo_entries: int
+    """Most (thread, namespace) pairs the memo remembers."""
+
+    memo_bytes: int
+    """Most bytes the memo takes, about."""
+
+
+class SaverOptions(OptionsBesidesTtl, total=False):
+    """The options that `KeelSaver` takes, and with it every saver."""
+
+    ttl: float | timedelta | None
+    """Seconds (or a timedelta) after its last put that a whole thread is deleted, by the background thread of
+    `keep_last`, whoever has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. It must
+    be longer than the longest step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant
+    there.)"""

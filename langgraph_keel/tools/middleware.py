@@ -1,0 +1,33 @@
+"""The cache as a middleware of `langchain.agents.create_agent`. Imported only when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import ToolMessage
+from langgraph.prebuilt.tool_node import ToolCallRequest
+from langgraph.types import Command
+
+
+class ToolCacheMiddleware(AgentMiddleware[Any, Any]):
+    """Answers tool calls of an agent; see `ToolCache.middleware`."""
+
+    def __init__(self, cache: Any) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
+    ) -> ToolMessage | Command[Any]:
+        """See `ToolCache.wrap_tool_call`."""
+        result: ToolMessage | Command[Any] = self._cache.wrap_tool_call(request, handler)
+        return result
+
+    async def awrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
+    ) -> ToolMessage | Command[Any]:
+        """See `ToolCache.awrap_tool_call`."""
+        result: ToolMessage | Command[Any] = await self._cache.awrap_tool_call(request, handler)
+        return result

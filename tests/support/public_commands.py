@@ -1,0 +1,171 @@
+"""The command line as data: commands with their options, and the keys of what each prints with `--json`.
+
+The store that they look at is a golden one, so that nothing here depends on a clock or on chance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from cli_threads import COMMANDS
+from golden import kinds, loaded, story
+from typer.testing import CliRunner
+
+from langgraph_keel import Retention, open_saver
+from langgraph_keel.cli import app
+
+assert kinds.TYPES  # imported, so that its values can be read
+
+_ABOUT = ("required", "multiple", "nargs", "envvar", "metavar", "hidden", "min", "max")
+
+
+def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
+    """An option or argument. Its type is read from the function, for each Typer keeps it in another way."""
+    form: dict[str, Any] = {
+        "kind": parameter.param_type_name,
+        "names": [*parameter.opts, *parameter.secondary_opts],
+        "type": type_of(annotation),
+    }
+    default = getattr(parameter.default, "value", parameter.default)
+    if default not in (None, False, (), []) and not callable(default):
+        form["default"] = repr(default)
+    more = {name: getattr(parameter, name, None) for name in _ABOUT}
+    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False}
+    return form | {name: value for name, value in more.items() if value is not None and value != usual.get(name)}
+
+
+def type_of(annotation: Any) -> str:
+    parts = [each for each in get_args(annotation) if each is not type(None)]
+    if parts:
+        return f"list[{type_of(parts[0])}]" if get_origin(annotation) is list else " | ".join(map(type_of, parts))
+    if issubclass(annotation, Enum):
+        return "|".join(str(member.value) for member in annotation)
+    return str(annotation.__name__)
+
+
+def commands() -> dict[str, Any]:
+    found = {}
+    for path, command in sorted(COMMANDS.items()):
+        hints = get_type_hints(command.callback)
+        found[path] = [parameter_form(parameter, hints[parameter.name]) for parameter in command.params]
+    return found
+
+
+# -- what they print --------------------------------------------------------------------------------------------------
+
+
+def paths(value: Any, where: str = "") -> Iterator[str]:
+    """The paths of all keys in a JSON value; all elements of a list are one."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"{where}.{key}".lstrip(".")
+            yield from paths(part, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for part in value:
+            yield from paths(part, f"{where}[]")
+    elif where.endswith("[]"):
+        yield where
+
+
+def asked(directory: Path) -> dict[str, tuple[str, ...]]:
+    """The words of each command that can print JSON, by its path and what is asked of it; in the order of the runs."""
+    place = loaded("v1", "sqlite", directory)
+    files = loaded("v1", "files", directory)
+    with place.open() as saver:
+        (waits,), (claimed,), (free,) = map(saver.approvals.pending, ("waits", "claimed", "free question"))
+        changed = story.request_of(saver, "changed")
+        (died,) = saver.tools("died")
+    root = directory / "files"
+    log = max(root.glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
+    assert log
+    with log.open("ab") as damaged:
+        damaged.write(b"not a line of Keel\n{}\n")
+    store, tree = ("--url", place.url), ("--url", files.url)
+    return {
+        "threads": ("threads", *store),
+        "history": ("history", "travel", *store),
+        "history of a model": ("history", "chat", *store),
+        "show": ("show", "travel", *store),
+        "timeline": ("timeline", "travel", *store),
+        "timeline of tools": ("timeline", "tools", *store),
+        "diff": ("diff", "travel", "0", "5", *store),
+        "diff of threads": ("diff", "tools", "0", "2", *store),
+        "provenance": ("provenance", "chat", *store),
+        "archive": ("archive", "summarized", *store),
+        "archive search": ("archive", "summarized", "--search", "question", *store),
+        "export": ("export", "--output", str(directory / "export.jsonl"), *store),
+        "schema": ("schema", *store),
+        "tools": ("tools", *store),
+        "tools of a thread": ("tools", "died", *store),
+        "approvals": ("approvals", *store),
+        "approval": ("approval", waits.id, *store),
+        "approval that was changed": ("approval", changed.id, *store),
+        "audit show": ("audit", "show", *store),
+        "audit verify": ("audit", "verify", *store),
+        "cache stats": ("cache", "stats", *store),
+        "retention show": ("retention", "show", *store),
+        "check": ("check", *tree),
+        "repair, only shown": ("repair", *tree),
+        "repair": ("repair", "--yes", *tree),
+        "an error": ("show", "no such thread", *store),
+        "rewind": ("rewind", "travel", "3", *store),
+        "fork": ("fork", "travel", "3", "another", *store),
+        "label": ("label", "travel", "3", "named", *store),
+        "unlabel": ("unlabel", "travel", "named", *store),
+        "settle": ("settle", died.key, "skip", "--thread", "died", *store),
+        "approve": ("approve", "--yes", waits.id, "--by", "ann", *store),
+        "reject": ("reject", "--yes", claimed.id, "--by", "bob", *store),
+        "edit": ("edit", "--yes", changed.id, "--by", "ann", "--args", '{"flight": "LH 3"}', *store),
+        "answer": ("answer", "--yes", free.id, "--by", "ann", "--value", '"so"', *store),
+        "sweep": ("sweep", *store),
+        "prune, only shown": ("prune", "chat", "--keep-last", "2", "--dry-run", *store),
+        "prune": ("prune", "chat", "--keep-last", "2", "--yes", *store),
+        "erase, only shown": ("erase", "--user", "eve", "--dry-run", *store),
+        "erase": ("erase", "--user", "eve", "--yes", *store),
+        "reclaim": ("reclaim", *store),
+        "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
+        "retention set": ("retention", "set", "--keep-last", "5", *store),
+        "retention clear": ("retention", "clear", *store),
+        "demo": ("demo", "--dir", str(directory / "demo"), "--pace", "0"),
+    }
+
+
+def printed(directory: Path) -> dict[str, list[str]]:
+    """The paths of the keys that each command prints with `--json`, and how it left."""
+    found = {}
+    for name, words in asked(directory).items():
+        result = CliRunner().invoke(app, [*words, "--json"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+        assert result.exit_code in (0, 1), (name, words, result.output)
+        left = [f"exit {result.exit_code}"] * bool(result.exit_code)
+        found[name] = [*left, *sorted(set(paths(json.loads(result.stdout))))]
+    return found
+
+
+def metadata_keys(directory: Path) -> list[str]:
+    """What Keel adds to the metadata of checkpoints."""
+    with open_saver(f"sqlite:///{directory / 'metadata.db'}", graph_version="7", on_drift="ignore") as saver:
+        graph = story.nested(saver)
+        graph.invoke({"log": ["a"]}, story.config("t"))
+        moments = saver.timeline("t")
+        saver.rewind(moments[0])
+        saver.fork(moments[1], "u")
+        graph.invoke({"log": ["b"]}, saver.fork(moments[1]))
+        saver.prune(["t"], strategy=Retention(last=1))
+    with open_saver(loaded("v1", "sqlite", directory).url) as saver:
+        found = {key for each in saver.list(None) for key in each.metadata}
+    with open_saver(f"sqlite:///{directory / 'metadata.db'}") as saver:
+        found |= {key for each in saver.list(None) for key in each.metadata}
+    return sorted(key for key in found if key.startswith("keel_") or key in ("user_id", "graph_version"))
+
+
+def surface(directory: Path) -> dict[str, Any]:
+    """All of it."""
+    return {
+        "commands": commands(),
+        "json": printed(directory),
+        "metadata": metadata_keys(directory / "metadata"),
+    }

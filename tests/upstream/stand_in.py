@@ -1,0 +1,114 @@
+"""A saver of ours in the place of LangGraph's InMemorySaver, for tests that make one themselves, or a subclass."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint import memory
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from savers import redis_place
+
+from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
+from langgraph_keel.saver import KeelSaver
+from upstream.schemas import Schemas
+
+Place = AbstractContextManager[dict[str, Any]]
+
+SCHEMAS = Schemas()
+# Of each backend, the class, and how it is told of a store of its own.
+BACKENDS: dict[str, tuple[type[KeelSaver], Callable[[Path], Place]]] = {
+    "keel_memory": (MemorySaver, lambda _: nullcontext({})),
+    "keel_sqlite": (SqliteSaver, lambda directory: nullcontext({"path": directory / "keel.db"})),
+    "keel_sqlite-memory": (SqliteSaver, lambda _: nullcontext({"path": ":memory:"})),
+    "keel_files": (FileSaver, lambda directory: nullcontext({"root": directory / "files"})),
+    "keel_postgres": (PostgresSaver, lambda _: SCHEMAS.place()),
+    "keel_redis": (RedisSaver, lambda _: redis_place()),
+}
+
+
+class Stores:
+    """What the stand-ins of one test have opened; it is closed when that ends."""
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._numbers = count()
+        self._opened = ExitStack()
+        self.made = 0
+
+    @contextmanager
+    def of_a_test(self, directory: Path) -> Iterator[None]:
+        self._directory, self.made = directory, 0
+        try:
+            with self._opened:
+                yield
+        finally:
+            self._directory = None
+
+    def place(self, place: Callable[[Path], Place]) -> dict[str, Any]:
+        assert self._directory, "an InMemorySaver was made outside of a test that was found to make one"
+        self.made += 1
+        own = self._directory / f"saver {next(self._numbers)}"
+        own.mkdir()
+        return self._opened.enter_context(place(own))
+
+    def close_later(self, saver: KeelSaver) -> None:
+        self._opened.callback(saver.close)
+
+
+def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[KeelSaver]:
+    """The class to put in the place of InMemorySaver; `wrap` has a say about each saver that is made."""
+    backend, place = BACKENDS[name]
+
+    class Walking(backend):  # type: ignore[misc, valid-type]
+        """A test takes these from what stands after InMemorySaver in its order of classes."""
+
+        get_delta_channel_history = BaseCheckpointSaver.get_delta_channel_history
+        aget_delta_channel_history = BaseCheckpointSaver.aget_delta_channel_history
+
+    class InMemorySaver(Walking):
+        get_delta_channel_history = backend.get_delta_channel_history
+        aget_delta_channel_history = backend.aget_delta_channel_history
+
+        def __init__(self, *, serde: Any = None) -> None:
+            super().__init__(**stores.place(place), serde=serde)
+            stores.close_later(self)
+            if serde is None:
+                wrap(self)
+
+    return InMemorySaver
+
+
+def put_in_place(cls: type) -> None:
+    """For all modules that are imported from now on."""
+    for name in ("InMemorySaver", "MemorySaver"):
+        setattr(memory, name, cls)
+
+
+def names(thing: Any, cls: type, seen: set[int] | None = None) -> bool:
+    """Whether a function or class of LangGraph's tests names `cls`, or names another one that does."""
+    seen = set() if seen is None else seen
+    thing = getattr(thing, "__func__", thing)
+    if id(thing) in seen or (isinstance(thing, type) and issubclass(thing, cls)):
+        return isinstance(thing, type) and issubclass(thing, cls)
+    seen.add(id(thing))
+    if not str(getattr(thing, "__module__", "")).startswith("tests."):
+        return False
+    if isinstance(thing, type):
+        return any(names(part, cls, seen) for part in vars(thing).values())
+    if not isinstance(thing, types.FunctionType):
+        return False
+    cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+    others = [thing.__globals__.get(name) for name in _names_in(thing.__code__)]
+    return any(names(other, cls, seen) for other in (*cells, *others))
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names_in(inner)
