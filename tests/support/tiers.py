@@ -1,9 +1,10 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
 quick   `pytest` alone. Not: tests that are marked slow; and of a test whose parameters multiply, the combinations that
-        say nothing new. The contract is run on memory and SQLite by each face with each temperature, on the other
-        stores by each face once, one of them warm and one cold. Another test that is given a backend is run with all
-        combinations on the first, and on each other one so that each parameter has each of its values once.
+        say nothing new. The contract is run on memory and SQLite by each face with each temperature; on the other
+        stores by the blocking face, warm, and the async face, cold; on those that are another one opened in another
+        way by one of these. Any other test that is given a backend is run with all combinations on the first one. On
+        each of the rest each parameter has each of its values once.
 ci      What is quick, and the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks.
 full    Everything, with the whole matrices and large samples.
 
@@ -39,6 +40,7 @@ TIER = _asked()
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 WHOLE_CONTRACT = ("TestMemory", "TestSqliteFile")
 DIAGONAL = ("sync-warm", "async-cold")
+SAME_STORE = {"TestSqliteInMemory": "sync-warm", "TestRedisCluster": "async-cold"}
 """Each face, and each temperature: which of the two a store could mistake for another is the core's business."""
 
 # What is found by chance must not fail by chance: only a full run looks at examples that nobody has seen.
@@ -74,7 +76,7 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
 def _telling(name: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
     """Return those tests of a function that say something which the others do not."""
     if "/test_contract.py::" in name:
-        return (item for item in group if name.split("::")[1] in WHOLE_CONTRACT or _on_diagonal(item))
+        return _of_contract(name, name.split("::")[1], group)
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
@@ -90,8 +92,11 @@ def _params(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
-def _on_diagonal(item: pytest.Item) -> bool:
-    return _params(item).get("rig", DIAGONAL[0]) in DIAGONAL
+def _of_contract(name: str, store: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    if store in WHOLE_CONTRACT:
+        return group
+    rigs = (SAME_STORE[store],) if store in SAME_STORE else DIAGONAL
+    return _covering(name, [item for item in group if _params(item).get("rig", rigs[0]) in rigs])
 
 
 def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
