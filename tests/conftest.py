@@ -24,6 +24,7 @@ from redis import Redis
 from savers import SERVERS, needing
 from servers.server import Server
 from stores import each_store
+from tiers import Tiers
 
 from langgraph_keel.cli import app
 
@@ -168,6 +169,11 @@ def handed_on(name: str, url: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(servers.SHARED[name], url)
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the tests of one tier."""
+    config.pluginmanager.register(Tiers(), "tiers")
 
 
 @pytest.hookimpl(optionalhook=True)

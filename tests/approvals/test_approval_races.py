@@ -11,10 +11,11 @@ import pytest
 from approval_rivals import ask, asking_graph, held, lines, rival, rival_process, work, written
 from places import Place
 from races import context, received
+from tiers import sized
 
 from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
 
-ROUNDS = 200
+ROUNDS = sized(50, 50, 200)
 THREADS = [f"t{number}" for number in range(ROUNDS)]
 KIND = {"0": "approve", "1": "reject"}
 Said = list[tuple[str, int, str]]
@@ -41,7 +42,7 @@ def check_trail(saver: KeelSaver) -> None:
 
 
 @pytest.mark.slow
-def test_threads_race_for_two_hundred_requests(tmp_path: Path) -> None:
+def test_threads_race_for_each_request(tmp_path: Path) -> None:
     path, said = tmp_path / "acts", Said()
     gate, told = Barrier(2), Barrier(2)
     with MemorySaver() as saver:
@@ -60,7 +61,7 @@ def test_threads_race_for_two_hundred_requests(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_processes_race_for_two_hundred_requests(place: Place, tmp_path: Path) -> None:
+def test_processes_race_for_each_request(place: Place, tmp_path: Path) -> None:
     path, mp = tmp_path / "acts", context()
     with place.open() as saver:
         ask(asking_graph(saver, written(path)), THREADS)

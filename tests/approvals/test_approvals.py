@@ -129,9 +129,9 @@ async def test_a_claim_runs_out(saver: KeelSaver) -> None:
 
 
 async def test_what_has_expired_says_so_at_once(saver: KeelSaver) -> None:
-    await to_thread(ask, saver, expires_in=0.5)
+    await to_thread(ask, saver, expires_in=2)
     await saver.approvals.aclaim(one(saver).id, by="ann")
-    await asyncio.sleep(0.55)
+    await asyncio.sleep(2.05)
     assert threads(await saver.approvals.apending()) == []
     for thread_id in ("t", None):
         (request,) = await saver.approvals.apending(thread_id, status="expired")
@@ -352,13 +352,13 @@ async def test_reviewers_are_reminded(saver: KeelSaver, face: str) -> None:
     await call(saver, face, "approve", one(saver, "b").id, by="bob")
     assert await call(saver, face, "sweep") == []
     assert await call(saver, face, "sweep", remind_after=1000) == []
-    await asyncio.sleep(0.35)
-    assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]
-    assert await call(saver, face, "sweep", remind_after=0.3) == []
+    await asyncio.sleep(2.05)
+    assert threads(await call(saver, face, "sweep", remind_after=2)) == ["a"]
+    assert await call(saver, face, "sweep", remind_after=2) == []
     held = saver.engine.run(saver.approvals.plans.read([one(saver, "short").id]))
     assert [each.request.status for each in held.values()] == ["expired"]  # it is written, too
-    await asyncio.sleep(0.35)
-    assert threads(await call(saver, face, "sweep", remind_after=0.3)) == ["a"]
+    await asyncio.sleep(2.05)
+    assert threads(await call(saver, face, "sweep", remind_after=2)) == ["a"]
 
 
 def test_a_late_resume_is_none(saver: KeelSaver) -> None:

@@ -29,6 +29,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, RetryPolicy, interrupt
+from tiers import examples
 from tool_graphs import ASKED, FACES, hello, loop_of, resume, run, thread, tool_graph
 
 from langgraph_keel import (
@@ -91,7 +92,7 @@ async def decide_both(saver: KeelSaver, name: str, *, backwards: bool) -> None:
 async def test_no_decision_reaches_another_tool(saver: KeelSaver, face: str, is_cached: bool) -> None:
     acted: list[Any] = []
     graph = two_tools(saver, is_cached, acted)
-    for number in range(100):
+    for number in range(examples(100)):
         name = str(number)
         result = await run(graph, face, hello(), thread(name))
         if number % 3 == 0:  # it begins anew, and another one may be the first to ask

@@ -13,6 +13,7 @@ from audit_trails import AT, Trail, memory, token, trail
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from places import files_place
+from tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
 from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, linked
@@ -174,7 +175,7 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
 
 
 @given(data=st.data(), count=st.integers(1, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_no_single_change_goes_unseen(data: st.DataObject, count: int) -> None:
     with MemorySaver() as saver:
         trail = Trail(saver)

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
 from stores_files import FilesUnderTest
+from tiers import examples
 
 from langgraph_keel import CorruptStore, FileSaver, ReadOnlyStore, StoreBusy
 from langgraph_keel.backends.files import disk
@@ -65,7 +66,7 @@ framed = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(framed, framed)
 def test_any_bytes_come_back(header: bytes, body: bytes) -> None:
     held = Cell("token", header, body, "größer", 1 << 60)

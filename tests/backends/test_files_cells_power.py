@@ -15,13 +15,14 @@ from files_cells import OF_THREAD, SHARED, Verbs, cell
 from files_puts import put
 from places import files_place
 from power import BUILDS, Recording, State, crashes, recorded, require_strace
+from tiers import sized
 
 from langgraph_keel import FileSaver, StoreError
 from langgraph_keel.engine.cells import Cell, Shelf
 
-WANTED = os.environ.get("KEEL_POWER_STATES", "500")
+WANTED = os.environ.get("KEEL_POWER_STATES", sized("150", "150", "2000"))
 SAMPLE = None if WANTED == "all" else int(WANTED)
-NTHS = range(1, 100) if SAMPLE is None else (1, 2, 3, 5, 8, 13)
+NTHS = range(1, 100) if SAMPLE is None else sized((1, 5), (1, 5), (1, 2, 3, 5, 8, 13))
 SEED = 5
 ATTEMPTS = 5
 SHELVES = (OF_THREAD, SHARED)

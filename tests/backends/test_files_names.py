@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from langgraph_keel.backends.files.disk import LONGEST, directory_of, thread_of
 from langgraph_keel.errors import CorruptStore, InvalidInput
@@ -58,7 +59,7 @@ def test_names_are_part_of_the_format(thread_id: str) -> None:
     assert directory_of(thread_id) == NAMES[thread_id]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(ids)
 @example("é" * 24 + "aa" + "é")
 def test_a_name_is_safe_and_leads_back(thread_id: str) -> None:
@@ -71,7 +72,7 @@ def test_a_name_is_safe_and_leads_back(thread_id: str) -> None:
     assert ("%%" in name) == (name[-42:-40] == "%%")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ids)
 def test_no_id_leaves_the_root(thread_id: str) -> None:
     root = Path("/root/threads")
@@ -140,7 +141,7 @@ def test_a_directory_of_no_thread_is_told_apart(name: str) -> None:
         thread_of(name)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=12) | st.text("a%2e+.6c3f", max_size=12))
 def test_a_name_is_of_one_id_or_of_none(name: str) -> None:
     try:

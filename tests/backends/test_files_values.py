@@ -20,6 +20,7 @@ from ormsgpack import Ext
 from serde_messages import CLASSES, messages, messages_of
 from serde_samples import VALUES, Colour, Plain
 from serde_values import values
+from tiers import examples
 
 from langgraph_keel.backends.files.values import FORMS, element_end, items_to_json, pack_item, pack_items, split_array
 from langgraph_keel.engine.encoding.frames import unframe
@@ -163,13 +164,13 @@ def test_histories(name: str) -> None:
             assert_kept(content_of(*version))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.one_of(scalars(), elements(), values), max_size=4))
 def test_any_values(put: list[Any]) -> None:
     assert_kept(content_of(*put))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(messages, max_size=3), st.sampled_from([lambda part: part, lambda part: [part], lambda part: {"m": part}])
 )
@@ -179,7 +180,7 @@ def test_any_messages(put: list[BaseMessage], within: Any) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_messages_of_every_class_are_readable(cls: type[BaseMessage]) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(messages_of(cls))
     def holds(message: BaseMessage) -> None:
         seen = shown(message)
@@ -197,7 +198,7 @@ dollars = st.dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.recursive(dollars, lambda inner: st.dictionaries(st.sampled_from(["$map", "k", "$role"]), inner, max_size=2)))
 @example({"$role": "ai"})
 @example({"$map": [["a", 1]]})
@@ -294,7 +295,7 @@ def test_an_element_that_is_cut_has_no_end(content: bytes) -> None:
         element_end(content, 0)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(bodies | bodies.map(b"\x91".__add__) | values.map(lambda value: content_of(value)[:-1]))
 def test_any_bytes_are_an_array_or_refused(content: bytes) -> None:
     try:
@@ -356,7 +357,7 @@ any_json = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @given(any_json)
 def test_any_json_is_an_item_or_refused(value: Any) -> None:
     text = orjson.dumps(value)

@@ -1,1 +1,12 @@
 """Stores that are wrong on purpose, each in one clause of the contract: the contract must catch every one."""
+
+from collections.abc import Callable, Mapping
+
+from broken.cells import CELLS
+from broken.copying import COPYING
+from broken.reading import READING
+from broken.removing import REMOVING
+from broken.writing import WRITING
+from langgraph_keel.backends.memory.store import MemoryStore
+
+BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **COPYING, **CELLS}

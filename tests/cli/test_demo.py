@@ -39,6 +39,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 @pytest.mark.parametrize("kill_at", SIBLINGS)
+@pytest.mark.slow
 def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     found = _json(keel("demo", "--json", "--dir", str(tmp_path), "--pace", "0.02", "--kill-at", str(kill_at)))
     events = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]

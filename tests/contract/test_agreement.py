@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from savers import SERVERS, needing
 from stores import each_store
+from tiers import examples
 
 from langgraph_keel import KeelSerializer
 from langgraph_keel.testing.machine import DICTS, HISTORIES, LISTS, TREE, Edit, chat, edits
@@ -175,7 +176,7 @@ def _put(rig: Rig, config: Any, changes: list[Edit], count: int) -> None:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS)
 def test_generated_histories_are_the_same_everywhere(steps: list[Step]) -> None:
     with TemporaryDirectory() as directory, each_store(Path(directory)) as backends:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
+from tiers import examples
 
 from langgraph_keel import MemorySaver, SqliteSaver
 from langgraph_keel.saver import KeelSaver
@@ -241,12 +242,12 @@ COMMON = settings(
 )
 
 TestMemory = Histories.TestCase
-TestMemory.settings = settings(COMMON, max_examples=60)
+TestMemory.settings = settings(COMMON, max_examples=examples(60))
 TestMemoryForgetting = TinyMemo.TestCase
-TestMemoryForgetting.settings = settings(COMMON, max_examples=40)
+TestMemoryForgetting.settings = settings(COMMON, max_examples=examples(40))
 TestSqlite = InSqlite.TestCase
-TestSqlite.settings = settings(COMMON, max_examples=60)
+TestSqlite.settings = settings(COMMON, max_examples=examples(60))
 TestSqliteForgetting = InSqliteTinyMemo.TestCase
-TestSqliteForgetting.settings = settings(COMMON, max_examples=40)
+TestSqliteForgetting.settings = settings(COMMON, max_examples=examples(40))
 TestSqliteFiles = InFiles.TestCase
-TestSqliteFiles.settings = settings(COMMON, max_examples=25)
+TestSqliteFiles.settings = settings(COMMON, max_examples=examples(25))

@@ -17,6 +17,7 @@ from langchain_core.messages import (
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from serde_messages import CLASSES, messages, messages_of, plain
 from serde_samples import Colour, Frozen, Level, assert_same
+from tiers import examples
 
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 from langgraph_keel.engine.serde.serializer import encode as fingerprint
@@ -44,7 +45,7 @@ def test_the_fast_way_is_taken(cls: type[BaseMessage]) -> None:
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_a_revived_message_equals_langgraphs(cls: type[BaseMessage]) -> None:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(messages_of(cls))
     def holds(message: BaseMessage) -> None:
         theirs = LANGGRAPH.loads_typed(LANGGRAPH.dumps_typed(message))
@@ -64,7 +65,7 @@ def items_of(values: list[Any]) -> list[Any]:
     return KEEL.unpack_items(array_header(len(values)) + b"".join(map(KEEL.pack_item, values)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(messages | plain, max_size=5))
 def test_items_are_fresh_and_equal(values: list[Any]) -> None:
     first, second = items_of(values), items_of(values)
@@ -108,7 +109,7 @@ class Remark(HumanMessage):
 # --- Fingerprints ---
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(messages | plain | st.binary(max_size=3).map(bytearray) | st.tuples(plain), max_size=5))
 def test_the_fingerprint_of_a_list_is_made_of_its_elements_own(values: list[Any]) -> None:
     parts = [fingerprint(value) for value in values]
@@ -118,7 +119,7 @@ def test_the_fingerprint_of_a_list_is_made_of_its_elements_own(values: list[Any]
         assert body.startswith(fingerprint(values[:n])[len(array_header(n)) :])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(messages)
 def test_an_untouched_copy_has_the_same_fingerprint(message: BaseMessage) -> None:
     assert fingerprint(message) == fingerprint(message.model_copy(deep=True)) == fingerprint(items_of([message])[0])

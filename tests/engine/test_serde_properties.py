@@ -11,6 +11,7 @@ from serde_samples import (
     assert_same,
 )
 from serde_values import values
+from tiers import examples
 
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
 from langgraph_keel.errors import CorruptStore, RefusedType
@@ -18,7 +19,7 @@ from langgraph_keel.errors import CorruptStore, RefusedType
 KEEL = KeelSerializer()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(values)
 def test_whatever_is_put_comes_back(value: Any) -> None:
     packed = KEEL.pack(value)
@@ -28,7 +29,7 @@ def test_whatever_is_put_comes_back(value: Any) -> None:
     assert_same(KEEL.unpack_items(array_header(1) + KEEL.pack_item(value))[0], value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(values, max_size=4))
 def test_fingerprints_are_local_and_decide_as_the_bytes_do(parts: list[Any]) -> None:
     assert encode(parts) == array_header(len(parts)) + b"".join(map(encode, parts))
@@ -43,7 +44,7 @@ def survives(data: bytes) -> None:
             continue
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.binary(max_size=60))
 def test_random_bytes_are_a_value_or_a_named_error(data: bytes) -> None:
     survives(data)
@@ -53,7 +54,7 @@ def test_random_bytes_are_a_value_or_a_named_error(data: bytes) -> None:
 STORED = [encode(value) for value in VALUES] + [array_header(1) + KEEL.pack_item(value) for value in VALUES]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.sampled_from(STORED), st.data())
 def test_damaged_bytes_are_a_value_or_a_named_error(stored: bytes, data: st.DataObject) -> None:
     damaged = bytearray(stored)
@@ -63,7 +64,7 @@ def test_damaged_bytes_are_a_value_or_a_named_error(stored: bytes, data: st.Data
     survives(bytes(damaged))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(STORED), st.data())
 def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
     cut = stored[: data.draw(st.integers(0, len(stored) - 1))]
@@ -74,7 +75,7 @@ def test_cut_bytes_are_refused(stored: bytes, data: st.DataObject) -> None:
     raise AssertionError("a cut value was read")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sampled_from(STORED), st.binary(min_size=1, max_size=12))
 def test_bytes_after_the_end_are_refused(stored: bytes, more: bytes) -> None:
     try:

@@ -19,6 +19,7 @@ from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from savers import SAVERS, needing
+from tiers import examples
 from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound
@@ -55,7 +56,7 @@ MOVES = st.lists(st.tuples(st.sampled_from(["add", "edit", "remove", "move"]), s
 
 
 @given(MOVES, MOVES, st.booleans())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_it_tells_what_a_comparison_of_the_values_tells(
     first: Sequence[tuple[str, int]], second: Sequence[tuple[str, int]], is_named: bool
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel
+from tiers import examples
 
 from langgraph_keel import MemorySaver
 from langgraph_keel.display.jsonable import DEEPEST, as_json
@@ -85,7 +86,7 @@ def canonical(value: Any) -> str:
 
 
 @given(STATES, STATES)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_patch_makes_one_state_of_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
     with MemorySaver() as saver:
         a, b = stored(saver, [before, after])
@@ -99,7 +100,7 @@ def test_the_patch_makes_one_state_of_the_other(before: dict[str, Any], after: d
 
 
 @given(STATES, STATES)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_store_tells_what_the_values_tell(before: dict[str, Any], after: dict[str, Any]) -> None:
     assume(not has_twins(before) and not has_twins(after))
     with MemorySaver() as saver:
@@ -115,7 +116,7 @@ def test_the_store_tells_what_the_values_tell(before: dict[str, Any], after: dic
 
 
 @given(STATES, STATES)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_diff_can_be_shown(before: dict[str, Any], after: dict[str, Any]) -> None:
     with MemorySaver() as saver:
         found = saver.diff(*stored(saver, [before, after]))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from tiers import sized
 
 from power import (
     IGNORED,
@@ -36,7 +37,7 @@ from power import (
     run,
 )
 
-WANTED = os.environ.get("KEEL_POWER_STATES", "500")
+WANTED = os.environ.get("KEEL_POWER_STATES", sized("150", "150", "2000"))
 SAMPLE = None if WANTED == "all" else int(WANTED)
 SEED = 4
 PLANTED = (
@@ -49,7 +50,7 @@ PLANTED = (
 SYNCS = (("sqlite", "fdatasync"), ("files", "fsync"), ("files", "fdatasync"))
 DEATHS = (("sqlite", "fdatasync"), *(("files", call) for call in ("pwrite64", "fdatasync", "fsync", "rename", "mkdir")))
 # Which calls to inject a fault at, counted from 1.
-NTHS = range(1, 100) if SAMPLE is None else (1, 2, 3, 5, 8)
+NTHS = range(1, 100) if SAMPLE is None else sized((1, 3), (1, 3), (1, 2, 3, 5, 8))
 
 
 @pytest.fixture

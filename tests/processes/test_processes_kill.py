@@ -20,13 +20,18 @@ from process_children import (
     writes_digest,
 )
 from races import context
+from tiers import sized
 
 from langgraph_keel import KeelSaver
 
 # Of a client, each at another moment. SQLite's writers are the clients themselves, so every system call of theirs is a
 # moment that counts. A server sees of a client that was killed no more than a connection that ends, between requests or
 # in one, which `test_history_runs.py` and `test_server_faults.py` do at each place there is.
-KILLS = {"sqlite": 200, "files": 200, "postgres": 60, "redis": 60}
+KILLS = sized(
+    {"sqlite": 30, "files": 30, "postgres": 12, "redis": 12},
+    {"sqlite": 30, "files": 30, "postgres": 12, "redis": 12},
+    {"sqlite": 200, "files": 200, "postgres": 60, "redis": 60},
+)
 SEED = random.SystemRandom().randrange(1 << 32)
 
 

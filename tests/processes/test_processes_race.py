@@ -6,9 +6,10 @@ import pytest
 from places import Place
 from process_children import by_invoke, race
 from races import by_id, check_lineage, context, head_marks, marks_of, received
+from tiers import sized
 
 PROCESSES = 8
-ROUNDS = 200
+ROUNDS = sized(40, 40, 200)
 
 
 def run_race(place: Place, on_conflict: str, processes: int, rounds: int) -> list[tuple[str, str, str]]:
@@ -30,7 +31,7 @@ def run_race(place: Place, on_conflict: str, processes: int, rounds: int) -> lis
 
 @pytest.mark.slow
 @pytest.mark.parametrize("on_conflict", ["raise", "fork"])
-def test_two_hundred_rounds_lose_no_update(on_conflict: str, place: Place) -> None:
+def test_no_round_loses_an_update(on_conflict: str, place: Place) -> None:
     with place.open() as saver:
         by_invoke(saver, "start")
     answers = run_race(place, on_conflict, PROCESSES, ROUNDS)

@@ -133,7 +133,7 @@ class TestTheChoice:
     @pytest.mark.parametrize(("required", "code", "said"), [("", 0, "1 skipped"), ("1", 1, "1 error")])
     def test_a_missing_server_is_loud(self, required: str, code: int, said: str) -> None:
         this = f"{__file__}::test_a_fresh_schema"
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-q", this]
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-q", this]
         env = {name: value for name, value in os.environ.items() if name not in CHOICE}
         env |= {choice.ONLY: "environment", "KEEL_REQUIRE_SERVERS": required}
         done = subprocess.run(command, cwd=HERE.parent, env=env, capture_output=True, text=True, timeout=120)

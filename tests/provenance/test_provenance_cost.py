@@ -185,12 +185,19 @@ async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
     saver = MemorySaver()
     scene = Scene(saver, "async", "sync", "t")
 
+    begun = threading.Event()
+
+    def hook() -> None:
+        begun.set()
+        time.sleep(0.2)
+
     async def node(state: Any) -> Any:
-        await scene.model(hook=lambda: time.sleep(0.2)).ainvoke(ASK)
+        await scene.model(hook=hook).ainvoke(ASK)
 
     graph = scene.compiled(("a", node))
     run = asyncio.create_task(graph.ainvoke({"said": []}, scene.config))
-    await asyncio.sleep(0.1)
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, Retention
 from langgraph_keel.engine import removal
@@ -233,7 +234,7 @@ POLICIES = st.builds(
 
 
 @given(threads(), POLICIES, st.integers(0, 13))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_choosing_again_chooses_the_same(moments: list[Moment], policy: Retention, cut: int) -> None:
     """After a prune that was carried out in part, the oldest first, and after one that was carried out."""
     heads = {node.stamp for node, _ in moments if node.is_head}

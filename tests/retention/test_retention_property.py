@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from retention_threads import MEMORY, START, Written, prune, secrets_in
 from stores_files import FilesUnderTest
+from tiers import examples
 
 from langgraph_keel import KeelSaver, Retention
 from langgraph_keel.engine.checkpoints import where_is
@@ -150,7 +151,7 @@ CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @GIVEN
-@settings(max_examples=25, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=CHECKS)
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_what_is_kept_reads_back_and_nothing_else_is_left(
     stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str
@@ -159,7 +160,7 @@ def test_what_is_kept_reads_back_and_nothing_else_is_left(
 
 
 @GIVEN
-@settings(max_examples=10, deadline=None, suppress_health_check=CHECKS)
+@settings(max_examples=examples(10), deadline=None, suppress_health_check=CHECKS)
 @pytest.mark.parametrize("backend", ["files", "postgres", "redis"])
 def test_so_it_is_in_files_and_on_servers(
     stores: Any, backend: str, actions: list[tuple[str, int]], policy: Retention, face: str

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from summary_talks import Noting
+from tiers import examples
 
 from langgraph_keel import CheckpointConflict, InvalidInput, KeelSaver, MemorySaver, SlidingWindow, SummarizationNode
 from langgraph_keel.summaries.archive.parts import part_of
@@ -173,7 +174,7 @@ def test_a_removal_that_is_refused_is_archived_once() -> None:
 STEPS = st.lists(st.tuples(st.sampled_from("aaaaarrw"), st.integers(0, 99)), min_size=8, max_size=20)
 
 
-@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=examples(15), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(STEPS, st.booleans(), st.booleans(), st.booleans(), st.integers(1, 3))
 def test_whatever_was_done_all_comes_back(steps: Any, rule: bool, model: bool, pins: bool, keep: int) -> None:
     with MemorySaver(archive_removed=rule) as saver:

@@ -17,6 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
+from tiers import examples
 
 from langgraph_keel import InvalidInput, MemorySaver, NotFound
 from langgraph_keel.summaries.archive.order import Conversation, Summaries, with_summaries
@@ -302,7 +303,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(STEPS, st.data())
 def test_the_order_is_found_again(steps: Any, data: st.DataObject) -> None:
     talk = Talk([], [])

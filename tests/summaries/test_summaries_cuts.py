@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from summary_talks import ids, orphans, talk
+from tiers import examples
 
 from langgraph_keel.summaries.policy import Cut, cut, groups_of
 
@@ -62,7 +63,7 @@ def pairs(messages: Sequence[BaseMessage]) -> set[tuple[str | None, str | None]]
 sizes = st.tuples(st.sampled_from(["messages", "tokens"]), st.integers(1, 40))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(conversations(), sizes)
 def test_a_cut_divides_a_conversation(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     found = cut_at(messages, keep)
@@ -74,7 +75,7 @@ def test_a_cut_divides_a_conversation(messages: list[AnyMessage], keep: tuple[st
     assert gone == [] or ids(messages)[found.at] == gone[0]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(conversations(), sizes)
 def test_no_pair_is_parted(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     found = cut_at(messages, keep)
@@ -85,7 +86,7 @@ def test_no_pair_is_parted(messages: list[AnyMessage], keep: tuple[str, int]) ->
     assert pairs(found.kept) <= pairs(messages)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(conversations(), sizes)
 def test_what_must_stay_stays(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     kept = ids(cut_at(messages, keep).kept)
@@ -102,7 +103,7 @@ def test_what_must_stay_stays(messages: list[AnyMessage], keep: tuple[str, int])
         assert kept[-1:] == ids(messages)[-1:]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(conversations(), sizes)
 def test_nothing_stays_without_a_reason(messages: list[AnyMessage], keep: tuple[str, int]) -> None:
     """What a second cut of what has stayed takes, the first would have taken, too."""

@@ -12,6 +12,7 @@ from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from summary_talks import Noting, talk, texts
+from tiers import examples
 
 from langgraph_keel import InvalidInput, SummarizationNode
 from langgraph_keel.summaries.summarizer import filled, rendered
@@ -55,7 +56,7 @@ def slice_of(prompt: str) -> str:
     return inside.removeprefix("(the message before goes on)\n")
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.text(max_size=1500), min_size=1, max_size=4), st.integers(500, 1500))
 def test_no_text_is_lost(said: list[str], window: int) -> None:
     model = Noting(window=None)

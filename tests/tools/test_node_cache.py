@@ -179,8 +179,8 @@ async def test_a_node_runs_once_for_all_threads(saver: KeelSaver, face: str) -> 
 @pytest.mark.parametrize("face", FACES)
 async def test_a_node_runs_again_when_its_time_is_over(saver: KeelSaver, face: str) -> None:
     runs: list[int] = []
-    graph = doubling(saver, runs, CachePolicy(ttl=1))
-    for name, wait in (("1", 0.0), ("2", 0.0), ("3", 1.1)):
+    graph = doubling(saver, runs, CachePolicy(ttl=2))
+    for name, wait in (("1", 0.0), ("2", 0.0), ("3", 2.1)):
         time.sleep(wait)
         await run(graph, face, {"n": 4}, thread(name))
     assert runs == [4, 4]

@@ -27,13 +27,14 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, t
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from pydantic import BaseModel
+from tiers import examples
 
 from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver
 from langgraph_keel.tools import ToolCache
 from langgraph_keel.tools.keys import _canonical, arguments_of, key_of
 
 SECRET = b"k" * 32
-MANY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Level(StrEnum):

@@ -1,0 +1,152 @@
+"""Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
+
+quick   `pytest` alone. Not: tests that are marked slow; and of a test whose parameters multiply, the combinations that
+        say nothing new. The contract is run on memory and SQLite by each face with each temperature; on the other
+        stores by the blocking face, warm, and the async face, cold; on those that are another one opened in another
+        way by one of these. Any other test that is given a backend is run with all combinations on the first one. On
+        each of the rest each parameter has each of its values once.
+ci      What is quick, and the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks.
+full    Everything, with the whole matrices and large samples.
+
+A test that is named on the command line (`pytest file.py::test`) runs in any tier.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar
+from zlib import crc32
+
+import pytest
+from hypothesis import settings
+
+Tier = Literal["quick", "ci", "full"]
+TIERS: tuple[Tier, ...] = ("quick", "ci", "full")
+T = TypeVar("T")
+
+
+def _asked() -> Tier:
+    asked = os.environ.get("KEEL_TIER", "quick")
+    for tier in TIERS:
+        if tier == asked:
+            return tier
+    raise pytest.UsageError(f"KEEL_TIER is {asked!r}, and not one of {', '.join(TIERS)}")
+
+
+TIER = _asked()
+
+BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
+WHOLE_CONTRACT = ("TestMemory", "TestSqliteFile")
+DIAGONAL = ("sync-warm", "async-cold")
+SAME_STORE = {"TestSqliteInMemory": "sync-warm", "TestRedisCluster": "async-cold"}
+"""Each face, and each temperature: which of the two a store could mistake for another is the core's business."""
+
+# What is found by chance must not fail by chance: only a full run looks at examples that nobody has seen.
+settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("full", deadline=None, print_blob=True)
+settings.load_profile(TIER)
+
+
+def sized(quick: T, ci: T, full: T) -> T:
+    """Return what is for the tier of this run."""
+    return {"quick": quick, "ci": ci, "full": full}[TIER]
+
+
+def examples(number: int) -> int:
+    """Return how many examples of a property are tried in this tier, of a number that is thorough."""
+    return sized(max(number // 4, min(number, 10)), number, number * 4)
+
+
+def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
+    """Yield the lowest tier of each test, in order."""
+    groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        groups[item.nodeid.partition("[")[0]].append(item)
+    kept = {id(item) for name, group in groups.items() for item in _telling(name, group)}
+    for item in items:
+        if id(item) not in kept or item.get_closest_marker("full"):
+            yield "full"
+        else:
+            yield "ci" if item.get_closest_marker("slow") else "quick"
+
+
+def _telling(name: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    """Return those tests of a function that say something which the others do not."""
+    if "/test_contract.py::" in name:
+        return _of_contract(name, name.split("::")[1], group)
+    backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in group:
+        backends[_backend(item)].append(item)
+    whole = {"", next((one for one in BACKENDS if one in backends), "")}
+    return [item for one, those in backends.items() for item in (those if one in whole else _covering(name, those))]
+
+
+def _backend(item: pytest.Item) -> str:
+    return next((one for one in _params(item).values() if isinstance(one, str) and one in BACKENDS), "")
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:
+    return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+
+
+def _of_contract(name: str, store: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
+    if store in WHOLE_CONTRACT:
+        return group
+    rigs = (SAME_STORE[store],) if store in SAME_STORE else DIAGONAL
+    return _covering(name, [item for item in group if _params(item).get("rig", rigs[0]) in rigs])
+
+
+def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield tests until each parameter has had each of its values; on each backend others meet."""
+    turned = crc32(f"{name} {next(iter(group)).name}".encode()) % len(group)
+    left = [*group[turned:], *group[:turned]]
+    missing = {value for item in left for value in _values(item)}
+    while missing:
+        best = max(left, key=lambda item: len(missing & _values(item)))
+        missing -= _values(best)
+        yield best
+
+
+def _values(item: pytest.Item) -> set[tuple[str, int]]:
+    """Return the parameters of a test, each with the identity of its value, which all tests of a function share."""
+    return {("", 0), *((name, id(value)) for name, value in _params(item).items())}
+
+
+class Tiers:
+    """The plugin: takes the tests of this tier, and says loudly how many there are in the others."""
+
+    def __init__(self) -> None:
+        self.others: Counter[Tier] = Counter()
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m, which would hide tests that others stand for
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Deselect what is not of this tier, unless somebody has named it."""
+        if any("::" in argument for argument in config.args):
+            return
+        taken, others = [], []
+        for item, tier in zip(items, tiers_of(items), strict=True):
+            if TIERS.index(tier) <= TIERS.index(TIER):
+                taken.append(item)
+            else:
+                others.append(item)
+                self.others[tier] += 1
+        items[:] = taken
+        config.hook.pytest_deselected(items=others)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Have a worker of xdist tell how many tests it did not take."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["tiers"] = dict(self.others)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear what a worker tells; all of them have seen the same tests."""
+        self.others = Counter(getattr(node, "workeroutput", {}).get("tiers", self.others))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say which tests of other tiers were not run, and how to run them."""
+        for tier, count in self.others.items():
+            terminalreporter.write_sep("=", f"tier {TIER}: {count} tests are run by KEEL_TIER={tier} only", yellow=True)
