@@ -41,7 +41,6 @@ EXCEPTIONS = {
     ("retention.prune", "history.labels"),
     ("retention.prune", "provenance.carryover"),
     ("retention.prune", "tools.ledger"),
-    ("summaries.archive.archive", "history.render.rows"),
     ("summaries.methods", "retention.methods"),
     ("tools.cache", "saver"),
     ("tools.node_cache", "retention.erase"),
