@@ -12,13 +12,13 @@ import json as _json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -52,14 +52,13 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.retention import pruned_page
 from langgraph_keel.cli.threads import Fitting, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.edits import edits
-from langgraph_keel.history.render.diff import as_rich
-from langgraph_keel.history.render.rows import counted
+from langgraph_keel.history.records import DiffRecord
+from langgraph_keel.history.render.diff import DiffPage
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
@@ -238,7 +237,7 @@ def _asked(request: ApprovalRequest) -> Iterator[RenderableType]:
     if request.earlier.get("kind"):
         yield _part("decided before", Text(plain(_told_earlier(request.earlier)), overflow="fold"))
     if request.before:
-        yield _part("changed since it was asked before", Changes("facts", request.before, request.facts))
+        yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
 
 
 def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
@@ -249,7 +248,7 @@ def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[Re
     by = Text(f"by {plain(said.by) or 'the program that resumed the graph'}", overflow="fold")
     reason = [block(said.reason)] if said.reason else []
     if said.kind == "edit":
-        yield _part(title, by, *reason, Changes("arguments", request.args, said.args))
+        yield _part(title, by, *reason, _changes("arguments", request.args, said.args))
     elif said.kind == "answer" and said.value is not None:
         yield _part(title, by, *reason, _laid_out(said.value))
     else:
@@ -282,26 +281,10 @@ def _laid_out(value: Any) -> Text:
     return block(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What changed between two values, as `keel diff` shows it.
-
-    Attributes:
-        name: What they are.
-        before: The older one.
-        after: The newer one.
-    """
-
-    name: str
-    before: Any
-    after: Any
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show it without the title, which names two checkpoints."""
-        found = list(edits(self.before, self.after, _mark, (self.name,)))
-        shown = as_rich(StateDiff(Address(""), Address(""), found), full=True)
-        _, *changes = cast(ConsoleRenderable, shown).__rich_console__(console, options)
-        yield from changes
+def _changes(name: str, before: Any, after: Any) -> DiffPage:
+    """Return what changed between two values, as `keel diff` shows it, but without a title."""
+    found = list(edits(before, after, _mark, (name,)))
+    return DiffPage(DiffRecord(Address(""), Address(""), found), full=True, has_title=False)
 
 
 def _mark(value: Any) -> bytes:
@@ -334,7 +317,7 @@ def swept_line(waiting: int, due: int) -> Text:
     if not waiting:
         return Text("No requests for approval are open.")
     reminded = f", {due:,} of them to be reminded of" if due else ""
-    return Text(f"All threads that wait were looked after: {counted(waiting, 'request')} to decide{reminded}")
+    return Text(f"All threads that wait were looked after: {count_of(waiting, 'request')} to decide{reminded}")
 
 
 _LONGEST = 1_000_000_000
@@ -671,7 +654,7 @@ def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
     for problem in verdict.problems:
         yield Text(plain(problem), "red")
     removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
-    count = f"{verdict.events:,} event{'s' * (verdict.events != 1)}{removed}"
+    count = f"{count_of(verdict.events, 'event')}{removed}"
     if verdict.problems:
         yield Text(f"The audit trail is not what was written: {count}", "bold red")
     else:

@@ -28,8 +28,8 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.threads import Fitting, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.messages import said, who
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.messages import message_text, speaker
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.archive import SHORT, counted, taken, total
 from langgraph_keel.summaries.archive.parts import Archived
@@ -127,8 +127,8 @@ def _messages_page(
     for entry, index, message in found:
         step = "" if entry.step is None else f"step {entry.step}"
         told = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
-        shown.append(Text.assemble((plain(who(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
-        shown.append(Indented(_said(said(message), search, full=full)))
+        shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
+        shown.append(Indented(_said(message_text(message), search, full=full)))
     return Group(*shown)
 
 
@@ -137,7 +137,7 @@ def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> T
         return Text("No archived message holds that text", "dim")
     parts = len({entry.id for entry, _, _ in found})
     hold = f"{len(found):,} message{'s hold' if len(found) > 1 else ' holds'}"
-    return Text(f"{hold} {one_line(search, 60)!r}, in {parts:,} part{'s' * (parts > 1)}", "bold")
+    return Text(f"{hold} {one_line(search, 60)!r}, in {count_of(parts, 'part')}", "bold")
 
 
 def _said(text: str, search: str | None, *, full: bool) -> Text:

@@ -36,7 +36,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.diff import as_rich
+from langgraph_keel.history.render.diff import DiffPage
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -292,7 +292,7 @@ def diff(
     if patch or json:
         print_json(found.to_patch() if patch else found.plain())
     else:
-        console().print(as_rich(found, full=full))
+        console().print(DiffPage(found, full))
 
 
 def resolve(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:

@@ -44,7 +44,7 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.threads import Fitting, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import plain
+from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -131,9 +131,9 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
     tokens = [sum(_count(call, name) for call in calls) for name in ("input_tokens", "output_tokens")]
     costs = [call.cost for call in calls if call.cost is not None]
     is_known = all(call.cost is not None for call in calls if call.error is None)
-    told = f" · {len(calls):,} call{'s' * (len(calls) != 1)} of models"
+    told = f" · {count_of(len(calls), 'call')} of models"
     told += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
-    told += f" · cost {'' if is_known else 'at least '}{_money(sum(costs))}" if costs else ""
+    told += f" · cost {'' if is_known else 'at least '}{format_money(sum(costs))}" if costs else ""
     return Text.assemble("thread ", (plain(thread), "bold"), (told, "dim"))
 
 
@@ -189,7 +189,7 @@ def _cells(call: ModelCall) -> list[Text]:
     failed = f"→ failed: {plain(call.error)}" if call.error else ""
     cached = "from the cache" if call.cached else ""
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
-    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else _money(call.cost), "dim"))
+    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
     time = _lines((local_time(call.started_at).replace(" ", "\n"), ""), (_took(call), "dim"))
     return [step, node, model, _lines(*((line, "") for line in _given(call))), tokens, time]
 
@@ -216,10 +216,6 @@ def _count(call: ModelCall, name: str) -> int:
     """Return a count of tokens; 0 if a provider has put something else there."""
     count = call.usage.get(name)
     return count if isinstance(count, int) else 0
-
-
-def _money(amount: float) -> str:
-    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
 
 
 def _took(call: ModelCall) -> str:
@@ -450,7 +446,7 @@ def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
         return  # of threads that are not there, all has been said
     passed = f"; passed over: {', '.join(counts)}" if counts else ""
     where = f" to {plain(str(output))}" if output else ""
-    text = f"Wrote {report.written:,} thread{'s' * (report.written != 1)}{where}{passed}."
+    text = f"Wrote {count_of(report.written, 'thread')}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
 
 

@@ -20,9 +20,8 @@ from rich.text import Text
 from langgraph_keel.cli.history import config_of, no_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, bar, changing, console, duration, print_json, reading
 from langgraph_keel.cli.threads import table_of
-from langgraph_keel.display.text import plain
+from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.history.render.rows import counted, size
 from langgraph_keel.retention.policy import Retention, meant
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
@@ -51,17 +50,17 @@ def pruned_page(report: PruneReport) -> RenderableType:
 
 def _cells(each: ThreadPruned, dry_run: bool) -> list[str]:
     removed = "all of it" if each.deleted else f"{each.removed:,}"
-    return [removed, f"{each.kept:,}", *([size(each.bytes or 0)] if dry_run else [])]
+    return [removed, f"{each.kept:,}", *([format_size(each.bytes or 0)] if dry_run else [])]
 
 
 def total_line(report: PruneReport) -> str:
     """Return what goes in all, in one line."""
     if isinstance(report, SweepReport) and not report.has_policies:
         return "No policies are stored: nothing was pruned (`keel retention set` makes one)."
-    what = [counted(report.removed, "checkpoint")] if report.removed or not report.deleted else []
-    what += [counted(report.deleted, "whole thread")] if report.deleted else []
-    back = f", {size(report.bytes)}" if report.bytes else ""
-    looked = f" Looked at {counted(report.looked, 'thread')}." if isinstance(report, SweepReport) else ""
+    what = [count_of(report.removed, "checkpoint")] if report.removed or not report.deleted else []
+    what += [count_of(report.deleted, "whole thread")] if report.deleted else []
+    back = f", {format_size(report.bytes)}" if report.bytes else ""
+    looked = f" Looked at {count_of(report.looked, 'thread')}." if isinstance(report, SweepReport) else ""
     return f"{'Would remove' if report.dry_run else 'Removed'} {' and '.join(what)}{back}.{looked}"
 
 
@@ -323,7 +322,7 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
 def _space(reclaimed: Reclaimed) -> str:
     if reclaimed.before is None or reclaimed.after is None:
         return reclaimed.note
-    return f"{size(reclaimed.before)} before, {size(reclaimed.after)} after: {reclaimed.note}"
+    return f"{format_size(reclaimed.before)} before, {format_size(reclaimed.after)} after: {reclaimed.note}"
 
 
 def _end(receipt: Receipt) -> NoReturn:

@@ -24,9 +24,8 @@ from rich.text import Text
 from langgraph_keel.cli.options import block, local_time, without_password
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
-from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.display.text import count_of, is_internal, one_line, plain, short_ids
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.render.rows import short_ids
 from langgraph_keel.provenance.records import ModelCall
 
 
@@ -250,7 +249,7 @@ def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableTy
 
 def no_threads_of(model: str, others: int) -> Text:
     """Return what `keel threads --model` says where this model has written none of the threads."""
-    return Text(f"None of {others:,} thread{'s' * (others != 1)} was written by {plain(repr(model))}.", "dim")
+    return Text(f"None of {count_of(others, 'thread')} was written by {plain(repr(model))}.", "dim")
 
 
 def _step(step: object) -> str:
@@ -314,7 +313,7 @@ def _stacked(step: str, marker: Text, time: str, happened: Text, following: Text
 
 
 def _count(rows: Sequence[Row], more: bool) -> str:
-    return f"the last {len(rows)} checkpoints" if more else f"{len(rows)} checkpoint{'s' * (len(rows) != 1)}"
+    return f"the last {len(rows)} checkpoints" if more else count_of(len(rows), "checkpoint")
 
 
 def _history_cells(row: Row, short: Mapping[str, str], every_ns: bool, mark: str) -> Cells:

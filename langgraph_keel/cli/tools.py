@@ -35,7 +35,7 @@ from langgraph_keel.cli.options import (
 )
 from langgraph_keel.cli.threads import Fitting, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.tools import KeelCache, ToolCache
 from langgraph_keel.tools.ledger import KeptCall
@@ -143,7 +143,7 @@ def settled_line(call: KeptCall, decision: str) -> Text:
 def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool) -> Text:
     """Return what `keel cache clear` answers, given how many calls of each tool there are."""
     count = sum(tools.values())
-    parts = [f"{count:,} call{'s' * (count != 1)}"] if count or not nodes else []
+    parts = [count_of(count, "call")] if count or not nodes else []
     if tools and not done:
         parts[0] += f" ({', '.join(f'{plain(name)} ×{times:,}' for name, times in sorted(tools.items()))})"
     parts += ["all results of nodes"] if nodes else []

@@ -15,12 +15,12 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.base import PendingWrite
 from langgraph.types import Interrupt, Send
 
-from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.records import Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore, ValueRefused
-from langgraph_keel.history.moment import Change, ToolUse
+from langgraph_keel.history.records import Change, ToolUse
 
 SHOWN = 20
 """Most new elements of one list that are decoded: the first checkpoint after a prune has all of them."""
@@ -230,7 +230,7 @@ def _short(value: Any) -> str:
 def brief(value: Any) -> str:
     """Return a list's element in a few words: who says what, which tools are called."""
     if isinstance(value, BaseMessage):
-        return one_line(f"{who(value)}: {said(value)}", _TEXT)
+        return one_line(f"{speaker(value)}: {message_text(value)}", _TEXT)
     return one_line(value if isinstance(value, str) else repr(value), _TEXT)
 
 

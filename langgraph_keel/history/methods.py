@@ -14,7 +14,7 @@ from langgraph_keel.engine.config import address_of, config_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
 from langgraph_keel.history import travel as forks
-from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import Label, give_label, labels_of, remove_label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
@@ -63,11 +63,11 @@ class Travel(Inspection):
             RefusedType: What changed is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self._run(diffed(self._core.store, self._codec, _address(before), _address(after)))
+        return self._run(diff_checkpoints(self._core.store, self._codec, _address(before), _address(after)))
 
     async def adiff(self, before: At, after: At) -> StateDiff:
         """As `diff`, asynchronously."""
-        return await self._arun(diffed(self._core.store, self._codec, _address(before), _address(after)))
+        return await self._arun(diff_checkpoints(self._core.store, self._codec, _address(before), _address(after)))
 
     def rewind(self, at: At) -> RunnableConfig:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.

@@ -23,7 +23,8 @@ from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import SHOWN, Sides, count, nbytes, news, replaced, tools_in
 from langgraph_keel.history.labels import labels_of
-from langgraph_keel.history.moment import Change, Moment
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpacked_all
 

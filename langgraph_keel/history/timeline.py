@@ -17,10 +17,10 @@ from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.moment import Moment, Moments, Owner
 from langgraph_keel.history.reading import STRETCH, Pages
-from langgraph_keel.history.render.compare import Beside, side_by_side
 from langgraph_keel.history.search import Search, When, time_of
 
 SHOWN = 20
@@ -339,7 +339,7 @@ class Timeline(Listing):
     def _anywhere(self, which: Reference) -> Moment | Mapping[str, Any]:
         return which if isinstance(which, Moment | Mapping) else self.moment(which)
 
-    def compare(self, left: Reference, right: Reference) -> Beside:
+    def compare(self, left: Reference, right: Reference) -> Comparison:
         """Return two ways side by side, from where they part: each ends with the moment given; either may be a fork's.
 
         Raises:
@@ -348,7 +348,7 @@ class Timeline(Listing):
         (one, way), (other, other_way) = self._way(left), self._way(right)
         same = [a.checkpoint_id == b.checkpoint_id for a, b in zip(way, other_way, strict=False)]  # also in a fork
         parting = max([*same, False].index(False) - 1, 0)
-        return side_by_side(one._at(way[parting:]), other._at(other_way[parting:]))
+        return compare_branches(one._at(way[parting:]), other._at(other_way[parting:]))
 
     def _way(self, which: Reference) -> tuple[Timeline, Sequence[Address]]:
         """Return the way to a moment, and the timeline that it is in."""

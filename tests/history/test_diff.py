@@ -28,7 +28,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import encode
-from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.edits import edits
 
 
@@ -160,13 +160,15 @@ def test_trips(changed: dict[str, Any], trips: int) -> None:
     with MemorySaver() as saver:
         places = map(address_of, stored(saver, [begun, begun | changed]))
         seen: list[Any] = []
-        assert saver._run(counted(diffed(saver._core.store, saver._codec, *places), seen)).channels == list(changed)
+        assert saver._run(counted(diff_checkpoints(saver._core.store, saver._codec, *places), seen)).channels == list(
+            changed
+        )
     assert len(seen) == trips
 
 
 def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[], object]) -> Any:
     """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
-    plan = diffed(saver._core.store, saver._codec, *map(address_of, places))
+    plan = diff_checkpoints(saver._core.store, saver._codec, *map(address_of, places))
 
     def late() -> Plan[Any, Any, StateDiff]:
         reply = yield next(plan)

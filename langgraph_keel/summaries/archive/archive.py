@@ -13,8 +13,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
-from langgraph_keel.display.messages import cut
-from langgraph_keel.display.text import count_of, format_size, one_line, plain
+from langgraph_keel.display.messages import LONGEST
+from langgraph_keel.display.text import count_of, cut, format_size, one_line, plain
 from langgraph_keel.engine.checkpoints import Checkpoints
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
@@ -118,7 +118,7 @@ def _said(entry: Archived) -> Iterator[str]:
     summary = entry.summary or ""
     line = one_line(summary, LONG)
     if line != plain(summary):
-        yield folded(text(line), pre(cut(summary)))
+        yield folded(text(line), pre(cut(summary, LONGEST)))
     else:
         yield text(line)
 
