@@ -12,7 +12,8 @@ import typer
 from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, console, print_json
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url
+from langgraph_keel.cli.output import console, print_json
 from langgraph_keel.display.text import plain
 from langgraph_keel.errors import InvalidInput
 

@@ -1,18 +1,13 @@
 """The commands for approvals: `approvals`, `approval`, `approve`, `reject`, `edit`, `answer` and `sweep`.
 
-How requests for approval look on a terminal: all that a person decides on is shown, and shown whole.
-
-The commands for the audit trail: `audit show` and `audit verify`.
+Everything that a person decides on is shown, and shown whole.
 """
 
 from __future__ import annotations
 
 import json
-import json as _json
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -33,27 +28,11 @@ from langgraph_keel.approvals.requests import (
     Decision,
     decided,
 )
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Full,
-    Tell,
-    Url,
-    bar,
-    block,
-    changing,
-    console,
-    local_time,
-    print_json,
-    reading,
-    shell_word,
-    url_to_name,
-)
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
+from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
 from langgraph_keel.cli.retention import pruned_page
-from langgraph_keel.cli.threads import Fitting, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
@@ -72,9 +51,6 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
     told = as_json(request)
     del told["audited"]
     return {**told, "interrupt_id": request.interrupt_id}
-
-
-# -- many --------------------------------------------------------------------------------------------------------------
 
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
@@ -192,9 +168,6 @@ def _span(seconds: float) -> str:
     )
 
 
-# -- one ---------------------------------------------------------------------------------------------------------------
-
-
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
     """Return all of a request: what will happen, on which facts, and what has happened to it.
 
@@ -291,9 +264,6 @@ def _mark(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-# -- what was done -----------------------------------------------------------------------------------------------------
-
-
 def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
     """Return what a command answers that has decided, and how the thread goes on; not to be wrapped.
 
@@ -358,7 +328,7 @@ def approvals(
     """
     given: Any = {"owner": owner, "action": action, "older_than": older_than}
     wanted = STATUSES if every else status or OPEN
-    with reading(url) if thread is None else changing(url) as saver:
+    with open_to_read(url) if thread is None else open_to_change(url) as saver:
         found = saver.approvals.pending(thread, **given, status=wanted, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     if json:
@@ -377,7 +347,7 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
     Example: `keel approval 3f2a91bc04d1e7`
     """
-    with reading(url) as saver:
+    with open_to_read(url) as saver:
         found = saver.approvals.get(request)
     if json:
         print_json(request_json(found))
@@ -463,7 +433,7 @@ def sweep(
 
     Example: `keel sweep --remind-after 86400`
     """
-    opened = reading(url) if dry_run else changing(url)
+    opened = open_to_read(url) if dry_run else open_to_change(url)
     with opened as saver, bar("Looking after threads", quiet=json) as tell:
         swept = saver.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
         due = sorted(swept.reminders, key=lambda request: request.asked_at)
@@ -481,7 +451,7 @@ def sweep(
 
 def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -> None:
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         found = saver.approvals.get(name)
         decided(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
@@ -527,136 +497,17 @@ def _arguments(given: str) -> Any:
     """
     try:
         text = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
-        return _json.loads(text, parse_constant=_no_json)
+        return json.loads(text, parse_constant=_no_json)
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"--args {given!r:.100}: {error}") from None
 
 
 def _value(given: str) -> Any:
     try:
-        return _json.loads(given, parse_constant=_no_json)
+        return json.loads(given, parse_constant=_no_json)
     except (ValueError, RecursionError):
         return given
 
 
 def _no_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
-
-
-audit = typer.Typer(
-    no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
-)
-
-_PAGE = 1000
-_FOR_MACHINES = ("at", "by", "kind", "n", "thread_id", "checkpoint_id", "interrupt_id", "request", "args_hash")
-
-
-def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
-    page: Sequence[AuditEvent] = saver.approvals.audit(after, _PAGE)
-    return page
-
-
-def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], None]) -> AuditVerdict:
-    verdict: AuditVerdict = saver.approvals.verify_audit(expected, progress)
-    return verdict
-
-
-@audit.command()
-def show(
-    thread: Annotated[str | None, typer.Option("--thread", "-t", help="Only the events of this thread.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most events to show, the newest.")] = 50,
-    url: Url = DEFAULT_URL,
-    json: AsJson = False,
-) -> None:
-    """List what has happened to requests for approval, newest last. What was deleted with its thread is told as such.
-
-    Example: `keel audit show --thread my-thread`
-    """
-    with reading(url) as saver, bar("Reading events", quiet=json) as tell:
-        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
-    shown, more = list(chosen)[-limit:], len(chosen) > limit
-    if json:
-        print_json({"events": [asdict(event) for event in shown], "more": more})
-    else:
-        console().print(_events_page(shown, more=more))
-
-
-@audit.command()
-def verify(
-    expect: Annotated[
-        str | None,
-        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still be there."),
-    ] = None,
-    url: Url = DEFAULT_URL,
-    json: AsJson = False,
-) -> None:
-    """Check that nobody has changed, removed or inserted an event. Exit status 1 if somebody has.
-
-    Note the event it names at the end where nobody can change it, and give it to `--expect` the next time: then a trail
-    that was made anew, or cut off, is found out too.
-
-    Example: `keel audit verify --expect 17:9f86d081884c7d65…`
-    """
-    with reading(url) as saver, bar("Checking events", quiet=json) as tell:
-        verdict = _verdict(saver, expect, tell)
-    if json:
-        print_json({"ok": verdict.ok, **asdict(verdict)})
-    else:
-        for line in _verdict_lines(verdict):
-            console().print(line, soft_wrap=True)
-    if not verdict.ok:
-        raise typer.Exit(1)
-
-
-def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
-    after = 0
-    while page := _page(saver, after):
-        yield from page
-        after = page[-1].number
-        tell(after, None)
-
-
-def _is_of(event: AuditEvent, thread: str | None) -> bool:
-    return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
-
-
-def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
-    if not shown:
-        return Text("No events in the audit trail", "dim")
-    table = table_of("event", "time", "what", "by", "thread", "about")
-    table.columns[0].justify = "right"
-    narrow: list[RenderableType] = []
-    for event in shown:
-        number, time, kind, by, thread, about = cells = _cells(event)
-        table.add_row(*cells)
-        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
-    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(*older, Fitting(table, Group(*narrow), 80))
-
-
-def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
-    start = str(event.number), local_time(event.at), Text(plain(event.kind), "bold")
-    if event.content is None:
-        return *start, Text(), Text(), Text("deleted with its thread", "dim")
-    by, thread = (Text(plain(str(event.content.get(name, ""))), overflow="fold") for name in ("by", "thread_id"))
-    return *start, by, thread, Text(one_line(_about(event.content), 200), overflow="fold")
-
-
-def _about(content: Mapping[str, Any]) -> str:
-    """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
-    said = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
-    action, reason = (str(said.pop(name, "")) for name in ("action", "reason"))
-    rest = [f"{name} {_json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
-    return " · ".join(each for each in (action, reason, *rest) if each)
-
-
-def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
-    for problem in verdict.problems:
-        yield Text(plain(problem), "red")
-    removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
-    count = f"{count_of(verdict.events, 'event')}{removed}"
-    if verdict.problems:
-        yield Text(f"The audit trail is not what was written: {count}", "bold red")
-    else:
-        yield Text(f"The audit trail is as it was written: {count}", "green")
-        yield Text(f"To note down, for --expect: {verdict.head}")

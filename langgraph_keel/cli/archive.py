@@ -1,32 +1,19 @@
-"""The command for archives: `archive`."""
+"""`keel archive`: what was taken out of a thread's messages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from langchain_core.messages import BaseMessage
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import no_thread
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Full,
-    Imports,
-    Thread,
-    Url,
-    block,
-    console,
-    local_time,
-    print_json,
-    reading,
-)
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read
+from langgraph_keel.cli.output import Fitting, Indented, block, console, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, one_line, plain
@@ -38,19 +25,6 @@ from langgraph_keel.summaries.archive.references import part_in
 _LONG = 400
 """Characters of a message that are shown."""
 _HIDDEN = ("digests", "places", "pieces", "thread_id")
-
-
-@dataclass(frozen=True)
-class Indented:
-    """A text, two columns to the right, with no blanks at the ends of its lines."""
-
-    text: Text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Wrap it."""
-        for line in self.text.wrap(console, max(1, options.max_width - 2), overflow="fold"):
-            line.rstrip()
-            yield Text.assemble("  " if line else "", line)
 
 
 def archive(
@@ -73,7 +47,7 @@ def archive(
 
     Example: `keel archive my-thread --search invoice`
     """
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         if search is not None and not search.strip():
             raise InvalidInput("--search needs a text to look for; without it, the parts are listed")
         kept = saver.archive(thread)

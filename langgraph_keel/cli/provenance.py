@@ -25,8 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli import threads as checkpoints
-from langgraph_keel.cli.history import EVERY_NS, config_of, named, no_thread
+from langgraph_keel.cli.history import EVERY_NS, config_of, find_checkpoint, no_thread
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -35,14 +34,11 @@ from langgraph_keel.cli.options import (
     Model,
     Thread,
     Url,
-    advised,
-    console,
-    error_line,
-    local_time,
-    print_json,
-    reading,
+    advise_import,
+    open_to_read,
 )
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
+from langgraph_keel.cli.threads import id_of, ns_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
@@ -72,7 +68,7 @@ def provenance(
 
     Example: `keel provenance my-thread`
     """
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         calls, marks = _found(saver, thread, checkpoint)
         is_cut = checkpoint is None and not json and _is_cut(saver, thread)
     if json:
@@ -87,8 +83,8 @@ def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelC
     """Return the calls and the marks of a thread, or of one checkpoint in it."""
     calls, marks = saver.provenance(config_of(thread, None)), saver.drifts(thread)
     if wanted is not None:
-        place = named(saver, thread, EVERY_NS, wanted)
-        at = checkpoints.ns_of(place), checkpoints.id_of(place)
+        place = find_checkpoint(saver, thread, EVERY_NS, wanted)
+        at = ns_of(place), id_of(place)
         calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
         marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
     elif not calls and not next(iter(saver.list(config_of(thread, None), limit=1)), None):
@@ -284,7 +280,7 @@ class Report:
         """Note a thread that is passed over; name it if it cannot be read."""
         self.bar.advance(self.task)
         if isinstance(why, KeelError):
-            error = advised(why) if isinstance(why, RefusedType) else why
+            error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
             self.bar.console.print(error_line(error), soft_wrap=True)
         else:
@@ -321,7 +317,8 @@ def export(
     if json and output is None:
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
-    with written_to(output, overwrite) as file, reading(url, imports) as saver, progress(output, quiet=json) as bar:
+    store = open_to_read(url, imports)
+    with written_to(output, overwrite) as file, store as saver, progress(output, quiet=json) as bar:
         report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))

@@ -1,9 +1,4 @@
-"""The commands that remove history: `prune`, and `retention show`, `set` and `clear`.
-
-How prunes, sweeps and policies look on a terminal.
-
-The commands that make a store hold less: `erase` a person's data, `reclaim` the space of what was deleted.
-"""
+"""The commands that make a store hold less: `prune`, `retention`, `erase` and `reclaim`."""
 
 from __future__ import annotations
 
@@ -18,8 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import config_of, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, bar, changing, console, duration, print_json, reading
-from langgraph_keel.cli.threads import table_of
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_to_change, open_to_read
+from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.retention.policy import Retention, meant
@@ -116,13 +111,13 @@ def prune(
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
     if dry_run or is_asked:
-        with reading(url) as saver:
+        with open_to_read(url) as saver:
             report = _pruned(saver, threads, strategy, json=json, dry_run=True)
         _show(report, json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
         _confirm()
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         report = _pruned(saver, threads, strategy, json=json, dry_run=False)
     _show(report, json=json)
 
@@ -169,7 +164,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
     Example: `keel retention show`
     """
-    with reading(url) as saver:
+    with open_to_read(url) as saver:
         found = saver.retention()
     _show_policies(found, json=json)
 
@@ -205,7 +200,7 @@ def set_(
     meant(new)
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         found = _with(saver.retention(), new)
         saver.set_retention(*found)
     _show_policies(found, json=json)
@@ -232,7 +227,7 @@ def clear(
 
     Example: `keel retention clear --threads 'chat-*'`
     """
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         held = saver.retention()
         found = [policy for policy in held if threads not in (None, policy.threads)]
         if threads is not None and found == list(held):
@@ -292,7 +287,7 @@ def erase(
     if not (yes or dry_run):
         _check_terminal(json=json)
     if dry_run or not yes:
-        with reading(url) as saver, bar("Looking at threads", quiet=json) as tell:
+        with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
             found: Receipt = saver.erase(user, dry_run=True, on_progress=tell, **options)
         _print(found, json=json)
         if dry_run:
@@ -300,7 +295,7 @@ def erase(
         if not found.threads:
             _end(found)
         _confirm_erasure()
-    with changing(url) as saver, bar("Erasing", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Erasing", quiet=json) as tell:
         receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
     _print(receipt, json=json)
     _end(receipt)
@@ -311,7 +306,7 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
 
     Example: `keel reclaim --full`
     """
-    with changing(url) as saver, bar("Looking at threads", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
         reclaimed: Reclaimed = saver.reclaim(full=full, strays=strays, on_progress=tell)
     if json:
         print_json(reclaimed.to_dict())

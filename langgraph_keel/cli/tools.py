@@ -24,16 +24,11 @@ from langgraph_keel.cli.options import (
     Full,
     Imports,
     Url,
-    changing,
-    console,
-    counted,
-    local_time,
-    print_json,
-    reading,
-    shell_word,
+    open_to_change,
+    open_to_read,
     url_to_name,
 )
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
@@ -239,7 +234,7 @@ def tools(
     Example: `keel tools my-thread`
     """
     owner = _owner(thread, shared)
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
         has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
     if json:
@@ -269,7 +264,7 @@ def settle(
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
     owner = _owner(thread, shared)
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         ToolCache(saver).settle(owner, key, decision.value, result)
         (call,) = [call for call in saver.tools(owner) if call.key.startswith(key)]
     if json:
@@ -284,7 +279,7 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
 
     Example: `keel cache stats --url sqlite:///agent.db`
     """
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         rows = by_tool(_every_call(saver, quiet=json))
     if json:
         print_json({"tools": [asdict(row) for row in rows]})
@@ -319,7 +314,7 @@ def clear(
 
 
 def _to_clear(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
-    with reading(url) as saver:
+    with open_to_read(url) as saver:
         return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
 
 
@@ -329,7 +324,7 @@ def _would_go(call: KeptCall, expired: bool) -> bool:
 
 
 def _cleared(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         ledger = ToolCache(saver)
         if nodes:
             KeelCache(saver).clear()
@@ -344,7 +339,7 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[KeptCall]:
     yield from saver.tools(None)
-    for info in counted(list(saver.threads()), "Reading threads", quiet=quiet):
+    for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
         yield from saver.tools(info.thread_id)
 
 
