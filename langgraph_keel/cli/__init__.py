@@ -1,4 +1,4 @@
-"""The `keel` command line: look into a store, and a demonstration that needs no key and no network."""
+"""The `keel` command line: its commands, and how it reports errors."""
 
 from __future__ import annotations
 
@@ -105,16 +105,13 @@ app.command()(admin.schema)
 app.command()(tools.tools)
 app.command()(tools.settle)
 app.add_typer(tools.cache, name="cache")
-for command in (
-    approvals.approvals,
-    approvals.approval,
-    approvals.approve,
-    approvals.reject,
-    approvals.edit,
-    approvals.answer,
-    approvals.sweep,
-):
-    app.command()(command)
+app.command()(approvals.approvals)
+app.command()(approvals.approval)
+app.command()(approvals.approve)
+app.command()(approvals.reject)
+app.command()(approvals.edit)
+app.command()(approvals.answer)
+app.command()(approvals.sweep)
 app.add_typer(audit.audit, name="audit")
 app.command()(retention.prune)
 app.add_typer(retention.retention, name="retention")

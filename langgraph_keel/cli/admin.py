@@ -32,7 +32,7 @@ def check(url: StoreUrl, json: AsJson = False) -> None:
 
     Example: `keel check --url files:./threads`
     """
-    with opened(url, read_only=True) as saver:
+    with open_files(url, read_only=True) as saver:
         found = list(saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
@@ -49,7 +49,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
     Example: `keel repair --url files:./threads --yes`
     """
-    with opened(url, read_only=not yes) as saver:
+    with open_files(url, read_only=not yes) as saver:
         found = list(saver.repair() if yes else saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "done": yes})
@@ -59,7 +59,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
             console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
 
 
-def opened(url: str, *, read_only: bool) -> Any:
+def open_files(url: str, *, read_only: bool) -> Any:
     """Open a store of files."""
     if not url.startswith("files:"):
         raise InvalidInput(
@@ -90,11 +90,11 @@ def _paragraph(finding: Any) -> Text:
     where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
     whose = f" · thread {plain(finding.thread_id)}" if finding.thread_id else ""
     text = Text.assemble((f"{_MARK[finding.kind]} ", _STYLE[finding.kind]), (where, "bold"), (whose, "dim"))
-    text.append(_indented(finding.message))
-    return text.append(_indented(finding.advice), "cyan")
+    text.append(_indent(finding.message))
+    return text.append(_indent(finding.advice), "cyan")
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "".join(f"\n  {plain(line)}" for line in text.splitlines())
 
 

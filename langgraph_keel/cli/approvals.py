@@ -30,9 +30,9 @@ from langgraph_keel.approvals.requests import (
 )
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
 from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
-from langgraph_keel.cli.retention import pruned_page
+from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import count_of, one_line, plain
+from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
@@ -55,7 +55,7 @@ def request_json(request: ApprovalRequest) -> dict[str, Any]:
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
     """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
-    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), short_ids(found)
+    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), _ids_of(found)
     table.columns[0].no_wrap = True
     narrow: list[RenderableType] = []
     for request in found:
@@ -77,18 +77,15 @@ def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -
     return Group(Fitting(table, Group(*narrow), 100), *newer)
 
 
-def nothing_line(thread: str | None, *, is_filtered: bool) -> Text:
+def empty_line(thread: str | None, *, is_filtered: bool) -> Text:
     """Return what `keel approvals` says if there is nothing to show."""
     of = "" if thread is None else f" in thread {plain(thread)}"
     return Text(f"No request for approval fits{of}" if is_filtered else f"Nothing waits for a decision{of}", "dim")
 
 
-def short_ids(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
+def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
     """Return the beginning of each id, of one length that tells these apart."""
-    ids = {request.id for request in found}
-    longest = max(map(len, ids), default=0)
-    size = next((n for n in range(_ID, longest) if len({name[:n] for name in ids}) == len(ids)), longest)
-    return {name: name[:size] for name in ids}
+    return short_ids((request.id for request in found), _ID, from_start=True)
 
 
 def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
@@ -101,7 +98,7 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
     first = next((request for request in found if request.status in OPEN), None)
     if first is None:
         return
-    words = [short_ids(found)[first.id], *(["--url", url] if url else [])]
+    words = [_ids_of(found)[first.id], *(["--url", url] if url else [])]
     yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
     yield Text("  " + " ".join(map(shell_word, ["keel", "approval", *words])), "cyan")
     if first.allowed:
@@ -175,7 +172,7 @@ def request_page(request: ApprovalRequest, decision: Decision | None = None) -> 
         request: The request.
         decision: What somebody is about to decide.
     """
-    return Group(_heading(request), *_asked(request), *_around(request), *_decided(request, decision))
+    return Group(_heading(request), *_question(request), *_circumstances(request), *_decision(request, decision))
 
 
 def _heading(request: ApprovalRequest) -> Text:
@@ -190,30 +187,30 @@ def _heading(request: ApprovalRequest) -> Text:
     )
 
 
-def _told_earlier(earlier: Mapping[str, Any]) -> str:
+def _earlier_text(earlier: Mapping[str, Any]) -> str:
     reason = f", {earlier['reason']}" if earlier.get("reason") else ""
     edited = f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}" if earlier["kind"] == "edit" else ""
     return f"{earlier['kind']} by {earlier.get('by')}{edited}{reason} (request {str(earlier.get('request'))[:_ID]})"
 
 
-def _asked(request: ApprovalRequest) -> Iterator[RenderableType]:
+def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
     """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
     if request.description:
         yield _part("description", block(request.description))
     if request.action:
-        args = Text("without arguments", "dim") if request.args is None else _laid_out(request.args)
+        args = Text("without arguments", "dim") if request.args is None else _value_text(request.args)
         yield _part("wants", Text(plain(request.action), "bold", overflow="fold"), args)
     else:
-        yield _part("asks", _laid_out(request.value))
+        yield _part("asks", _value_text(request.value))
     if request.facts:
-        yield _part("facts", _laid_out(request.facts))
+        yield _part("facts", _value_text(request.facts))
     if request.earlier.get("kind"):
-        yield _part("decided before", Text(plain(_told_earlier(request.earlier)), overflow="fold"))
+        yield _part("decided before", Text(plain(_earlier_text(request.earlier)), overflow="fold"))
     if request.before:
         yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
 
 
-def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
+def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
     said = decision or request.decision
     if said is None:
         return
@@ -223,12 +220,12 @@ def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[Re
     if said.kind == "edit":
         yield _part(title, by, *reason, _changes("arguments", request.args, said.args))
     elif said.kind == "answer" and said.value is not None:
-        yield _part(title, by, *reason, _laid_out(said.value))
+        yield _part(title, by, *reason, _value_text(said.value))
     else:
         yield _part(title, by, *reason)
 
 
-def _around(request: ApprovalRequest) -> Iterator[RenderableType]:
+def _circumstances(request: ApprovalRequest) -> Iterator[RenderableType]:
     who = ", ".join(map(plain, request.approvers)) or "anybody"
     yield _part("who may decide", Text(f"{who}: {', '.join(map(plain, request.allowed))}", overflow="fold"))
     if request.history:
@@ -250,7 +247,7 @@ def _part(title: str, *body: RenderableType) -> RenderableType:
     return Group(Text.assemble("\n", (title, "bold cyan")), Padding(Group(*body), (0, 0, 0, 2)))
 
 
-def _laid_out(value: Any) -> Text:
+def _value_text(value: Any) -> Text:
     return block(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
 
@@ -264,7 +261,7 @@ def _mark(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
+def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
     """Return what a command answers that has decided, and how the thread goes on; not to be wrapped.
 
     Args:
@@ -274,7 +271,7 @@ def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
-        ids = ", ".join(short_ids([request, *others])[each.id] for each in others)
+        ids = ", ".join(_ids_of([request, *others])[each.id] for each in others)
         yield Text(f"Its step asks more, and goes on when that is decided, too: {ids}", "yellow")
         return
     thread = plain(repr(request.thread_id))
@@ -282,7 +279,7 @@ def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -
     yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")
 
 
-def swept_line(waiting: int, due: int) -> Text:
+def sweep_line(waiting: int, due: int) -> Text:
     """Return what `keel sweep` answers; the table of those that a reminder is due for comes after it."""
     if not waiting:
         return Text("No requests for approval are open.")
@@ -339,7 +336,7 @@ def approvals(
             console().print(line, soft_wrap=True)
     else:
         is_filtered = wanted is not OPEN or any(value is not None for value in given.values())
-        console().print(nothing_line(thread, is_filtered=is_filtered))
+        console().print(empty_line(thread, is_filtered=is_filtered))
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -442,9 +439,9 @@ def sweep(
         reminders = [request_json(each) for each in due]
         print_json({"waiting": waiting, "reminders": reminders, "retention": swept.to_dict()})
         return
-    console().print(pruned_page(swept))
+    console().print(prune_page(swept))
     if not dry_run:
-        console().print(swept_line(waiting, len(due)))
+        console().print(sweep_line(waiting, len(due)))
     if due:
         console().print(requests_page(due, more=False, full=False))
 
@@ -466,7 +463,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         print_json(request_json(done))
         return
     console().print()
-    for line in decided_lines(done, others):
+    for line in decision_lines(done, others):
         console().print(line, soft_wrap=True)
 
 

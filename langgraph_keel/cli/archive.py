@@ -102,7 +102,7 @@ def _messages_page(
         step = "" if entry.step is None else f"step {entry.step}"
         told = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
         shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
-        shown.append(Indented(_said(message_text(message), search, full=full)))
+        shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)
 
 
@@ -114,7 +114,7 @@ def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> T
     return Text(f"{hold} {one_line(search, 60)!r}, in {count_of(parts, 'part')}", "bold")
 
 
-def _said(text: str, search: str | None, *, full: bool) -> Text:
+def _excerpt(text: str, search: str | None, *, full: bool) -> Text:
     """Return what is shown of a message; of a long one, where the hit is."""
     hit = re.search(re.escape(search), text, re.IGNORECASE) if search else None
     start = 0 if full or hit is None or hit.end() <= _LONG else hit.start() - _LONG // 4

@@ -69,7 +69,7 @@ def provenance(
     Example: `keel provenance my-thread`
     """
     with open_to_read(url, imports) as saver:
-        calls, marks = _found(saver, thread, checkpoint)
+        calls, marks = _read_calls(saver, thread, checkpoint)
         is_cut = checkpoint is None and not json and _is_cut(saver, thread)
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
@@ -79,7 +79,7 @@ def provenance(
         console().print(_GONE)
 
 
-def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
+def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
     """Return the calls and the marks of a thread, or of one checkpoint in it."""
     calls, marks = saver.provenance(config_of(thread, None)), saver.drifts(thread)
     if wanted is not None:
@@ -106,15 +106,15 @@ def calls_page(
     """Return the page of `keel provenance` for a terminal of this width."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
-    parts = list(_with_marks(calls, marks))
+    parts = list(_merge_marks(calls, marks))
     if full:
         body = [_mark(part) if isinstance(part, DriftMark) else _whole(part) for part in parts]
         return Group(_title(thread, calls), *body)
-    narrow = [_mark(part) if isinstance(part, DriftMark) else _stacked(part) for part in parts]
+    narrow = [_mark(part) if isinstance(part, DriftMark) else _stack(part) for part in parts]
     return Group(_title(thread, calls), Fitting(Group(*_tables(parts, width)), Group(*narrow), 70))
 
 
-def _with_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
+def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
     """Yield the calls, each mark before the first call after the change."""
     for call in calls:
         yield from (mark for mark in marks if mark.call_id == call.id)
@@ -187,7 +187,7 @@ def _cells(call: ModelCall) -> list[Text]:
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
     tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
     time = _lines((local_time(call.started_at).replace(" ", "\n"), ""), (_took(call), "dim"))
-    return [step, node, model, _lines(*((line, "") for line in _given(call))), tokens, time]
+    return [step, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
 
 
 def _lines(*lines: tuple[str, str]) -> Text:
@@ -199,7 +199,7 @@ def _lines(*lines: tuple[str, str]) -> Text:
     return text
 
 
-def _given(call: ModelCall) -> list[str]:
+def _settings(call: ModelCall) -> list[str]:
     shown = (("seed", call.seed), ("temp", call.temperature), ("top_p", call.top_p), ("max", call.max_tokens))
     return [f"{name} {value}" for name, value in shown if value is not None]
 
@@ -220,7 +220,7 @@ def _took(call: ModelCall) -> str:
     return f"{call.seconds:,.1f} s" if call.seconds >= 1 else f"{call.seconds * 1000:,.0f} ms"
 
 
-def _stacked(call: ModelCall) -> RenderableType:
+def _stack(call: ModelCall) -> RenderableType:
     """Return a call for a terminal too narrow for a table."""
     step, node, *others = _cells(call)
     first = Text.assemble(f"{step.plain:>4}  ", Text(", ").join(node.split("\n")))
@@ -318,7 +318,7 @@ def export(
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
     store = open_to_read(url, imports)
-    with written_to(output, overwrite) as file, store as saver, progress(output, quiet=json) as bar:
+    with open_output(output, overwrite) as file, store as saver, progress(output, quiet=json) as bar:
         report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
@@ -334,13 +334,13 @@ def line_of(trajectory: dict[str, Any]) -> str:
 
 
 @contextmanager
-def written_to(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
+def open_output(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
     """Open what lines go to. A file gets its name when all of it is on disk; until then, and after an error, not."""
     if path is None:
         yield sys.stdout
         return
     try:
-        with _opened(path) if _is_stream(path) else _replacing(path, overwrite) as file:
+        with _open_text(path) if _is_stream(path) else _replace_file(path, overwrite) as file:
             yield file
     except KeelError:
         raise  # some are errors of the system too
@@ -348,18 +348,18 @@ def written_to(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _opened(path: Path, mode: str = "w") -> TextIO:
+def _open_text(path: Path, mode: str = "w") -> TextIO:
     return cast(TextIO, path.open(mode, encoding="ascii", newline="\n"))
 
 
 @contextmanager
-def _replacing(path: Path, overwrite: bool) -> Iterator[TextIO]:
+def _replace_file(path: Path, overwrite: bool) -> Iterator[TextIO]:
     check_free(path, overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
     part = target.with_name(f".{target.name}.{token_hex(4)}.part")
-    with _ended_by_signals():
+    with _exit_on_signals():
         try:
-            with _opened(part, "x") as file:
+            with _open_text(part, "x") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -370,7 +370,7 @@ def _replacing(path: Path, overwrite: bool) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Have signals that end a process raise `SystemExit` with a shell's status: what is half done is cleaned up."""
     if current_thread() is not main_thread():
         yield

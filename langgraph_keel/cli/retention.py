@@ -26,7 +26,7 @@ _MOST = 50
 """Threads that a table shows."""
 
 
-def pruned_page(report: PruneReport) -> RenderableType:
+def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
     table = table_of("thread", "removed", "kept", *["bytes"] * report.dry_run)
@@ -112,13 +112,13 @@ def prune(
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
     if dry_run or is_asked:
         with open_to_read(url) as saver:
-            report = _pruned(saver, threads, strategy, json=json, dry_run=True)
+            report = _prune(saver, threads, strategy, json=json, dry_run=True)
         _show(report, json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
         _confirm()
     with open_to_change(url) as saver:
-        report = _pruned(saver, threads, strategy, json=json, dry_run=False)
+        report = _prune(saver, threads, strategy, json=json, dry_run=False)
     _show(report, json=json)
 
 
@@ -136,7 +136,7 @@ def _options(rules: Mapping[str, Any]) -> list[str]:
     return [f"--{'keep-last' if name == 'last' else name.replace('_', '-')}" for name in rules]
 
 
-def _pruned(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
+def _prune(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
     for thread in threads:
         if next(iter(saver.list(config_of(thread, None), limit=1)), None) is None:
             raise no_thread(saver, thread, "")  # a name that is misspelt, before anything is removed
@@ -149,7 +149,7 @@ def _show(report: PruneReport, *, json: bool) -> None:
     if json:
         print_json(report.to_dict())
     else:
-        console().print(pruned_page(report))
+        console().print(prune_page(report))
 
 
 def _confirm() -> None:
@@ -201,12 +201,12 @@ def set_(
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with open_to_change(url) as saver:
-        found = _with(saver.retention(), new)
+        found = _insert(saver.retention(), new)
         saver.set_retention(*found)
     _show_policies(found, json=json)
 
 
-def _with(policies: Sequence[Retention], new: Retention) -> list[Retention]:
+def _insert(policies: Sequence[Retention], new: Retention) -> list[Retention]:
     found = [new if policy.threads == new.threads else policy for policy in policies]
     if new not in found:
         # Before it, it would be the one that counts for theirs.
@@ -293,12 +293,12 @@ def erase(
         if dry_run:
             return
         if not found.threads:
-            _end(found)
+            _exit(found)
         _confirm_erasure()
     with open_to_change(url) as saver, bar("Erasing", quiet=json) as tell:
         receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
     _print(receipt, json=json)
-    _end(receipt)
+    _exit(receipt)
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -320,7 +320,7 @@ def _space(reclaimed: Reclaimed) -> str:
     return f"{format_size(reclaimed.before)} before, {format_size(reclaimed.after)} after: {reclaimed.note}"
 
 
-def _end(receipt: Receipt) -> NoReturn:
+def _exit(receipt: Receipt) -> NoReturn:
     raise typer.Exit(0 if receipt.complete else 1)
 
 
@@ -338,7 +338,7 @@ def _confirm_erasure() -> None:
 
 def _print(receipt: Receipt, *, json: bool) -> None:
     if json:
-        print_json(_told(receipt))
+        print_json(_receipt_json(receipt))
         return
     space = [f"Space after that: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
     # The first lines of a look name them already.
@@ -350,6 +350,6 @@ def _print(receipt: Receipt, *, json: bool) -> None:
         console(stderr=True).print(f"  {plain(thread_id)}: {plain(why)}", style="red", soft_wrap=True)
 
 
-def _told(receipt: Receipt) -> dict[str, Any]:
+def _receipt_json(receipt: Receipt) -> dict[str, Any]:
     ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
     return {**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}}

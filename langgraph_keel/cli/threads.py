@@ -92,7 +92,7 @@ def next_nodes(found: CheckpointTuple) -> tuple[str, ...]:
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
     """Return the questions of tasks that asked and have written nothing since."""
-    return steps.interrupts(found.pending_writes or [])
+    return steps.open_questions(found.pending_writes or [])
 
 
 _LONGEST_TEXT = 2_000

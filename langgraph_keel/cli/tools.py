@@ -124,7 +124,7 @@ def _commands(told: str, decision: str, where: Sequence[str], calls: Sequence[Ke
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
 
 
-def settled_line(call: KeptCall, decision: str) -> Text:
+def settlement_line(call: KeptCall, decision: str) -> Text:
     """Return what `keel settle` answers."""
     told = {
         "retry": "may be made again",
@@ -168,10 +168,10 @@ def by_tool(calls: Iterable[KeptCall]) -> list[ToolStats]:
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
-    return [_counted(tool, tools[tool]) for tool in sorted(tools)]
+    return [_stats_of(tool, tools[tool]) for tool in sorted(tools)]
 
 
-def _counted(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
+def _stats_of(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
     states = [call.state for call in calls]
     hits = sum(call.hits for call in calls)
     return ToolStats(
@@ -270,7 +270,7 @@ def settle(
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:
-        console().print(settled_line(call, decision.value), soft_wrap=True)
+        console().print(settlement_line(call, decision.value), soft_wrap=True)
 
 
 @cache.command()
@@ -306,14 +306,14 @@ def clear(
     if nodes and expired:
         raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
     owners = [*([thread] if thread else []), *([None] if shared else [])]
-    found = Counter(_cleared(url, owners, nodes, expired) if yes else _to_clear(url, owners, expired))
+    found = Counter(_clear(url, owners, nodes, expired) if yes else _find_calls(url, owners, expired))
     if json:
         print_json({"calls": found.total(), "done": yes})
     else:
         console().print(clear_line(found, nodes=nodes, done=yes))
 
 
-def _to_clear(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
+def _find_calls(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
     with open_to_read(url) as saver:
         return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
 
@@ -323,7 +323,7 @@ def _would_go(call: KeptCall, expired: bool) -> bool:
     return call.state in ("done", "failed") and (is_over or not expired)
 
 
-def _cleared(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
+def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
     with open_to_change(url) as saver:
         ledger = ToolCache(saver)
         if nodes:

@@ -28,7 +28,7 @@ class Owner(Protocol):
         """Make a moment the latest again."""
 
     def fork(self, at: Any, thread_id: str | None = None) -> RunnableConfig:
-        """Begin another way from a moment."""
+        """Begin another branch at a moment."""
 
     def values(self, at: Any) -> dict[str, Any]:
         """Return the state at a moment."""
@@ -105,7 +105,7 @@ class Moment(MomentRecord):
         return self._owner.rewind(self)
 
     def fork(self, thread_id: str | None = None) -> RunnableConfig:
-        """Begin another way from here; see `Timeline.fork`."""
+        """Begin another branch here; see `Timeline.fork`."""
         return self._owner.fork(self, thread_id)
 
     @property
