@@ -1,7 +1,4 @@
-"""The commands for a directory of files that people and programs have had their hands on: `check` and `repair`.
-
-The command for whoever may create tables where the agent may not.
-"""
+"""The commands for whoever looks after a store: `check` and `repair` for files, and `schema` for tables."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def open_files(url: str, *, read_only: bool) -> Any:
 
 
 def is_clean(found: Sequence[Any]) -> bool:
-    """Tell whether nobody has to do anything."""
+    """Return whether nobody has to do anything."""
     return all(each.kind == "harmless" for each in found)
 
 
@@ -80,7 +77,7 @@ def finding_json(finding: Any) -> dict[str, Any]:
 
 
 def page(found: Sequence[Any]) -> Text:
-    """Return what a person is told. Lines are not folded: some are commands to copy."""
+    """Return the findings as text. It must not be wrapped: some lines are commands to copy."""
     if not found:
         return Text("All is as it was written.", "green")
     return Text("\n\n").join(_paragraph(finding) for finding in found)

@@ -48,9 +48,9 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 def request_json(request: ApprovalRequest) -> dict[str, Any]:
     """Return a request as `--json` prints it."""
-    told = as_json(request)
-    del told["audited"]
-    return {**told, "interrupt_id": request.interrupt_id}
+    fields = as_json(request)
+    del fields["audited"]
+    return {**fields, "interrupt_id": request.interrupt_id}
 
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
@@ -67,11 +67,11 @@ def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -
         )
         wants, expires = _wants(request, full), _expires(request)
         table.add_row(name, asked, thread, wants, status, expires)
-        told = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
+        text = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
         narrow += [
             Text.assemble(name, "  ", status),
             Padding(wants, (0, 2)),
-            Padding(Text(" · ".join(told), "dim"), (0, 2)),
+            Padding(Text(" · ".join(text), "dim"), (0, 2)),
         ]
     newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
     return Group(Fitting(table, Group(*narrow), 100), *newer)
@@ -107,13 +107,13 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
 
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:
-    told = Text(one_line(request.action, 80), "bold", overflow="fold")
+    text = Text(one_line(request.action, 80), "bold", overflow="fold")
     asked = request.args if request.action else request.value
     if asked is not None:
-        told.append(" " * bool(request.action) + _short(asked, full), "not bold")
+        text.append((" " if request.action else "") + _short(asked, full), "not bold")
     if request.facts:
-        told.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
-    return told
+        text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
+    return text
 
 
 def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
@@ -128,14 +128,14 @@ def _short(value: Any, full: bool) -> str:
 
 
 def _status(request: ApprovalRequest) -> Text:
-    told = plain(request.status)
+    text = plain(request.status)
     if request.status == CLAIMED:
-        told += f" by {one_line(request.claimed_by, 40)}"
+        text += f" by {one_line(request.claimed_by, 40)}"
     elif request.decision and request.decision.by not in ("", BY_EXPIRY):
         # What is over says how it was decided: superseded although approved, if the facts have changed since.
         kind = f", {request.decision.kind}" if request.status in CLOSED else ""
-        told += f"{kind} by {one_line(request.decision.by, 40)}"
-    return Text(told, _STYLE.get(request.status, "dim"), overflow="fold")
+        text += f"{kind} by {one_line(request.decision.by, 40)}"
+    return Text(text, _STYLE.get(request.status, "dim"), overflow="fold")
 
 
 def _expires(request: ApprovalRequest) -> str:
@@ -176,14 +176,14 @@ def request_page(request: ApprovalRequest, decision: Decision | None = None) -> 
 
 
 def _heading(request: ApprovalRequest) -> Text:
-    told = [f"thread {plain(request.thread_id)}", f"asked {_ago(request.asked_at)} ({local_time(request.asked_at)})"]
-    told += [f"owner {plain(request.owner)}"] if request.owner else []
-    told += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
+    text = [f"thread {plain(request.thread_id)}", f"asked {_ago(request.asked_at)} ({local_time(request.asked_at)})"]
+    text += [f"owner {plain(request.owner)}"] if request.owner else []
+    text += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
     if expires := _expires(request):
         then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
-        told.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
+        text.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
     return Text.assemble(
-        "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(told), "dim")
+        "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(text), "dim")
     )
 
 
@@ -211,16 +211,16 @@ def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
 
 
 def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
-    said = decision or request.decision
-    if said is None:
+    verdict = decision or request.decision
+    if verdict is None:
         return
-    title = f"about to {said.kind}" if decision else f"decided: {plain(said.kind)}"
-    by = Text(f"by {plain(said.by) or 'the program that resumed the graph'}", overflow="fold")
-    reason = [block(said.reason)] if said.reason else []
-    if said.kind == "edit":
-        yield _part(title, by, *reason, _changes("arguments", request.args, said.args))
-    elif said.kind == "answer" and said.value is not None:
-        yield _part(title, by, *reason, _value_text(said.value))
+    title = f"about to {verdict.kind}" if decision else f"decided: {plain(verdict.kind)}"
+    by = Text(f"by {plain(verdict.by) or 'the program that resumed the graph'}", overflow="fold")
+    reason = [block(verdict.reason)] if verdict.reason else []
+    if verdict.kind == "edit":
+        yield _part(title, by, *reason, _changes("arguments", request.args, verdict.args))
+    elif verdict.kind == "answer" and verdict.value is not None:
+        yield _part(title, by, *reason, _value_text(verdict.value))
     else:
         yield _part(title, by, *reason)
 
@@ -237,10 +237,10 @@ def _event(event: Mapping[str, Any]) -> Text:
         name: value for name, value in event.items() if name not in ("kind", "at", "by") and value not in (None, "")
     }
     by = f" by {plain(str(event['by']))}" if event.get("by") else ""
-    told = Text.assemble(
+    text = Text.assemble(
         (local_time(str(event.get("at"))), "dim"), f"  {plain(str(event.get('kind')))}{by}", overflow="fold"
     )
-    return told.append("  " + one_line(json.dumps(more, ensure_ascii=False), 200), "dim") if more else told
+    return text.append("  " + one_line(json.dumps(more, ensure_ascii=False), 200), "dim") if more else text
 
 
 def _part(title: str, *body: RenderableType) -> RenderableType:

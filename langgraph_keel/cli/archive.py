@@ -100,8 +100,8 @@ def _messages_page(
     shown: list[RenderableType] = [] if search is None else [_count(found, search)]
     for entry, index, message in found:
         step = "" if entry.step is None else f"step {entry.step}"
-        told = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
-        shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
+        text = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
+        shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, text)), "dim")))
         shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)
 
@@ -129,8 +129,8 @@ def _as_json(
 ) -> dict[str, Any]:
     if not asked:
         return {"thread_id": thread, "parts": [_part_json(entry) for entry in entries]}
-    told = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
-    return {"thread_id": thread, "messages": told}
+    text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
+    return {"thread_id": thread, "messages": text}
 
 
 def _part_json(entry: Archived) -> dict[str, Any]:

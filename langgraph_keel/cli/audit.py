@@ -118,9 +118,9 @@ def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
 
 def _about(content: Mapping[str, Any]) -> str:
     """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
-    said = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
-    action, reason = (str(said.pop(name, "")) for name in ("action", "reason"))
-    rest = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
+    facts = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
+    action, reason = (str(facts.pop(name, "")) for name in ("action", "reason"))
+    rest = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
     return " · ".join(each for each in (action, reason, *rest) if each)
 
 

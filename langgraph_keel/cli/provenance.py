@@ -127,10 +127,10 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
     tokens = [sum(_count(call, name) for call in calls) for name in ("input_tokens", "output_tokens")]
     costs = [call.cost for call in calls if call.cost is not None]
     is_known = all(call.cost is not None for call in calls if call.error is None)
-    told = f" · {count_of(len(calls), 'call')} of models"
-    told += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
-    told += f" · cost {'' if is_known else 'at least '}{format_money(sum(costs))}" if costs else ""
-    return Text.assemble("thread ", (plain(thread), "bold"), (told, "dim"))
+    text = f" · {count_of(len(calls), 'call')} of models"
+    text += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
+    text += f" · cost {'' if is_known else 'at least '}{format_money(sum(costs))}" if costs else ""
+    return Text.assemble("thread ", (plain(thread), "bold"), (text, "dim"))
 
 
 def _mark(mark: DriftMark) -> Text:
@@ -138,7 +138,7 @@ def _mark(mark: DriftMark) -> Text:
     step = "" if mark.step is None else f"drift at step {mark.step}: "
     text = Text(style="yellow", overflow="fold")
     for number, change in enumerate(mark.changes):
-        text.append("\n" * bool(number) + f"! {step}{plain(change)}")
+        text.append(("\n" if number else "") + f"! {step}{plain(change)}")
     return text
 
 
@@ -195,7 +195,7 @@ def _lines(*lines: tuple[str, str]) -> Text:
     text = Text(overflow="fold")
     for line, style in lines:
         if line:
-            text.append("\n" * bool(text.plain)).append(line, style)
+            text.append("\n" if text else "").append(line, style)
     return text
 
 
@@ -224,8 +224,8 @@ def _stack(call: ModelCall) -> RenderableType:
     """Return a call for a terminal too narrow for a table."""
     step, node, *others = _cells(call)
     first = Text.assemble(f"{step.plain:>4}  ", Text(", ").join(node.split("\n")))
-    told = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
-    return Group(first, Padding(Text(told, "dim", overflow="fold"), (0, 0, 0, 6)))
+    text = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
+    return Group(first, Padding(Text(text, "dim", overflow="fold"), (0, 0, 0, 6)))
 
 
 def _whole(call: ModelCall) -> RenderableType:
@@ -388,12 +388,12 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 def _is_stream(path: Path) -> bool:
-    """Tell whether something is there that is written to as it is: a FIFO or a device."""
+    """Return whether there is a FIFO or a device, which is written to directly."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _is_stdout(path: Path) -> bool:
-    """Tell whether a path, such as `/dev/stdout`, is where standard output goes."""
+    """Return whether a path, such as `/dev/stdout`, is where standard output goes."""
     try:
         return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError):  # it is not there; or standard output is no file
@@ -421,7 +421,7 @@ def progress(output: Path | None, *, quiet: bool) -> Progress:
 
 
 def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
-    """Return how many threads there are to read, if it matters and can be told."""
+    """Return how many threads there are to read; `None` if no bar is shown, or nobody knows."""
     if threads:
         return len(threads)
     try:
@@ -433,8 +433,7 @@ def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
 def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
     if as_report:
         damaged = {thread: {"code": error.code, "message": str(error)} for thread, error in report.errors.items()}
-        told = {"output": str(output), "written": report.written, "skipped": report.skipped, "errors": damaged}
-        print_json(told)
+        print_json({"output": str(output), "written": report.written, "skipped": report.skipped, "errors": damaged})
         return
     counts = [f"{count:,} {_SAID[why]}" for why, count in report.skipped.items() if why in _SAID]
     unread = sum(not isinstance(error, NotFound) for error in report.errors.values())

@@ -29,7 +29,7 @@ _MOST = 50
 def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
-    table = table_of("thread", "removed", "kept", *["bytes"] * report.dry_run)
+    table = table_of("thread", "removed", "kept", *(["bytes"] if report.dry_run else []))
     for column in table.columns[1:]:
         column.justify = "right"
     for each in changed[:_MOST]:

@@ -1,7 +1,4 @@
-"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`.
-
-How the ledger of tool calls looks on a terminal.
-"""
+"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`."""
 
 from __future__ import annotations
 
@@ -55,8 +52,8 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
     for call in calls:
         cells = _cells(call, full)
         table.add_row(*cells)
-        told = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
-        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(told, "dim"), (0, 2))]
+        text = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
+        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(text, "dim"), (0, 2))]
     return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow), 80))
 
 
@@ -106,17 +103,17 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     """
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
-    told = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
-    yield from _commands(told, "retry", where, [call for call in calls if call.state == "unknown"])
-    told = (
+    text = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
+    yield from _commands(text, "retry", where, [call for call in calls if call.state == "unknown"])
+    text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
-    yield from _commands(told, "done", where, [call for call in calls if _is_not_kept(call)])
+    yield from _commands(text, "done", where, [call for call in calls if _is_not_kept(call)])
 
 
-def _commands(told: str, decision: str, where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
+def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
     if calls:
-        yield Text(told, "magenta")
+        yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
         words = ["keel", "settle", call.key[:_KEY], decision, *where]
         yield Text("  " + " ".join(map(shell_word, words)), "cyan")
@@ -126,13 +123,13 @@ def _commands(told: str, decision: str, where: Sequence[str], calls: Sequence[Ke
 
 def settlement_line(call: KeptCall, decision: str) -> Text:
     """Return what `keel settle` answers."""
-    told = {
+    text = {
         "retry": "may be made again",
         "done": "counts as done",
         "skip": "will not be repeated",
     }
     which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {call.key[:_KEY]}"
-    return Text(f"{which} {told[decision]}. Resume its thread.", "green")
+    return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 
 
 def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool) -> Text:

@@ -50,7 +50,7 @@ class Moment(MomentRecord):
         changes: The channels that changed since its parent, and how.
         summary: The same in one line.
         labels: The names that people gave it.
-        models: The models that were called on the way here, by the names under which they answered, if they told.
+        models: The models that were called on the way here, by the names under which they answered, if known.
         tools: The tools whose results it stores.
         asked: The questions that its tasks asked, answered or not.
         interrupts: The questions that wait for an answer.

@@ -283,9 +283,9 @@ def _abridge(parts: Sequence[Part], limits: Limits) -> Iterator[Part]:
 
 def _ends(text: str, head: int, tail: int) -> str:
     """Return the beginning and the end of a text, cut between words."""
-    first = text[:head].rpartition(" ")[0] or text[:head]
-    last = text[len(text) - tail :]
-    return f"{first} … " * bool(head) + "… " * (not head) + (last.partition(" ")[2] or last) * bool(tail)
+    start, end = text[:head], text[len(text) - tail :]
+    start = start.rpartition(" ")[0] or start
+    return (f"{start} … " if start else "… ") + (end.partition(" ")[2] or end)
 
 
 # -- as text, and in a terminal --------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Parts: TypeAlias = list[tuple[str, str]]
 """Pieces of text, each with its style."""
 
+JOINED = "\ufdd0"
+"""Stands for a space at which no line is broken. It is no character, so nobody has written it."""
 WIDTH = 100
 """Columns of plain text, which does not know where it will be printed."""
 TONES = {
@@ -66,7 +68,10 @@ def wrap_parts(parts: Iterable[tuple[str, str]], width: int) -> list[Text]:
     """Return pieces of text as lines of at most `width` columns."""
     from rich.text import Text
 
-    return list(Text.assemble(*parts).wrap(_console(), width, overflow="fold"))
+    lines = list(Text.assemble(*parts).wrap(_console(), width, overflow="fold"))
+    for line in lines:
+        line.plain = line.plain.replace(JOINED, " ")
+    return lines
 
 
 @cache
@@ -239,7 +244,7 @@ def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
         "time": [(row.time, "dim")],
     }
     if not is_wide:
-        return cells | {"what happened": [*happened_parts(row), (" · ", "dim"), (row.size, "dim")]}
+        return cells | {"what happened": [*happened_parts(row), (" · ", "dim"), (row.size.replace(" ", JOINED), "dim")]}
     return cells | {
         "nodes": _nodes(row),
         "what happened": _join(map(_note, row.notes)),
