@@ -145,7 +145,7 @@ def test_neither_name_is_allowed_by_itself() -> None:
 def test_a_class_of_a_program_by_the_same_name_is_another() -> None:
     assert present_name("program.core.decisions", "Decision") == ("program.core.decisions", "Decision")
     assert present_name("langgraph_keel.core.decisions", "Other") == ("langgraph_keel.core.decisions", "Other")
-    assert present_name("langgraph_keel.timeline.moment", "Change") == ("langgraph_keel.history.moment", "Change")
+    assert present_name("langgraph_keel.timeline.moment", "Change") == ("langgraph_keel.history.records", "Change")
 
 
 def test_the_hash_of_a_tools_arguments_is_as_it_was() -> None:

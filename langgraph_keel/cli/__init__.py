@@ -1,4 +1,4 @@
-"""The `keel` command line: look into a store, and a demonstration that needs no key and no network."""
+"""The `keel` command line: its commands, and how it reports errors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from langgraph_keel.cli import app as commands
-from langgraph_keel.cli.admin import check, repair, schema
-from langgraph_keel.cli.approvals import answer, approval, approvals, approve, audit, edit, reject, sweep
-from langgraph_keel.cli.archive import archive
-from langgraph_keel.cli.demo import demo
-from langgraph_keel.cli.history import MOMENTS, diff, fork, label, rewind, timeline, unlabel
-from langgraph_keel.cli.options import report_error, wants_json
-from langgraph_keel.cli.provenance import export, provenance
-from langgraph_keel.cli.retention import erase, prune, reclaim, retention
-from langgraph_keel.cli.tools import cache, settle, tools
+from langgraph_keel.cli import (
+    admin,
+    approvals,
+    archive,
+    audit,
+    demo,
+    history,
+    provenance,
+    retention,
+    threads,
+    tools,
+)
+from langgraph_keel.cli.options import wants_json
+from langgraph_keel.cli.output import report_error
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]
@@ -86,37 +90,35 @@ def keel(show_version: Version = False) -> None:
     """
 
 
-app.command()(demo)
-app.command()(commands.threads)
-app.command()(commands.history)
-app.command()(commands.show)
-app.command()(timeline)
-app.command(context_settings=MOMENTS)(diff)
-app.command(context_settings=MOMENTS)(rewind)
-app.command(context_settings=MOMENTS)(fork)
-app.command(context_settings=MOMENTS)(label)
-app.command()(unlabel)
-app.command()(provenance)
-app.command()(archive)
-app.command()(export)
-app.command()(schema)
-app.command()(tools)
-app.command()(settle)
-app.add_typer(cache, name="cache")
-app.command()(approvals)
-app.command()(approval)
-app.command()(approve)
-app.command()(reject)
-app.command()(edit)
-app.command()(answer)
-app.command()(sweep)
-app.add_typer(audit, name="audit")
-app.command()(prune)
-app.add_typer(retention, name="retention")
-app.command()(erase)
-app.command()(reclaim)
-app.command()(check)
-app.command()(repair)
+app.command()(demo.demo)
+app.command()(threads.threads)
+app.command()(history.history)
+app.command()(threads.show)
+app.command()(history.timeline)
+for command in (history.diff, history.rewind, history.fork, history.label):
+    app.command(context_settings=history.MOMENTS)(command)
+app.command()(history.unlabel)
+app.command()(provenance.provenance)
+app.command()(archive.archive)
+app.command()(provenance.export)
+app.command()(admin.schema)
+app.command()(tools.tools)
+app.command()(tools.settle)
+app.add_typer(tools.cache, name="cache")
+app.command()(approvals.approvals)
+app.command()(approvals.approval)
+app.command()(approvals.approve)
+app.command()(approvals.reject)
+app.command()(approvals.edit)
+app.command()(approvals.answer)
+app.command()(approvals.sweep)
+app.add_typer(audit.audit, name="audit")
+app.command()(retention.prune)
+app.add_typer(retention.retention, name="retention")
+app.command()(retention.erase)
+app.command()(retention.reclaim)
+app.command()(admin.check)
+app.command()(admin.repair)
 
 
 def main() -> None:

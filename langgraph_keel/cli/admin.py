@@ -1,7 +1,4 @@
-"""The commands for a directory of files that people and programs have had their hands on: `check` and `repair`.
-
-The command for whoever may create tables where the agent may not.
-"""
+"""The commands for whoever looks after a store: `check` and `repair` for files, and `schema` for tables."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ import typer
 from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, console, print_json
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url
+from langgraph_keel.cli.output import console, print_json
 from langgraph_keel.display.text import plain
 from langgraph_keel.errors import InvalidInput
 
@@ -31,7 +29,7 @@ def check(url: StoreUrl, json: AsJson = False) -> None:
 
     Example: `keel check --url files:./threads`
     """
-    with opened(url, read_only=True) as saver:
+    with open_checkable(url, read_only=True) as saver:
         found = list(saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
@@ -48,7 +46,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
     Example: `keel repair --url files:./threads --yes`
     """
-    with opened(url, read_only=not yes) as saver:
+    with open_checkable(url, read_only=not yes) as saver:
         found = list(saver.repair() if yes else saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "done": yes})
@@ -58,7 +56,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
             console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
 
 
-def opened(url: str, *, read_only: bool) -> Any:
+def open_checkable(url: str, *, read_only: bool) -> Any:
     """Open a store that can be checked: one of files, or of another package whose saver has `check` and `repair`."""
     saver = open_saver(url, read_only=read_only)
     if not (hasattr(saver, "check") and hasattr(saver, "repair")):
@@ -69,7 +67,7 @@ def opened(url: str, *, read_only: bool) -> Any:
 
 
 def is_clean(found: Sequence[Any]) -> bool:
-    """Tell whether nobody has to do anything."""
+    """Return whether nobody has to do anything."""
     return all(each.kind == "harmless" for each in found)
 
 
@@ -80,7 +78,7 @@ def finding_json(finding: Any) -> dict[str, Any]:
 
 
 def page(found: Sequence[Any]) -> Text:
-    """Return what a person is told. Lines are not folded: some are commands to copy."""
+    """Return the findings as text. It must not be wrapped: some lines are commands to copy."""
     if not found:
         return Text("All is as it was written.", "green")
     return Text("\n\n").join(_paragraph(finding) for finding in found)
@@ -90,11 +88,11 @@ def _paragraph(finding: Any) -> Text:
     where = plain(finding.path) if finding.offset is None else f"{plain(finding.path)}, byte {finding.offset:,}"
     whose = f" · thread {plain(finding.thread_id)}" if finding.thread_id else ""
     text = Text.assemble((f"{_MARK[finding.kind]} ", _STYLE[finding.kind]), (where, "bold"), (whose, "dim"))
-    text.append(_indented(finding.message))
-    return text.append(_indented(finding.advice), "cyan")
+    text.append(_indent(finding.message))
+    return text.append(_indent(finding.advice), "cyan")
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "".join(f"\n  {plain(line)}" for line in text.splitlines())
 
 

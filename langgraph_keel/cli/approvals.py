@@ -1,24 +1,19 @@
 """The commands for approvals: `approvals`, `approval`, `approve`, `reject`, `edit`, `answer` and `sweep`.
 
-How requests for approval look on a terminal: all that a person decides on is shown, and shown whole.
-
-The commands for the audit trail: `audit show` and `audit verify`.
+Everything that a person decides on is shown, and shown whole.
 """
 
 from __future__ import annotations
 
 import json
-import json as _json
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, cast
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
@@ -33,33 +28,16 @@ from langgraph_keel.approvals.requests import (
     Decision,
     decided,
 )
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Full,
-    Tell,
-    Url,
-    bar,
-    block,
-    changing,
-    console,
-    local_time,
-    print_json,
-    reading,
-    shell_word,
-    url_to_name,
-)
-from langgraph_keel.cli.retention import pruned_page
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
+from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
+from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
-from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.edits import edits
-from langgraph_keel.history.render.diff import as_rich
-from langgraph_keel.history.render.rows import counted
+from langgraph_keel.history.records import DiffRecord
+from langgraph_keel.history.render.diff import DiffPage
 
 _STYLE = {"waiting": "yellow", "claimed": "cyan", "approved": "green", "edited": "green", "answered": "green"}
 _STYLE |= {"rejected": "red", "expired": "red"}
@@ -70,17 +48,14 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 def request_json(request: ApprovalRequest) -> dict[str, Any]:
     """Return a request as `--json` prints it."""
-    told = as_json(request)
-    del told["audited"]
-    return {**told, "interrupt_id": request.interrupt_id}
-
-
-# -- many --------------------------------------------------------------------------------------------------------------
+    fields = as_json(request)
+    del fields["audited"]
+    return {**fields, "interrupt_id": request.interrupt_id}
 
 
 def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -> RenderableType:
     """Return the table of `keel approvals`, the oldest first; `advice` comes after it."""
-    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), short_ids(found)
+    table, ids = table_of("id", "asked", "thread", "wants", "status", "expires"), _ids_of(found)
     table.columns[0].no_wrap = True
     narrow: list[RenderableType] = []
     for request in found:
@@ -92,28 +67,25 @@ def requests_page(found: Sequence[ApprovalRequest], *, more: bool, full: bool) -
         )
         wants, expires = _wants(request, full), _expires(request)
         table.add_row(name, asked, thread, wants, status, expires)
-        told = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
+        text = [asked, plain(request.thread_id), *(["expires " + expires] if expires else [])]
         narrow += [
             Text.assemble(name, "  ", status),
             Padding(wants, (0, 2)),
-            Padding(Text(" · ".join(told), "dim"), (0, 2)),
+            Padding(Text(" · ".join(text), "dim"), (0, 2)),
         ]
     newer = [Text("… and newer ones: --limit shows more", "dim")] if more else []
     return Group(Fitting(table, Group(*narrow), 100), *newer)
 
 
-def nothing_line(thread: str | None, *, is_filtered: bool) -> Text:
+def empty_line(thread: str | None, *, is_filtered: bool) -> Text:
     """Return what `keel approvals` says if there is nothing to show."""
     of = "" if thread is None else f" in thread {plain(thread)}"
     return Text(f"No request for approval fits{of}" if is_filtered else f"Nothing waits for a decision{of}", "dim")
 
 
-def short_ids(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
+def _ids_of(found: Iterable[ApprovalRequest]) -> Mapping[str, str]:
     """Return the beginning of each id, of one length that tells these apart."""
-    ids = {request.id for request in found}
-    longest = max(map(len, ids), default=0)
-    size = next((n for n in range(_ID, longest) if len({name[:n] for name in ids}) == len(ids)), longest)
-    return {name: name[:size] for name in ids}
+    return short_ids((request.id for request in found), _ID, from_start=True)
 
 
 def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
@@ -126,7 +98,7 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
     first = next((request for request in found if request.status in OPEN), None)
     if first is None:
         return
-    words = [short_ids(found)[first.id], *(["--url", url] if url else [])]
+    words = [_ids_of(found)[first.id], *(["--url", url] if url else [])]
     yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
     yield Text("  " + " ".join(map(shell_word, ["keel", "approval", *words])), "cyan")
     if first.allowed:
@@ -135,13 +107,13 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
 
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:
-    told = Text(one_line(request.action, 80), "bold", overflow="fold")
+    text = Text(one_line(request.action, 80), "bold", overflow="fold")
     asked = request.args if request.action else request.value
     if asked is not None:
-        told.append(" " * bool(request.action) + _short(asked, full), "not bold")
+        text.append((" " if request.action else "") + _short(asked, full), "not bold")
     if request.facts:
-        told.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
-    return told
+        text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
+    return text
 
 
 def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
@@ -156,14 +128,14 @@ def _short(value: Any, full: bool) -> str:
 
 
 def _status(request: ApprovalRequest) -> Text:
-    told = plain(request.status)
+    text = plain(request.status)
     if request.status == CLAIMED:
-        told += f" by {one_line(request.claimed_by, 40)}"
+        text += f" by {one_line(request.claimed_by, 40)}"
     elif request.decision and request.decision.by not in ("", BY_EXPIRY):
         # What is over says how it was decided: superseded although approved, if the facts have changed since.
         kind = f", {request.decision.kind}" if request.status in CLOSED else ""
-        told += f"{kind} by {one_line(request.decision.by, 40)}"
-    return Text(told, _STYLE.get(request.status, "dim"), overflow="fold")
+        text += f"{kind} by {one_line(request.decision.by, 40)}"
+    return Text(text, _STYLE.get(request.status, "dim"), overflow="fold")
 
 
 def _expires(request: ApprovalRequest) -> str:
@@ -193,9 +165,6 @@ def _span(seconds: float) -> str:
     )
 
 
-# -- one ---------------------------------------------------------------------------------------------------------------
-
-
 def request_page(request: ApprovalRequest, decision: Decision | None = None) -> RenderableType:
     """Return all of a request: what will happen, on which facts, and what has happened to it.
 
@@ -203,60 +172,60 @@ def request_page(request: ApprovalRequest, decision: Decision | None = None) -> 
         request: The request.
         decision: What somebody is about to decide.
     """
-    return Group(_heading(request), *_asked(request), *_around(request), *_decided(request, decision))
+    return Group(_heading(request), *_question(request), *_circumstances(request), *_decision(request, decision))
 
 
 def _heading(request: ApprovalRequest) -> Text:
-    told = [f"thread {plain(request.thread_id)}", f"asked {_ago(request.asked_at)} ({local_time(request.asked_at)})"]
-    told += [f"owner {plain(request.owner)}"] if request.owner else []
-    told += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
+    text = [f"thread {plain(request.thread_id)}", f"asked {_ago(request.asked_at)} ({local_time(request.asked_at)})"]
+    text += [f"owner {plain(request.owner)}"] if request.owner else []
+    text += [f"question {request.part + 1} of {request.parts}"] if request.parts > 1 else []
     if expires := _expires(request):
         then = "is rejected then" if request.on_expiry == "reject" else "waits on then"
-        told.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
+        text.append(f"expires {expires} ({local_time(str(request.expires_at))}), and {then}")
     return Text.assemble(
-        "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(told), "dim")
+        "approval ", (plain(request.id), "bold green"), "  ", _status(request), "\n", (" · ".join(text), "dim")
     )
 
 
-def _told_earlier(earlier: Mapping[str, Any]) -> str:
+def _earlier_text(earlier: Mapping[str, Any]) -> str:
     reason = f", {earlier['reason']}" if earlier.get("reason") else ""
     edited = f", with {json.dumps(earlier.get('args'), ensure_ascii=False)}" if earlier["kind"] == "edit" else ""
     return f"{earlier['kind']} by {earlier.get('by')}{edited}{reason} (request {str(earlier.get('request'))[:_ID]})"
 
 
-def _asked(request: ApprovalRequest) -> Iterator[RenderableType]:
+def _question(request: ApprovalRequest) -> Iterator[RenderableType]:
     """Yield what is asked. Nothing is cut: what is approved unseen is not approved."""
     if request.description:
         yield _part("description", block(request.description))
     if request.action:
-        args = Text("without arguments", "dim") if request.args is None else _laid_out(request.args)
+        args = Text("without arguments", "dim") if request.args is None else _value_text(request.args)
         yield _part("wants", Text(plain(request.action), "bold", overflow="fold"), args)
     else:
-        yield _part("asks", _laid_out(request.value))
+        yield _part("asks", _value_text(request.value))
     if request.facts:
-        yield _part("facts", _laid_out(request.facts))
+        yield _part("facts", _value_text(request.facts))
     if request.earlier.get("kind"):
-        yield _part("decided before", Text(plain(_told_earlier(request.earlier)), overflow="fold"))
+        yield _part("decided before", Text(plain(_earlier_text(request.earlier)), overflow="fold"))
     if request.before:
-        yield _part("changed since it was asked before", Changes("facts", request.before, request.facts))
+        yield _part("changed since it was asked before", _changes("facts", request.before, request.facts))
 
 
-def _decided(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
-    said = decision or request.decision
-    if said is None:
+def _decision(request: ApprovalRequest, decision: Decision | None) -> Iterator[RenderableType]:
+    verdict = decision or request.decision
+    if verdict is None:
         return
-    title = f"about to {said.kind}" if decision else f"decided: {plain(said.kind)}"
-    by = Text(f"by {plain(said.by) or 'the program that resumed the graph'}", overflow="fold")
-    reason = [block(said.reason)] if said.reason else []
-    if said.kind == "edit":
-        yield _part(title, by, *reason, Changes("arguments", request.args, said.args))
-    elif said.kind == "answer" and said.value is not None:
-        yield _part(title, by, *reason, _laid_out(said.value))
+    title = f"about to {verdict.kind}" if decision else f"decided: {plain(verdict.kind)}"
+    by = Text(f"by {plain(verdict.by) or 'the program that resumed the graph'}", overflow="fold")
+    reason = [block(verdict.reason)] if verdict.reason else []
+    if verdict.kind == "edit":
+        yield _part(title, by, *reason, _changes("arguments", request.args, verdict.args))
+    elif verdict.kind == "answer" and verdict.value is not None:
+        yield _part(title, by, *reason, _value_text(verdict.value))
     else:
         yield _part(title, by, *reason)
 
 
-def _around(request: ApprovalRequest) -> Iterator[RenderableType]:
+def _circumstances(request: ApprovalRequest) -> Iterator[RenderableType]:
     who = ", ".join(map(plain, request.approvers)) or "anybody"
     yield _part("who may decide", Text(f"{who}: {', '.join(map(plain, request.allowed))}", overflow="fold"))
     if request.history:
@@ -268,50 +237,31 @@ def _event(event: Mapping[str, Any]) -> Text:
         name: value for name, value in event.items() if name not in ("kind", "at", "by") and value not in (None, "")
     }
     by = f" by {plain(str(event['by']))}" if event.get("by") else ""
-    told = Text.assemble(
+    text = Text.assemble(
         (local_time(str(event.get("at"))), "dim"), f"  {plain(str(event.get('kind')))}{by}", overflow="fold"
     )
-    return told.append("  " + one_line(json.dumps(more, ensure_ascii=False), 200), "dim") if more else told
+    return text.append("  " + one_line(json.dumps(more, ensure_ascii=False), 200), "dim") if more else text
 
 
 def _part(title: str, *body: RenderableType) -> RenderableType:
     return Group(Text.assemble("\n", (title, "bold cyan")), Padding(Group(*body), (0, 0, 0, 2)))
 
 
-def _laid_out(value: Any) -> Text:
+def _value_text(value: Any) -> Text:
     return block(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What changed between two values, as `keel diff` shows it.
-
-    Attributes:
-        name: What they are.
-        before: The older one.
-        after: The newer one.
-    """
-
-    name: str
-    before: Any
-    after: Any
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Show it without the title, which names two checkpoints."""
-        found = list(edits(self.before, self.after, _mark, (self.name,)))
-        shown = as_rich(StateDiff(Address(""), Address(""), found), full=True)
-        _, *changes = cast(ConsoleRenderable, shown).__rich_console__(console, options)
-        yield from changes
+def _changes(name: str, before: Any, after: Any) -> DiffPage:
+    """Return what changed between two values, as `keel diff` shows it, but without a title."""
+    found = list(edits(before, after, _mark, (name,)))
+    return DiffPage(DiffRecord(Address(""), Address(""), found), full=True, has_title=False)
 
 
 def _mark(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True).encode()
 
 
-# -- what was done -----------------------------------------------------------------------------------------------------
-
-
-def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
+def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -> Iterator[Text]:
     """Return what a command answers that has decided, and how the thread goes on; not to be wrapped.
 
     Args:
@@ -321,7 +271,7 @@ def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -
     what = one_line(request.action, 80) or "the question"
     yield Text(f"{request.status}: {what} of thread {plain(request.thread_id)}", _STYLE.get(request.status, ""))
     if others:
-        ids = ", ".join(short_ids([request, *others])[each.id] for each in others)
+        ids = ", ".join(_ids_of([request, *others])[each.id] for each in others)
         yield Text(f"Its step asks more, and goes on when that is decided, too: {ids}", "yellow")
         return
     thread = plain(repr(request.thread_id))
@@ -329,12 +279,12 @@ def decided_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) -
     yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")
 
 
-def swept_line(waiting: int, due: int) -> Text:
+def sweep_line(waiting: int, due: int) -> Text:
     """Return what `keel sweep` answers; the table of those that a reminder is due for comes after it."""
     if not waiting:
         return Text("No requests for approval are open.")
     reminded = f", {due:,} of them to be reminded of" if due else ""
-    return Text(f"All threads that wait were looked after: {counted(waiting, 'request')} to decide{reminded}")
+    return Text(f"All threads that wait were looked after: {count_of(waiting, 'request')} to decide{reminded}")
 
 
 _LONGEST = 1_000_000_000
@@ -375,7 +325,7 @@ def approvals(
     """
     given: Any = {"owner": owner, "action": action, "older_than": older_than}
     wanted = STATUSES if every else status or OPEN
-    with reading(url) if thread is None else changing(url) as saver:
+    with open_to_read(url) if thread is None else open_to_change(url) as saver:
         found = saver.approvals.pending(thread, **given, status=wanted, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
     if json:
@@ -386,7 +336,7 @@ def approvals(
             console().print(line, soft_wrap=True)
     else:
         is_filtered = wanted is not OPEN or any(value is not None for value in given.values())
-        console().print(nothing_line(thread, is_filtered=is_filtered))
+        console().print(empty_line(thread, is_filtered=is_filtered))
 
 
 def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -394,7 +344,7 @@ def approval(request: Id, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
     Example: `keel approval 3f2a91bc04d1e7`
     """
-    with reading(url) as saver:
+    with open_to_read(url) as saver:
         found = saver.approvals.get(request)
     if json:
         print_json(request_json(found))
@@ -480,7 +430,7 @@ def sweep(
 
     Example: `keel sweep --remind-after 86400`
     """
-    opened = reading(url) if dry_run else changing(url)
+    opened = open_to_read(url) if dry_run else open_to_change(url)
     with opened as saver, bar("Looking after threads", quiet=json) as tell:
         swept = saver.sweep(dry_run=dry_run, limit=most, remind_after=remind_after, on_progress=tell)
         due = sorted(swept.reminders, key=lambda request: request.asked_at)
@@ -489,16 +439,16 @@ def sweep(
         reminders = [request_json(each) for each in due]
         print_json({"waiting": waiting, "reminders": reminders, "retention": swept.to_dict()})
         return
-    console().print(pruned_page(swept))
+    console().print(prune_page(swept))
     if not dry_run:
-        console().print(swept_line(waiting, len(due)))
+        console().print(sweep_line(waiting, len(due)))
     if due:
         console().print(requests_page(due, more=False, full=False))
 
 
 def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -> None:
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         found = saver.approvals.get(name)
         decided(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
@@ -513,7 +463,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
         print_json(request_json(done))
         return
     console().print()
-    for line in decided_lines(done, others):
+    for line in decision_lines(done, others):
         console().print(line, soft_wrap=True)
 
 
@@ -544,136 +494,17 @@ def _arguments(given: str) -> Any:
     """
     try:
         text = Path(given[1:]).read_text(encoding="utf-8") if given.startswith("@") else given
-        return _json.loads(text, parse_constant=_no_json)
+        return json.loads(text, parse_constant=_no_json)
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput(f"--args {given!r:.100}: {error}") from None
 
 
 def _value(given: str) -> Any:
     try:
-        return _json.loads(given, parse_constant=_no_json)
+        return json.loads(given, parse_constant=_no_json)
     except (ValueError, RecursionError):
         return given
 
 
 def _no_json(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON")
-
-
-audit = typer.Typer(
-    no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
-)
-
-_PAGE = 1000
-_FOR_MACHINES = ("at", "by", "kind", "n", "thread_id", "checkpoint_id", "interrupt_id", "request", "args_hash")
-
-
-def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
-    page: Sequence[AuditEvent] = saver.approvals.audit(after, _PAGE)
-    return page
-
-
-def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], None]) -> AuditVerdict:
-    verdict: AuditVerdict = saver.approvals.verify_audit(expected, progress)
-    return verdict
-
-
-@audit.command()
-def show(
-    thread: Annotated[str | None, typer.Option("--thread", "-t", help="Only the events of this thread.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most events to show, the newest.")] = 50,
-    url: Url = DEFAULT_URL,
-    json: AsJson = False,
-) -> None:
-    """List what has happened to requests for approval, newest last. What was deleted with its thread is told as such.
-
-    Example: `keel audit show --thread my-thread`
-    """
-    with reading(url) as saver, bar("Reading events", quiet=json) as tell:
-        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
-    shown, more = list(chosen)[-limit:], len(chosen) > limit
-    if json:
-        print_json({"events": [asdict(event) for event in shown], "more": more})
-    else:
-        console().print(_events_page(shown, more=more))
-
-
-@audit.command()
-def verify(
-    expect: Annotated[
-        str | None,
-        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still be there."),
-    ] = None,
-    url: Url = DEFAULT_URL,
-    json: AsJson = False,
-) -> None:
-    """Check that nobody has changed, removed or inserted an event. Exit status 1 if somebody has.
-
-    Note the event it names at the end where nobody can change it, and give it to `--expect` the next time: then a trail
-    that was made anew, or cut off, is found out too.
-
-    Example: `keel audit verify --expect 17:9f86d081884c7d65…`
-    """
-    with reading(url) as saver, bar("Checking events", quiet=json) as tell:
-        verdict = _verdict(saver, expect, tell)
-    if json:
-        print_json({"ok": verdict.ok, **asdict(verdict)})
-    else:
-        for line in _verdict_lines(verdict):
-            console().print(line, soft_wrap=True)
-    if not verdict.ok:
-        raise typer.Exit(1)
-
-
-def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
-    after = 0
-    while page := _page(saver, after):
-        yield from page
-        after = page[-1].number
-        tell(after, None)
-
-
-def _is_of(event: AuditEvent, thread: str | None) -> bool:
-    return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
-
-
-def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
-    if not shown:
-        return Text("No events in the audit trail", "dim")
-    table = table_of("event", "time", "what", "by", "thread", "about")
-    table.columns[0].justify = "right"
-    narrow: list[RenderableType] = []
-    for event in shown:
-        number, time, kind, by, thread, about = cells = _cells(event)
-        table.add_row(*cells)
-        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
-    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(*older, Fitting(table, Group(*narrow), 80))
-
-
-def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
-    start = str(event.number), local_time(event.at), Text(plain(event.kind), "bold")
-    if event.content is None:
-        return *start, Text(), Text(), Text("deleted with its thread", "dim")
-    by, thread = (Text(plain(str(event.content.get(name, ""))), overflow="fold") for name in ("by", "thread_id"))
-    return *start, by, thread, Text(one_line(_about(event.content), 200), overflow="fold")
-
-
-def _about(content: Mapping[str, Any]) -> str:
-    """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
-    said = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
-    action, reason = (str(said.pop(name, "")) for name in ("action", "reason"))
-    rest = [f"{name} {_json.dumps(value, ensure_ascii=False)}" for name, value in said.items()]
-    return " · ".join(each for each in (action, reason, *rest) if each)
-
-
-def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
-    for problem in verdict.problems:
-        yield Text(plain(problem), "red")
-    removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
-    count = f"{verdict.events:,} event{'s' * (verdict.events != 1)}{removed}"
-    if verdict.problems:
-        yield Text(f"The audit trail is not what was written: {count}", "bold red")
-    else:
-        yield Text(f"The audit trail is as it was written: {count}", "green")
-        yield Text(f"To note down, for --expect: {verdict.head}")

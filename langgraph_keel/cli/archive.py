@@ -1,35 +1,22 @@
-"""The command for archives: `archive`."""
+"""`keel archive`: what was taken out of a thread's messages."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from langchain_core.messages import BaseMessage
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import no_thread
-from langgraph_keel.cli.options import (
-    DEFAULT_URL,
-    AsJson,
-    Full,
-    Imports,
-    Thread,
-    Url,
-    block,
-    console,
-    local_time,
-    print_json,
-    reading,
-)
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read
+from langgraph_keel.cli.output import Fitting, Indented, block, console, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.messages import said, who
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.messages import message_text, speaker
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.archive import SHORT, counted, taken, total
 from langgraph_keel.summaries.archive.parts import Archived
@@ -38,19 +25,6 @@ from langgraph_keel.summaries.archive.references import part_in
 _LONG = 400
 """Characters of a message that are shown."""
 _HIDDEN = ("digests", "places", "pieces", "thread_id")
-
-
-@dataclass(frozen=True)
-class Indented:
-    """A text, two columns to the right, with no blanks at the ends of its lines."""
-
-    text: Text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Wrap it."""
-        for line in self.text.wrap(console, max(1, options.max_width - 2), overflow="fold"):
-            line.rstrip()
-            yield Text.assemble("  " if line else "", line)
 
 
 def archive(
@@ -73,7 +47,7 @@ def archive(
 
     Example: `keel archive my-thread --search invoice`
     """
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         if search is not None and not search.strip():
             raise InvalidInput("--search needs a text to look for; without it, the parts are listed")
         kept = saver.archive(thread)
@@ -126,9 +100,9 @@ def _messages_page(
     shown: list[RenderableType] = [] if search is None else [_count(found, search)]
     for entry, index, message in found:
         step = "" if entry.step is None else f"step {entry.step}"
-        told = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
-        shown.append(Text.assemble((plain(who(message)), "bold"), ("  " + "  ".join(filter(None, told)), "dim")))
-        shown.append(Indented(_said(said(message), search, full=full)))
+        text = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
+        shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, text)), "dim")))
+        shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)
 
 
@@ -137,10 +111,10 @@ def _count(found: Sequence[tuple[Archived, int, BaseMessage]], search: str) -> T
         return Text("No archived message holds that text", "dim")
     parts = len({entry.id for entry, _, _ in found})
     hold = f"{len(found):,} message{'s hold' if len(found) > 1 else ' holds'}"
-    return Text(f"{hold} {one_line(search, 60)!r}, in {parts:,} part{'s' * (parts > 1)}", "bold")
+    return Text(f"{hold} {one_line(search, 60)!r}, in {count_of(parts, 'part')}", "bold")
 
 
-def _said(text: str, search: str | None, *, full: bool) -> Text:
+def _excerpt(text: str, search: str | None, *, full: bool) -> Text:
     """Return what is shown of a message; of a long one, where the hit is."""
     hit = re.search(re.escape(search), text, re.IGNORECASE) if search else None
     start = 0 if full or hit is None or hit.end() <= _LONG else hit.start() - _LONG // 4
@@ -155,8 +129,8 @@ def _as_json(
 ) -> dict[str, Any]:
     if not asked:
         return {"thread_id": thread, "parts": [_part_json(entry) for entry in entries]}
-    told = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
-    return {"thread_id": thread, "messages": told}
+    text = [{"part": entry.id, "index": index, "message": as_json(message)} for entry, index, message in found]
+    return {"thread_id": thread, "messages": text}
 
 
 def _part_json(entry: Archived) -> dict[str, Any]:

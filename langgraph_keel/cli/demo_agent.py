@@ -1,15 +1,8 @@
 """The agent that `keel demo` kills: a LangGraph graph with a scripted model and tools that do real work.
 
-It runs as a process of its own (`python -m langgraph_keel.cli.demo_agent`). With `--task` it starts the
-thread; without, it resumes it, and then the thread's id is all it is told. Every model and tool call is a
-line in `journal.jsonl` and on standard output, written before and after the call, and so is every answer
-that the ledger of tool calls has stored, or has given instead of a tool.
-
-The demo agent's chat model: it decides by script, from nothing but the messages that it is given.
-
-The notes that the demo's agent searches: a month of a small software company, made up.
-
-The demo agent's tools: they search, compute and write real files in the demo's directory.
+It runs as a process of its own (`python -m langgraph_keel.cli.demo_agent`). With `--task` it starts the thread;
+without, it resumes it, and the thread's id is all that it is given. Before and after every call of a model or a tool it
+writes a line to `journal.jsonl` and to standard output, and so it does for every answer of the ledger of tool calls.
 """
 
 from __future__ import annotations
@@ -23,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,63 +38,63 @@ TASK = (
     f"{CUSTOMER} asks for its outage credit for July. Find the outages, work out the credit by our policy, "
     "book it once and write to them, check the ledger and write the report."
 )
-Call = tuple[str, dict[str, str]]
+TURNS = 6
+"""Turns in which the model calls tools; in the one after them it says that it is done."""
+JOURNAL, LEDGER, LETTER, REPORT = "journal.jsonl", "ledger.csv", "letter.md", "report.md"
+_STALL_SECONDS = 60.0
+_LEASE = 2.0
+"""Seconds for which a dead process holds its claims, on systems that cannot tell that it is dead (not Linux)."""
+# All tools but one can simply run again: they read, or write the same file anew. That one knows an attempt by its key.
+POLICIES = {"book_credit": ToolPolicy(unknown="retry", idempotency_argument="key")}
+OTHERS = ToolPolicy(unknown="retry")
 
 
-def _results(messages: Sequence[BaseMessage], tool: str) -> list[str]:
-    return [str(item.content) for item in messages if isinstance(item, ToolMessage) and item.name == tool]
-
-
-def _find(_: Sequence[BaseMessage]) -> list[Call]:
-    queries = (f"outage {CUSTOMER}", "credit policy percent", f"account {CUSTOMER} monthly")
-    return [("search_notes", {"query": query}) for query in queries]
-
-
-def _read(messages: Sequence[BaseMessage]) -> list[Call]:
-    names = "\n".join(_results(messages, "search_notes")).split("\n")
-    return [("read_note", {"name": name}) for name in dict.fromkeys(names)]
-
-
-def _work_out(messages: Sequence[BaseMessage]) -> list[Call]:
-    notes = "\n".join(_results(messages, "read_note"))
-    half_hours = " + ".join(f"ceil({minutes} / 30)" for minutes in re.findall(r"Downtime: (\d+)", notes))
-    percent, fee = re.findall(r"(\d+) percent", notes)[0], re.findall(r"fee: ([\d.]+)", notes)[0]
-    return [("calculate", {"expression": f"({half_hours}) * {percent} / 100 * {fee}"})]
-
-
-def _book(messages: Sequence[BaseMessage]) -> list[Call]:
-    amount = _results(messages, "calculate")[-1]
-    text = f"Dear {CUSTOMER},\n\nwe credit you {amount} EUR for the outages in July.\n"
-    return [("book_credit", {"customer": CUSTOMER, "amount": amount}), ("write_letter", {"text": text})]
-
-
-def _check(_: Sequence[BaseMessage]) -> list[Call]:
-    return [("check_ledger", {"customer": CUSTOMER})]
-
-
-def _report(messages: Sequence[BaseMessage]) -> list[Call]:
-    notes = [note.splitlines() for note in _results(messages, "read_note") if "Downtime" in note]
-    lines = [f"- {note[0]}: {note[2].lower()}" for note in notes]
-    checked = _results(messages, "check_ledger")[-1]
-    text = "\n".join([f"# Outage credit for {CUSTOMER}, July", "", *lines, "", f"In the ledger: {checked}.", ""])
-    return [("write_report", {"text": text})]
-
-
-SCRIPT = (_find, _read, _work_out, _book, _check, _report)
-KILLABLE_TURNS = len(SCRIPT)
+# -- the model -------------------------------------------------------------------------------------------------
 
 
 def answer(messages: Sequence[BaseMessage]) -> AIMessage:
     """Return the model's next message: tool calls made from what the messages say, or the final answer."""
     turn = sum(isinstance(message, AIMessage) for message in messages)
-    if turn >= len(SCRIPT):
-        return AIMessage(f"Done: {_results(messages, 'book_credit')[-1]}; {_results(messages, 'write_report')[-1]}.")
-    calls = SCRIPT[turn](messages)
-    made = [
+    results: dict[str, list[str]] = {}
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            results.setdefault(str(message.name), []).append(str(message.content))
+    if turn >= TURNS:
+        return AIMessage(f"Done: {results['book_credit'][-1]}; {results['write_report'][-1]}.")
+    calls = [
         {"name": name, "args": args, "id": f"call-{turn + 1}-{place}", "type": "tool_call"}
-        for place, (name, args) in enumerate(calls, 1)
+        for place, (name, args) in enumerate(_calls_of(turn, results), 1)
     ]
-    return AIMessage("", tool_calls=made)
+    return AIMessage("", tool_calls=calls)
+
+
+def _calls_of(turn: int, results: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the tool calls of a turn, from the results of those before it."""
+    notes = results.get("read_note", ())
+    if turn == 0:
+        for query in (f"outage {CUSTOMER}", "credit policy percent", f"account {CUSTOMER} monthly"):
+            yield "search_notes", {"query": query}
+    elif turn == 1:
+        for name in dict.fromkeys("\n".join(results["search_notes"]).split("\n")):
+            yield "read_note", {"name": name}
+    elif turn == 2:
+        text = "\n".join(notes)
+        half_hours = " + ".join(f"ceil({minutes} / 30)" for minutes in re.findall(r"Downtime: (\d+)", text))
+        percent, fee = re.findall(r"(\d+) percent", text)[0], re.findall(r"fee: ([\d.]+)", text)[0]
+        yield "calculate", {"expression": f"({half_hours}) * {percent} / 100 * {fee}"}
+    elif turn == 3:
+        amount = results["calculate"][-1]
+        text = f"Dear {CUSTOMER},\n\nwe credit you {amount} EUR for the outages in July.\n"
+        yield "book_credit", {"customer": CUSTOMER, "amount": amount}
+        yield "write_letter", {"text": text}
+    elif turn == 4:
+        yield "check_ledger", {"customer": CUSTOMER}
+    else:
+        outages = [note.splitlines() for note in notes if "Downtime" in note]
+        lines = [f"- {note[0]}: {note[2].lower()}" for note in outages]
+        checked = f"In the ledger: {results['check_ledger'][-1]}."
+        text = "\n".join([f"# Outage credit for {CUSTOMER}, July", "", *lines, "", checked, ""])
+        yield "write_report", {"text": text}
 
 
 class ScriptedModel(BaseChatModel):
@@ -115,7 +108,7 @@ class ScriptedModel(BaseChatModel):
         return "scripted"
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> ScriptedModel:
-        """Return the model itself: the script knows the tools."""
+        """Return the model itself, since the script knows the tools."""
         return self
 
     def _generate(
@@ -134,46 +127,24 @@ class ScriptedModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
+# -- the tools -------------------------------------------------------------------------------------------------
+
+
 NOTES = {
-    "incident-0703": """\
-Checkout outage, 3 July
-Customers hit: Harbor Foods, Alder Clinic
-Downtime: 41 minutes
-A schema migration held a lock on the orders table; writes queued until the pool was empty. Rolled back.""",
-    "incident-0711": """\
-Slow search, 11 July
-Customers hit: Alder Clinic
-Downtime: 0 minutes
-Answers took up to nine seconds after an index rebuild. Nobody was locked out, so no credit is owed.""",
-    "incident-0719": """\
-Checkout outage, 19 July
-Customers hit: Harbor Foods
-Downtime: 95 minutes
-A certificate on the payment gateway had run out on a Saturday. Renewed by hand, renewal job repaired.""",
-    "incident-0728": """\
-Export outage, 28 July
-Customers hit: Alder Clinic, Juniper Press
-Downtime: 130 minutes
-The export workers were out of disk space. Old exports are now deleted after a week.""",
-    "policy-credits": """\
-Service credits
-Credit policy: 2 percent of the monthly fee for every started half hour of downtime
-A credit is booked once per customer and month. Booking it twice is our loss: nobody sends it back.""",
-    "account-harbor": """\
-Account of Harbor Foods
-Monthly fee: 1850.00 EUR
-Uses checkout in four shops. Contact: the operations desk.""",
-    "account-alder": """\
-Account of Alder Clinic
-Monthly fee: 990.00 EUR
-Uses search and exports for appointment letters.""",
-    "runbook-oncall": """\
-On call
-Page the second line after ten minutes. Write the incident note before going back to bed.""",
+    "incident-0703": "Checkout outage, 3 July\nCustomers hit: Harbor Foods, Alder Clinic\nDowntime: 41 minutes",
+    "incident-0711": "Slow search, 11 July\nCustomers hit: Alder Clinic\nDowntime: 0 minutes",
+    "incident-0719": "Checkout outage, 19 July\nCustomers hit: Harbor Foods\nDowntime: 95 minutes",
+    "incident-0728": "Export outage, 28 July\nCustomers hit: Juniper Press\nDowntime: 130 minutes",
+    "policy-credits": "Credit policy: 2 percent of the monthly fee for every started half hour of downtime.\n"
+    "A credit is booked once per customer and month. Booking it twice is our loss: nobody sends it back.",
+    "account-harbor": "Account of Harbor Foods\nMonthly fee: 1850.00 EUR",
+    "account-alder": "Account of Alder Clinic\nMonthly fee: 990.00 EUR",
 }
-
-
-LEDGER, LETTER, REPORT = "ledger.csv", "letter.md", "report.md"
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def search_notes(query: str) -> str:
@@ -187,13 +158,6 @@ def search_notes(query: str) -> str:
 def read_note(name: str) -> str:
     """Return a note."""
     return NOTES[name]
-
-
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
 
 
 def calculate(expression: str) -> str:
@@ -211,12 +175,8 @@ def _value(node: ast.AST) -> float:
     raise ValueError(f"not arithmetic: {ast.dump(node)}")
 
 
-def ledger(folder: Path, customer: str) -> list[str]:
-    """Return the amounts booked for a customer."""
-    return [amount for name, amount, _ in _bookings(folder) if name == customer]
-
-
-def _bookings(folder: Path) -> list[list[str]]:
+def bookings(folder: Path) -> list[list[str]]:
+    """Return what the ledger holds: customer, amount and key of each credit."""
     path = folder / LEDGER
     if not path.exists():
         return []
@@ -224,54 +184,40 @@ def _bookings(folder: Path) -> list[list[str]]:
         return list(csv.reader(file))
 
 
-class Desk:
-    """The tools that leave marks: a ledger, a letter and a report in a directory."""
+def tools(folder: Path) -> list[BaseTool]:
+    """Return the agent's tools; what they write goes to `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def book_credit(self, customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
+    def book_credit(customer: str, amount: str, key: Annotated[str, InjectedToolArg] = "") -> str:
         """Book a credit: append a line to the ledger, which is money given away, unless one with this key is there."""
-        if not key or key not in [known for _, _, known in _bookings(self._folder)]:
-            with open(self._folder / LEDGER, "a", newline="", encoding="utf-8") as file:
+        if not key or key not in [known for _, _, known in bookings(folder)]:
+            with open(folder / LEDGER, "a", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerow([customer, amount, key])
         return f"booked {amount} EUR for {customer}"
 
-    def write_letter(self, text: str) -> str:
+    def write_letter(text: str) -> str:
         """Write the letter to the customer."""
-        (self._folder / LETTER).write_text(text, encoding="utf-8")
+        (folder / LETTER).write_text(text, encoding="utf-8")
         return f"wrote {LETTER}, {len(text)} characters"
 
-    def check_ledger(self, customer: str) -> str:
+    def check_ledger(customer: str) -> str:
         """Return how often and how much was booked for a customer."""
-        booked = ledger(self._folder, customer)
-        return f"{len(booked)} booking, {sum(map(float, booked)):.2f} EUR"
+        amounts = [float(amount) for name, amount, _ in bookings(folder) if name == customer]
+        return f"{len(amounts)} booking, {sum(amounts):.2f} EUR"
 
-    def write_report(self, text: str) -> str:
+    def write_report(text: str) -> str:
         """Write the report."""
-        (self._folder / REPORT).write_text(text, encoding="utf-8")
+        (folder / REPORT).write_text(text, encoding="utf-8")
         return f"wrote {REPORT}, {len(text)} characters"
 
-
-def tools(folder: Path) -> list[BaseTool]:
-    """Return the agent's tools, which leave their marks in `folder`."""
-    desk = Desk(folder)
-    reading = (search_notes, read_note, calculate, desk.check_ledger)
-    writing = (desk.book_credit, desk.write_letter, desk.write_report)
-    return [StructuredTool.from_function(function) for function in (*reading, *writing)]
+    functions = (search_notes, read_note, calculate, book_credit, write_letter, check_ledger, write_report)
+    return [StructuredTool.from_function(function) for function in functions]
 
 
-JOURNAL = "journal.jsonl"
-_STALL_SECONDS = 60.0
-_LEASE = 2.0
-"""Seconds for which the dead hold a claim where it cannot be seen that they are dead (other systems than Linux)."""
-# Run again, the others read, or write the same file anew; this one acts, and knows an attempt by its key.
-POLICIES = {"book_credit": ToolPolicy(unknown="retry", idempotency_argument="key")}
-OTHERS = ToolPolicy(unknown="retry")
+# -- the agent -------------------------------------------------------------------------------------------------
 
 
 class Journal:
-    """An append-only file of what the agent did: a line a fact, written at once, also to standard output."""
+    """An append-only file of what the agent did, one fact a line, which is also written to standard output."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -295,41 +241,35 @@ def build(cache: ToolCache, folder: Path, pace: float, stall_at: int | None) -> 
     def think(state: MessagesState) -> dict[str, list[BaseMessage]]:
         return {"messages": [model.invoke(state["messages"])]}
 
-    def at_work(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        facts = _facts(request)
-        journal.write("tool_began", **facts)
-        time.sleep(_STALL_SECONDS if facts["turn"] == stall_at and _is_last(request) else pace)
-        result = execute(request)
-        journal.write("tool_ended", **facts, result=str(result.content))
-        return result
+    def use_tool(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+        call = request.tool_call
+        turn = int(str(call["id"]).split("-")[1])
+        facts = {"turn": turn, "call": call["id"], "name": call["name"], "args": call["args"]}
+        is_last = call["id"] == request.state["messages"][-1].tool_calls[-1]["id"]
 
-    def once(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        result = cache.wrap_tool_call(request, lambda asked: at_work(asked, execute))
-        event = "tool_replayed" if "keel_replay" in result.response_metadata else "tool_kept"
-        journal.write(event, **_facts(request), result=str(result.content))
+        def run(asked: ToolCallRequest) -> Any:
+            journal.write("tool_began", **facts)
+            time.sleep(_STALL_SECONDS if turn == stall_at and is_last else pace)
+            result = execute(asked)
+            journal.write("tool_ended", **facts, result=str(result.content))
+            return result
+
+        result = cache.wrap_tool_call(request, run)
+        is_replayed = "keel_replay" in result.response_metadata
+        journal.write("tool_replayed" if is_replayed else "tool_kept", **facts, result=str(result.content))
         return result
 
     builder = StateGraph(MessagesState)
     builder.add_node("model", think)
-    builder.add_node("tools", ToolNode(known, wrap_tool_call=once, handle_tool_errors=False))
+    builder.add_node("tools", ToolNode(known, wrap_tool_call=use_tool, handle_tool_errors=False))
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", tools_condition)
     builder.add_edge("tools", "model")
     return builder.compile(checkpointer=cache.saver)
 
 
-def _facts(request: ToolCallRequest) -> dict[str, Any]:
-    call = request.tool_call
-    turn = int(str(call["id"]).split("-")[1])
-    return {"turn": turn, "call": call["id"], "name": call["name"], "args": call["args"]}
-
-
-def _is_last(request: ToolCallRequest) -> bool:
-    calls = request.state["messages"][-1].tool_calls
-    return bool(calls[-1]["id"] == request.tool_call["id"])
-
-
-def _arguments() -> argparse.Namespace:
+def main() -> None:
+    """Start the thread, or resume it."""
     parser = argparse.ArgumentParser(description="The agent of `keel demo`.")
     parser.add_argument("--url", required=True)
     parser.add_argument("--thread", required=True)
@@ -337,12 +277,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--task", help="start the thread with this; without it, resume")
     parser.add_argument("--pace", type=float, default=0.2, help="seconds that every call takes at least")
     parser.add_argument("--stall-at", type=int, help="the last tool call of this turn hangs")
-    return parser.parse_args()
-
-
-def main() -> None:
-    """Start the thread, or resume it."""
-    given = _arguments()
+    given = parser.parse_args()
     start: Any = None if given.task is None else {"messages": [HumanMessage(given.task)]}
     with (
         open_saver(given.url) as saver,

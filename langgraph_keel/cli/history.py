@@ -1,42 +1,41 @@
-"""The commands that go through a thread's history: `timeline`, `rewind`, `fork`, `label` and `unlabel`.
+"""The commands that go through a thread's history: `history`, `timeline`, `diff`, `rewind`, `fork`, `label`, `unlabel`.
 
-What people name on the command line: threads, and checkpoints in them.
-
-`keel diff`: what changed between two moments.
+Also how the command line names threads and checkpoints.
 """
 
 from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 
 import typer
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli import threads as checkpoints
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
     Full,
     Imports,
+    Ns,
     Thread,
     Url,
-    changing,
-    console,
-    print_json,
-    reading,
-    shell_word,
+    open_to_change,
+    open_to_read,
     url_to_name,
 )
+from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import plain
+from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.diff import as_rich
+from langgraph_keel.history.render.diff import DiffPage
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -49,32 +48,28 @@ def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any
     return {"configurable": {key: value for key, value in given.items() if value is not None}}
 
 
-def named(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
-    """Return the checkpoint with this position, label or id, or whose id starts or ends so."""
+def find_checkpoint(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
+    """Return the checkpoint that has this position, label or id, or whose id starts or ends so.
+
+    Raises:
+        NotFound: There is none.
+        InvalidInput: There are several.
+    """
     if ns != EVERY_NS and (exact := saver.get_tuple(config_of(thread, ns, wanted))):
         return cast(CheckpointTuple, exact)
-    if moment := _called(saver, thread, wanted):
+    if moment := _find_moment(saver, thread, wanted):
         return cast(CheckpointTuple, saver.get_tuple(moment.config))
     every: list[CheckpointTuple] = list(saver.list(config_of(thread, None if ns == EVERY_NS else ns)))
     if not every:
         raise no_thread(saver, thread, ns)
-    found = [item for item in every if _matches(checkpoints.id_of(item), wanted)]
-    if len(found) == 1:
-        return found[0]
-    raise _no_checkpoint(thread, wanted) if not found else _ambiguous(wanted, found)
-
-
-def _matches(checkpoint: str, wanted: str) -> bool:
-    return bool(wanted) and (checkpoint.startswith(wanted) or checkpoint.endswith(wanted))
-
-
-def _ambiguous(wanted: str, found: list[CheckpointTuple]) -> InvalidInput:
-    ids = ", ".join(checkpoints.id_of(item) for item in found[:3])
-    return InvalidInput(f"{wanted!r} fits {len(found)} checkpoints ({ids}{', …' * (len(found) > 3)}): give more of it")
-
-
-def _no_checkpoint(thread: str, wanted: str) -> NotFound:
-    return NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
+    ids = {item.checkpoint["id"]: item for item in every}
+    found = [each for each in ids if wanted and (each.startswith(wanted) or each.endswith(wanted))]
+    if not found:
+        raise NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
+    if len(found) > 1:
+        some = ", ".join(found[:3]) + ", …" * (len(found) > 3)
+        raise InvalidInput(f"{wanted!r} fits {len(found)} checkpoints ({some}): give more of it")
+    return ids[found[0]]
 
 
 def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
@@ -87,7 +82,7 @@ def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
     return NotFound(f"there is no thread {thread!r}: {hint}")
 
 
-def opened(saver: Any, thread: str) -> Timeline:
+def open_timeline(saver: Any, thread: str) -> Timeline:
     """Return the timeline of a thread.
 
     Raises:
@@ -104,7 +99,7 @@ def moment_of(found: Timeline, at: str) -> Moment:
 
     Raises:
         NotFound: There is none.
-        InvalidInput: It is the end of several ids, a position that the thread has not, or a misspelt option.
+        InvalidInput: Several ids end so, the thread has no such position, or it is a misspelt option.
     """
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
@@ -118,7 +113,7 @@ def _is_position(at: str) -> bool:
     return at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
 
 
-def _called(saver: Any, thread: str, at: str) -> Moment | None:
+def _find_moment(saver: Any, thread: str, at: str) -> Moment | None:
     """Return the moment that has this position or label; `None` if it is neither."""
     is_named = _is_position(at) or at in {label.name for label in saver.labels(thread)}
     found: Timeline = saver.timeline(thread)
@@ -140,6 +135,157 @@ NewThread = Annotated[
 ]
 
 
+def history(
+    thread: Thread,
+    url: Url = DEFAULT_URL,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
+    ns: Ns = "",
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched.
+
+    Example: `keel history my-thread --limit 10`
+    """
+    with open_to_read(url, imports) as saver:
+        found = latest_moments(saver.timeline(thread), ns, limit + 1)
+        if not found:
+            raise no_thread(saver, thread, ns)
+    moments, more = found[:limit], len(found) > limit
+    if json:
+        rows = [_history_json(moment, follows_previous(found, place)) for place, moment in enumerate(moments)]
+        print_json({"thread_id": thread, "checkpoints": rows, "more": more})
+    else:
+        console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
+
+
+def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
+    """Return the latest moments of a namespace, or of all of them, newest first; no more is read than it takes."""
+    count = limit
+    while True:
+        moments = timeline.latest(count)
+        found = [moment for moment in reversed(moments) if ns in (EVERY_NS, moment.namespace)]
+        if len(found) >= limit or len(moments) < count:
+            return found[:limit]
+        count *= 2
+
+
+def follows_previous(moments: Sequence[Moment], place: int) -> bool:
+    """Return whether a moment continues the one that was put just before it in its namespace; newest first."""
+    moment = moments[place]
+    previous = next((each for each in moments[place + 1 :] if each.namespace == moment.namespace), None)
+    return previous is None or moment.parent == previous.id
+
+
+def _moment_json(moment: Moment) -> dict[str, Any]:
+    """Return what `keel history` and `keel timeline` both print of a moment."""
+    return {
+        "checkpoint_id": moment.id,
+        "parent_checkpoint_id": moment.parent,
+        "checkpoint_ns": moment.namespace,
+        "step": as_json(moment.step),
+        "source": moment.source,
+        "ts": moment.time.isoformat() if moment.time else None,
+        "ran": list(moment.nodes),
+        "next": list(moment.next),
+        "models": list(moment.models),
+        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in moment.interrupts],
+        "errors": list(moment.errors),
+        "pending_writes": list(moment.pending),
+    }
+
+
+def _history_json(moment: Moment, follows: bool) -> dict[str, Any]:
+    return _moment_json(moment) | {"follows_previous": follows, "head": moment.is_leaf}
+
+
+def history_table(
+    thread: str,
+    moments: Sequence[Moment],
+    limit: int,
+    *,
+    full: bool = False,
+    every_ns: bool = False,
+    marks: Mapping[str, str] | None = None,
+) -> RenderableType:
+    """Return the table of `keel history`.
+
+    Args:
+        thread: The thread's id.
+        moments: Its moments, newest first.
+        limit: How many of them to show.
+        full: Whether to show whole ids.
+        every_ns: Whether to name the namespaces.
+        marks: Remarks to put beside moments, by their ids.
+    """
+    shown = moments[:limit]
+    short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
+    cells = [
+        (
+            "" if moment.step is None else plain(str(moment.step)),
+            Text(plain(short[moment.id]), "bold green" if moment.is_leaf else "green"),
+            local_time(moment.time.isoformat()) if moment.time else "",
+            _happened(moment, short, follows_previous(moments, place), every_ns),
+            _next(moment, (marks or {}).get(moment.id, "")),
+        )
+        for place, moment in enumerate(shown)
+    ]
+    table: RenderableType = _table(cells, [])
+    if any(moment.models for moment in shown):
+        wide = _table(cells, [", ".join(map(plain, moment.models)) for moment in shown])
+        width = Console(width=1000).measure(wide).maximum  # if nothing in it is folded
+        table = Fitting(wide, table, min(width, 140 if full else 100))
+    narrow = [line for row in cells for line in _stack(*row)]
+    more = len(moments) > limit
+    count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
+    title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
+    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
+    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *older)
+
+
+def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
+    """Return the rows of a history as a table, with a column for models if they are given."""
+    table = table_of("step", "checkpoint", "time", "what happened", *(["model"] if models else []), "next")
+    table.columns[0].justify = "right"
+    for column in table.columns[:3]:
+        column.no_wrap = True
+    for number, row in enumerate(rows):
+        table.add_row(*row[:4], *models[number : number + 1], row[4])
+    return table
+
+
+def _stack(step: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
+    """Return one checkpoint in two lines, for a terminal that is too narrow for a table."""
+    first = Text.assemble(f"{step:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
+    return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
+
+
+def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
+    style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
+    text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
+    if every_ns and moment.namespace:
+        text.append(f" in {plain(moment.namespace)}", "dim")
+    if not follows:
+        parent = "nothing" if moment.parent is None else plain(short.get(moment.parent, moment.parent))
+        text.append(f" (branch from {parent})", "magenta")
+    return text
+
+
+def _next(moment: Moment, mark: str) -> Text:
+    """Return the nodes that run next, and what keeps them from running."""
+    is_done = moment.is_leaf and not moment.next
+    text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
+    if moment.pending:
+        text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
+    for asked in moment.interrupts:
+        value = asked.value if isinstance(asked.value, str) else repr(asked.value)
+        text.append(f" · waits: {one_line(value, 60)}", "yellow")
+    for error in moment.errors:
+        text.append(f" · failed: {one_line(error, 60)}", "red")
+    return text.append(f" {mark}" if mark else "", "bold red")
+
+
 def timeline(
     thread: Thread,
     url: Url = DEFAULT_URL,
@@ -152,41 +298,33 @@ def timeline(
 
     Example: `keel timeline my-thread`
     """
-    with reading(url, imports) as saver:
-        found = opened(saver, thread)
+    with open_to_read(url, imports) as saver:
+        found = open_timeline(saver, thread)
         moments = found[:] if every else found.latest(limit)
         if json:
-            print_json({"thread_id": thread, "moments": [_json(each) for each in moments], "older": moments.older})
+            rows = [_timeline_json(moment) for moment in moments]
+            print_json({"thread_id": thread, "moments": rows, "older": moments.older})
         else:
             console().print(moments)
 
 
-def _json(moment: Moment) -> dict[str, Any]:
-    return {
-        "position": moment.position,
-        "checkpoint_id": moment.id,
-        "checkpoint_ns": moment.namespace,
-        "parent_checkpoint_id": moment.parent,
-        "step": as_json(moment.step),
-        "source": moment.source,
-        "ts": moment.time.isoformat() if moment.time else None,
-        "ran": list(moment.nodes),
-        "next": list(moment.next),
-        "changes": {change.channel: change.text for change in moment.changes},
-        "labels": list(moment.labels),
-        "models": list(moment.models),
-        "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
-        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in moment.interrupts],
-        "errors": list(moment.errors),
-        "pending_writes": list(moment.pending),
-        "not_read": list(moment.unread),
-        "drift": list(moment.drift),
-        "tokens": list(moment.tokens),
-        "cost": moment.cost,
-        "bytes": moment.bytes,
-        "head": moment.is_head,
-        "leaf": moment.is_leaf,
-    }
+def _timeline_json(moment: Moment) -> dict[str, Any]:
+    return (
+        {"position": moment.position}
+        | _moment_json(moment)
+        | {
+            "changes": {change.channel: change.text for change in moment.changes},
+            "labels": list(moment.labels),
+            "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
+            "not_read": list(moment.unread),
+            "drift": list(moment.drift),
+            "tokens": list(moment.tokens),
+            "cost": moment.cost,
+            "bytes": moment.bytes,
+            "head": moment.is_head,
+            "leaf": moment.is_leaf,
+        }
+    )
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -194,15 +332,15 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False)
 
     Example: `keel rewind my-thread 14`
     """
-    with changing(url) as saver:
-        found = opened(saver, thread)
+    with open_to_change(url) as saver:
+        found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         found.rewind(moment)
         now = found[-1]
     if json:
         print_json({"thread_id": thread, "rewound_to": moment.id, "checkpoint_id": now.id})
         return
-    console().print(_told("rewound ", thread, f" to moment {moment.position}, step {plain(str(moment.step))}"))
+    console().print(_sentence("rewound ", thread, f" to moment {moment.position}, step {plain(str(moment.step))}"))
     _hint(["timeline", thread], url, "shows it")
 
 
@@ -211,17 +349,17 @@ def fork(thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, 
 
     Example: `keel fork my-thread 14 what-if`
     """
-    with changing(url) as saver:
-        found = opened(saver, thread)
+    with open_to_change(url) as saver:
+        found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         config = found.fork(moment, new)["configurable"]
     if json:
         print_json({"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)})
     elif new is None:
         branch = plain(config["checkpoint_id"])
-        console().print(_told("a branch of ", thread, f" at moment {moment.position}: checkpoint {branch}"))
+        console().print(_sentence("a branch of ", thread, f" at moment {moment.position}: checkpoint {branch}"))
     else:
-        console().print(_told("forked ", thread, f" at moment {moment.position} to thread {plain(new)}"))
+        console().print(_sentence("forked ", thread, f" at moment {moment.position} to thread {plain(new)}"))
         _hint(["timeline", new], url, "shows it")
 
 
@@ -230,11 +368,11 @@ def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJs
 
     Example: `keel label my-thread 14 "before migration"`
     """
-    with changing(url) as saver:
-        found = opened(saver, thread)
+    with open_to_change(url) as saver:
+        found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         moment.label(name)
-    _done(thread, name, f"moment {moment.position} is now", json, moment.id)
+    _print_label(thread, name, f"moment {moment.position} is now", json, moment.id)
 
 
 def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -242,19 +380,19 @@ def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = F
 
     Example: `keel unlabel my-thread "before migration"`
     """
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         saver.unlabel(thread, name)
-    _done(thread, name, "no moment is any more", json, None)
+    _print_label(thread, name, "no moment is any more", json, None)
 
 
-def _done(thread: str, name: str, what: str, json: bool, checkpoint: str | None) -> None:
+def _print_label(thread: str, name: str, what: str, json: bool, checkpoint: str | None) -> None:
     if json:
         print_json({"thread_id": thread, "label": name, "checkpoint_id": checkpoint})
     else:
-        console().print(_told("", thread, f": {what} {plain(repr(name))}"))
+        console().print(_sentence("", thread, f": {what} {plain(repr(name))}"))
 
 
-def _told(before: str, thread: str, after: str) -> Text:
+def _sentence(before: str, thread: str, after: str) -> Text:
     return Text.assemble(before, (plain(thread), "bold"), after)
 
 
@@ -287,21 +425,21 @@ def diff(
 
     Example: `keel diff my-thread 5f0c2a91 9be01c22`
     """
-    with reading(url, imports) as saver:
-        found = saver.diff(resolve(saver, thread, before), resolve(saver, other or thread, after))
+    with open_to_read(url, imports) as saver:
+        found = saver.diff(config_at(saver, thread, before), config_at(saver, other or thread, after))
     if patch or json:
         print_json(found.to_patch() if patch else found.plain())
     else:
-        console().print(as_rich(found, full=full))
+        console().print(DiffPage(found, full))
 
 
-def resolve(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:
-    """Return the config of the moment that a person means; of the latest if they do not say.
+def config_at(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:
+    """Return the config of a moment; of the latest one if `text` is `None`.
 
     Raises:
         NotFound: There is no such thread, or no such moment.
         InvalidInput: Several moments fit.
     """
-    found = opened(saver, thread_id)
+    found = open_timeline(saver, thread_id)
     config: RunnableConfig = config_of(thread_id, "") if text is None else moment_of(found, text).config
     return config

@@ -25,8 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli import threads as checkpoints
-from langgraph_keel.cli.history import EVERY_NS, config_of, named, no_thread
+from langgraph_keel.cli.history import EVERY_NS, config_of, find_checkpoint, no_thread
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -35,16 +34,13 @@ from langgraph_keel.cli.options import (
     Model,
     Thread,
     Url,
-    advised,
-    console,
-    error_line,
-    local_time,
-    print_json,
-    reading,
+    advise_import,
+    open_to_read,
 )
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
+from langgraph_keel.cli.threads import id_of, ns_of
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import plain
+from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -72,8 +68,8 @@ def provenance(
 
     Example: `keel provenance my-thread`
     """
-    with reading(url, imports) as saver:
-        calls, marks = _found(saver, thread, checkpoint)
+    with open_to_read(url, imports) as saver:
+        calls, marks = _read_calls(saver, thread, checkpoint)
         is_cut = checkpoint is None and not json and _is_cut(saver, thread)
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
@@ -83,12 +79,12 @@ def provenance(
         console().print(_GONE)
 
 
-def _found(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
+def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[ModelCall], Sequence[DriftMark]]:
     """Return the calls and the marks of a thread, or of one checkpoint in it."""
     calls, marks = saver.provenance(config_of(thread, None)), saver.drifts(thread)
     if wanted is not None:
-        place = named(saver, thread, EVERY_NS, wanted)
-        at = checkpoints.ns_of(place), checkpoints.id_of(place)
+        place = find_checkpoint(saver, thread, EVERY_NS, wanted)
+        at = ns_of(place), id_of(place)
         calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
         marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
     elif not calls and not next(iter(saver.list(config_of(thread, None), limit=1)), None):
@@ -110,15 +106,15 @@ def calls_page(
     """Return the page of `keel provenance` for a terminal of this width."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
-    parts = list(_with_marks(calls, marks))
+    parts = list(_merge_marks(calls, marks))
     if full:
         body = [_mark(part) if isinstance(part, DriftMark) else _whole(part) for part in parts]
         return Group(_title(thread, calls), *body)
-    narrow = [_mark(part) if isinstance(part, DriftMark) else _stacked(part) for part in parts]
+    narrow = [_mark(part) if isinstance(part, DriftMark) else _stack(part) for part in parts]
     return Group(_title(thread, calls), Fitting(Group(*_tables(parts, width)), Group(*narrow), 70))
 
 
-def _with_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
+def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
     """Yield the calls, each mark before the first call after the change."""
     for call in calls:
         yield from (mark for mark in marks if mark.call_id == call.id)
@@ -131,10 +127,10 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
     tokens = [sum(_count(call, name) for call in calls) for name in ("input_tokens", "output_tokens")]
     costs = [call.cost for call in calls if call.cost is not None]
     is_known = all(call.cost is not None for call in calls if call.error is None)
-    told = f" · {len(calls):,} call{'s' * (len(calls) != 1)} of models"
-    told += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
-    told += f" · cost {'' if is_known else 'at least '}{_money(sum(costs))}" if costs else ""
-    return Text.assemble("thread ", (plain(thread), "bold"), (told, "dim"))
+    text = f" · {count_of(len(calls), 'call')} of models"
+    text += f" · {tokens[0]:,} → {tokens[1]:,} tokens" if any(tokens) else ""
+    text += f" · cost {'' if is_known else 'at least '}{format_money(sum(costs))}" if costs else ""
+    return Text.assemble("thread ", (plain(thread), "bold"), (text, "dim"))
 
 
 def _mark(mark: DriftMark) -> Text:
@@ -142,7 +138,7 @@ def _mark(mark: DriftMark) -> Text:
     step = "" if mark.step is None else f"drift at step {mark.step}: "
     text = Text(style="yellow", overflow="fold")
     for number, change in enumerate(mark.changes):
-        text.append("\n" * bool(number) + f"! {step}{plain(change)}")
+        text.append(("\n" if number else "") + f"! {step}{plain(change)}")
     return text
 
 
@@ -189,9 +185,9 @@ def _cells(call: ModelCall) -> list[Text]:
     failed = f"→ failed: {plain(call.error)}" if call.error else ""
     cached = "from the cache" if call.cached else ""
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
-    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else _money(call.cost), "dim"))
+    tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
     time = _lines((local_time(call.started_at).replace(" ", "\n"), ""), (_took(call), "dim"))
-    return [step, node, model, _lines(*((line, "") for line in _given(call))), tokens, time]
+    return [step, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
 
 
 def _lines(*lines: tuple[str, str]) -> Text:
@@ -199,11 +195,11 @@ def _lines(*lines: tuple[str, str]) -> Text:
     text = Text(overflow="fold")
     for line, style in lines:
         if line:
-            text.append("\n" * bool(text.plain)).append(line, style)
+            text.append("\n" if text else "").append(line, style)
     return text
 
 
-def _given(call: ModelCall) -> list[str]:
+def _settings(call: ModelCall) -> list[str]:
     shown = (("seed", call.seed), ("temp", call.temperature), ("top_p", call.top_p), ("max", call.max_tokens))
     return [f"{name} {value}" for name, value in shown if value is not None]
 
@@ -218,22 +214,18 @@ def _count(call: ModelCall, name: str) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _money(amount: float) -> str:
-    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
-
-
 def _took(call: ModelCall) -> str:
     if call.seconds is None:
         return ""
     return f"{call.seconds:,.1f} s" if call.seconds >= 1 else f"{call.seconds * 1000:,.0f} ms"
 
 
-def _stacked(call: ModelCall) -> RenderableType:
+def _stack(call: ModelCall) -> RenderableType:
     """Return a call for a terminal too narrow for a table."""
     step, node, *others = _cells(call)
     first = Text.assemble(f"{step.plain:>4}  ", Text(", ").join(node.split("\n")))
-    told = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
-    return Group(first, Padding(Text(told, "dim", overflow="fold"), (0, 0, 0, 6)))
+    text = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
+    return Group(first, Padding(Text(text, "dim", overflow="fold"), (0, 0, 0, 6)))
 
 
 def _whole(call: ModelCall) -> RenderableType:
@@ -288,7 +280,7 @@ class Report:
         """Note a thread that is passed over; name it if it cannot be read."""
         self.bar.advance(self.task)
         if isinstance(why, KeelError):
-            error = advised(why) if isinstance(why, RefusedType) else why
+            error = advise_import(why) if isinstance(why, RefusedType) else why
             self.errors[thread_id] = error
             self.bar.console.print(error_line(error), soft_wrap=True)
         else:
@@ -325,7 +317,8 @@ def export(
     if json and output is None:
         raise InvalidInput("--json prints a report of what was written to a file: give --output FILE")
     wanted = {"model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost, "channel": channel}
-    with written_to(output, overwrite) as file, reading(url, imports) as saver, progress(output, quiet=json) as bar:
+    store = open_to_read(url, imports)
+    with open_output(output, overwrite) as file, store as saver, progress(output, quiet=json) as bar:
         report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
@@ -341,13 +334,13 @@ def line_of(trajectory: dict[str, Any]) -> str:
 
 
 @contextmanager
-def written_to(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
+def open_output(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
     """Open what lines go to. A file gets its name when all of it is on disk; until then, and after an error, not."""
     if path is None:
         yield sys.stdout
         return
     try:
-        with _opened(path) if _is_stream(path) else _replacing(path, overwrite) as file:
+        with _open_text(path) if _is_stream(path) else _replace_file(path, overwrite) as file:
             yield file
     except KeelError:
         raise  # some are errors of the system too
@@ -355,18 +348,18 @@ def written_to(path: Path | None, overwrite: bool) -> Iterator[TextIO]:
         raise InvalidInput(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def _opened(path: Path, mode: str = "w") -> TextIO:
+def _open_text(path: Path, mode: str = "w") -> TextIO:
     return cast(TextIO, path.open(mode, encoding="ascii", newline="\n"))
 
 
 @contextmanager
-def _replacing(path: Path, overwrite: bool) -> Iterator[TextIO]:
+def _replace_file(path: Path, overwrite: bool) -> Iterator[TextIO]:
     check_free(path, overwrite)
     target = Path(os.path.realpath(path))  # a link stays one
     part = target.with_name(f".{target.name}.{token_hex(4)}.part")
-    with _ended_by_signals():
+    with _exit_on_signals():
         try:
-            with _opened(part, "x") as file:
+            with _open_text(part, "x") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -377,7 +370,7 @@ def _replacing(path: Path, overwrite: bool) -> Iterator[TextIO]:
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _exit_on_signals() -> Iterator[None]:
     """Have signals that end a process raise `SystemExit` with a shell's status: what is half done is cleaned up."""
     if current_thread() is not main_thread():
         yield
@@ -395,12 +388,12 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _is_stream(path: Path) -> bool:
-    """Tell whether something is there that is written to as it is: a FIFO or a device."""
+    """Return whether there is a FIFO or a device, which is written to directly."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _is_stdout(path: Path) -> bool:
-    """Tell whether a path, such as `/dev/stdout`, is where standard output goes."""
+    """Return whether a path, such as `/dev/stdout`, is where standard output goes."""
     try:
         return os.path.samestat(path.stat(), os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError):  # it is not there; or standard output is no file
@@ -428,7 +421,7 @@ def progress(output: Path | None, *, quiet: bool) -> Progress:
 
 
 def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
-    """Return how many threads there are to read, if it matters and can be told."""
+    """Return how many threads there are to read; `None` if no bar is shown, or nobody knows."""
     if threads:
         return len(threads)
     try:
@@ -440,8 +433,7 @@ def _total(saver: Any, bar: Progress, threads: list[str] | None) -> int | None:
 def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
     if as_report:
         damaged = {thread: {"code": error.code, "message": str(error)} for thread, error in report.errors.items()}
-        told = {"output": str(output), "written": report.written, "skipped": report.skipped, "errors": damaged}
-        print_json(told)
+        print_json({"output": str(output), "written": report.written, "skipped": report.skipped, "errors": damaged})
         return
     counts = [f"{count:,} {_SAID[why]}" for why, count in report.skipped.items() if why in _SAID]
     unread = sum(not isinstance(error, NotFound) for error in report.errors.values())
@@ -450,7 +442,7 @@ def _tell(report: Report, output: Path | None, *, as_report: bool) -> None:
         return  # of threads that are not there, all has been said
     passed = f"; passed over: {', '.join(counts)}" if counts else ""
     where = f" to {plain(str(output))}" if output else ""
-    text = f"Wrote {report.written:,} thread{'s' * (report.written != 1)}{where}{passed}."
+    text = f"Wrote {count_of(report.written, 'thread')}{where}{passed}."
     console(stderr=True).print(Text(text, "dim"), soft_wrap=True)
 
 

@@ -1,9 +1,4 @@
-"""The commands that remove history: `prune`, and `retention show`, `set` and `clear`.
-
-How prunes, sweeps and policies look on a terminal.
-
-The commands that make a store hold less: `erase` a person's data, `reclaim` the space of what was deleted.
-"""
+"""The commands that make a store hold less: `prune`, `retention`, `erase` and `reclaim`."""
 
 from __future__ import annotations
 
@@ -18,11 +13,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import config_of, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, bar, changing, console, duration, print_json, reading
-from langgraph_keel.cli.threads import table_of
-from langgraph_keel.display.text import plain
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_to_change, open_to_read
+from langgraph_keel.cli.output import bar, console, print_json, table_of
+from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.history.render.rows import counted, size
 from langgraph_keel.retention.policy import Retention, meant
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
@@ -32,10 +26,10 @@ _MOST = 50
 """Threads that a table shows."""
 
 
-def pruned_page(report: PruneReport) -> RenderableType:
+def prune_page(report: PruneReport) -> RenderableType:
     """Return what `keel prune` and `keel sweep` answer."""
     changed = [each for each in report.threads if each.is_changed]
-    table = table_of("thread", "removed", "kept", *["bytes"] * report.dry_run)
+    table = table_of("thread", "removed", "kept", *(["bytes"] if report.dry_run else []))
     for column in table.columns[1:]:
         column.justify = "right"
     for each in changed[:_MOST]:
@@ -51,17 +45,17 @@ def pruned_page(report: PruneReport) -> RenderableType:
 
 def _cells(each: ThreadPruned, dry_run: bool) -> list[str]:
     removed = "all of it" if each.deleted else f"{each.removed:,}"
-    return [removed, f"{each.kept:,}", *([size(each.bytes or 0)] if dry_run else [])]
+    return [removed, f"{each.kept:,}", *([format_size(each.bytes or 0)] if dry_run else [])]
 
 
 def total_line(report: PruneReport) -> str:
     """Return what goes in all, in one line."""
     if isinstance(report, SweepReport) and not report.has_policies:
         return "No policies are stored: nothing was pruned (`keel retention set` makes one)."
-    what = [counted(report.removed, "checkpoint")] if report.removed or not report.deleted else []
-    what += [counted(report.deleted, "whole thread")] if report.deleted else []
-    back = f", {size(report.bytes)}" if report.bytes else ""
-    looked = f" Looked at {counted(report.looked, 'thread')}." if isinstance(report, SweepReport) else ""
+    what = [count_of(report.removed, "checkpoint")] if report.removed or not report.deleted else []
+    what += [count_of(report.deleted, "whole thread")] if report.deleted else []
+    back = f", {format_size(report.bytes)}" if report.bytes else ""
+    looked = f" Looked at {count_of(report.looked, 'thread')}." if isinstance(report, SweepReport) else ""
     return f"{'Would remove' if report.dry_run else 'Removed'} {' and '.join(what)}{back}.{looked}"
 
 
@@ -117,14 +111,14 @@ def prune(
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
     if dry_run or is_asked:
-        with reading(url) as saver:
-            report = _pruned(saver, threads, strategy, json=json, dry_run=True)
+        with open_to_read(url) as saver:
+            report = _prune(saver, threads, strategy, json=json, dry_run=True)
         _show(report, json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
         _confirm()
-    with changing(url) as saver:
-        report = _pruned(saver, threads, strategy, json=json, dry_run=False)
+    with open_to_change(url) as saver:
+        report = _prune(saver, threads, strategy, json=json, dry_run=False)
     _show(report, json=json)
 
 
@@ -142,7 +136,7 @@ def _options(rules: Mapping[str, Any]) -> list[str]:
     return [f"--{'keep-last' if name == 'last' else name.replace('_', '-')}" for name in rules]
 
 
-def _pruned(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
+def _prune(saver: Any, threads: Sequence[str], strategy: Any, *, json: bool, dry_run: bool) -> PruneReport:
     for thread in threads:
         if next(iter(saver.list(config_of(thread, None), limit=1)), None) is None:
             raise no_thread(saver, thread, "")  # a name that is misspelt, before anything is removed
@@ -155,7 +149,7 @@ def _show(report: PruneReport, *, json: bool) -> None:
     if json:
         print_json(report.to_dict())
     else:
-        console().print(pruned_page(report))
+        console().print(prune_page(report))
 
 
 def _confirm() -> None:
@@ -170,7 +164,7 @@ def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
 
     Example: `keel retention show`
     """
-    with reading(url) as saver:
+    with open_to_read(url) as saver:
         found = saver.retention()
     _show_policies(found, json=json)
 
@@ -206,13 +200,13 @@ def set_(
     meant(new)
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
-    with changing(url) as saver:
-        found = _with(saver.retention(), new)
+    with open_to_change(url) as saver:
+        found = _insert(saver.retention(), new)
         saver.set_retention(*found)
     _show_policies(found, json=json)
 
 
-def _with(policies: Sequence[Retention], new: Retention) -> list[Retention]:
+def _insert(policies: Sequence[Retention], new: Retention) -> list[Retention]:
     found = [new if policy.threads == new.threads else policy for policy in policies]
     if new not in found:
         # Before it, it would be the one that counts for theirs.
@@ -233,7 +227,7 @@ def clear(
 
     Example: `keel retention clear --threads 'chat-*'`
     """
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         held = saver.retention()
         found = [policy for policy in held if threads not in (None, policy.threads)]
         if threads is not None and found == list(held):
@@ -293,18 +287,18 @@ def erase(
     if not (yes or dry_run):
         _check_terminal(json=json)
     if dry_run or not yes:
-        with reading(url) as saver, bar("Looking at threads", quiet=json) as tell:
+        with open_to_read(url) as saver, bar("Looking at threads", quiet=json) as tell:
             found: Receipt = saver.erase(user, dry_run=True, on_progress=tell, **options)
         _print(found, json=json)
         if dry_run:
             return
         if not found.threads:
-            _end(found)
+            _exit(found)
         _confirm_erasure()
-    with changing(url) as saver, bar("Erasing", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Erasing", quiet=json) as tell:
         receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
     _print(receipt, json=json)
-    _end(receipt)
+    _exit(receipt)
 
 
 def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -312,7 +306,7 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
 
     Example: `keel reclaim --full`
     """
-    with changing(url) as saver, bar("Looking at threads", quiet=json) as tell:
+    with open_to_change(url) as saver, bar("Looking at threads", quiet=json) as tell:
         reclaimed: Reclaimed = saver.reclaim(full=full, strays=strays, on_progress=tell)
     if json:
         print_json(reclaimed.to_dict())
@@ -323,10 +317,10 @@ def reclaim(full: Whole = False, strays: Strays = False, url: Url = DEFAULT_URL,
 def _space(reclaimed: Reclaimed) -> str:
     if reclaimed.before is None or reclaimed.after is None:
         return reclaimed.note
-    return f"{size(reclaimed.before)} before, {size(reclaimed.after)} after: {reclaimed.note}"
+    return f"{format_size(reclaimed.before)} before, {format_size(reclaimed.after)} after: {reclaimed.note}"
 
 
-def _end(receipt: Receipt) -> NoReturn:
+def _exit(receipt: Receipt) -> NoReturn:
     raise typer.Exit(0 if receipt.complete else 1)
 
 
@@ -344,7 +338,7 @@ def _confirm_erasure() -> None:
 
 def _print(receipt: Receipt, *, json: bool) -> None:
     if json:
-        print_json(_told(receipt))
+        print_json(_receipt_json(receipt))
         return
     space = [f"Space after that: {_space(receipt.reclaimed)}"] if receipt.reclaimed else []
     # The first lines of a look name them already.
@@ -356,6 +350,6 @@ def _print(receipt: Receipt, *, json: bool) -> None:
         console(stderr=True).print(f"  {plain(thread_id)}: {plain(why)}", style="red", soft_wrap=True)
 
 
-def _told(receipt: Receipt) -> dict[str, Any]:
+def _receipt_json(receipt: Receipt) -> dict[str, Any]:
     ids = {"thread_ids": receipt.threads, "shared_ids": receipt.shared, "failed_ids": receipt.failed}
     return {**receipt.to_dict(), **{name: list(found) for name, found in ids.items()}}

@@ -1,166 +1,99 @@
-"""How threads, histories and checkpoints look: as tables and pages for a person, as JSON for a program.
-
-What a checkpoint says about its run: which nodes ran, what comes next, what waits, where it branched.
-
-How one value of a state looks: messages as a conversation, text as text, the rest laid out by `repr`.
-"""
+"""`keel threads` and `keel show`: the threads of a store, and the state at one checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+import typer
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.pretty import pretty_repr
 from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel._langgraph import INTERRUPT
-from langgraph_keel.cli.options import block, local_time, without_password
+from langgraph_keel.cli.history import EVERY_NS, config_of, find_checkpoint, no_thread
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Model, Ns, Thread, Url, open_to_read
+from langgraph_keel.cli.output import Fitting, block, console, local_time, print_json, table_of, without_password
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
-from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.display.text import count_of, is_internal, one_line, plain
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.render.rows import short_ids
-from langgraph_keel.provenance.records import ModelCall
+
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
+Checkpoint = Annotated[
+    str | None,
+    typer.Argument(metavar="CHECKPOINT", help="Its id, or the start or end of it; the latest if left out."),
+]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One checkpoint in a thread's history.
+def threads(url: Url = DEFAULT_URL, limit: Limit = 50, model: Model = None, json: AsJson = False) -> None:
+    """List the threads in a store, the one last active first.
 
-    Attributes:
-        ran: The nodes whose work this checkpoint stores.
-        next: The nodes that run from here.
-        follows: Whether its parent is the checkpoint put just before it in the same namespace.
-        head: Whether nothing continues it.
-        pending: Channels written by tasks that finished in a step which did not; only at a head.
-        interrupts: Questions that wait for an answer.
-        errors: What tasks failed with, as their `repr`; only at a head.
-        models: The models that were called on the way here, as served if they said so.
+    Example: `keel threads --url sqlite:///agent.db`
     """
+    with open_to_read(url) as saver:
+        found = list(saver.threads(limit=limit + 1, model=model))
+        others = sum(1 for _ in saver.threads()) if model is not None and not found else 0
+    if json:
+        print_json(_threads_json(found[:limit], more=len(found) > limit))
+    elif others:
+        text = f"None of {count_of(others, 'thread')} was written by {plain(repr(model))}."
+        console().print(Text(text, "dim"))
+    else:
+        console().print(_threads_table(found[:limit], url, more=len(found) > limit))
 
-    id: str
-    parent: str | None
-    ns: str
-    step: int | None
-    source: str
-    ts: str
-    ran: tuple[str, ...]
-    next: tuple[str, ...]
-    follows: bool
-    head: bool
-    pending: tuple[str, ...]
-    interrupts: tuple[Interrupt, ...]
-    errors: tuple[str, ...]
-    models: tuple[str, ...] = ()
+
+def show(
+    thread: Thread,
+    checkpoint: Checkpoint = None,
+    url: Url = DEFAULT_URL,
+    ns: Ns = "",
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
+
+    Example: `keel show my-thread`, or with an id from `keel history`:
+    `keel show my-thread 5f0c2a91`
+    """
+    with open_to_read(url, imports) as saver:
+        found = _latest(saver, thread, ns) if checkpoint is None else find_checkpoint(saver, thread, ns, checkpoint)
+    if json:
+        print_json(_checkpoint_json(found))
+    else:
+        console().print(_checkpoint_page(found, full=full))
+
+
+def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
+    for found in saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=1):
+        return cast(CheckpointTuple, found)
+    raise no_thread(saver, thread, ns)
 
 
 def id_of(found: CheckpointTuple) -> str:
-    """Return the checkpoint's id."""
+    """Return the id of a checkpoint."""
     return found.checkpoint["id"]
 
 
-def parent_of(found: CheckpointTuple) -> str | None:
-    """Return the id of the checkpoint it continues."""
-    config = found.parent_config
-    return None if config is None else config["configurable"].get("checkpoint_id")
-
-
 def ns_of(found: CheckpointTuple) -> str:
-    """Return the namespace it belongs to; the root graph's is empty."""
+    """Return the namespace of a checkpoint; the root graph's is empty."""
     return str(found.config["configurable"].get("checkpoint_ns") or "")
 
 
 def next_nodes(found: CheckpointTuple) -> tuple[str, ...]:
-    """Return the nodes that run from here."""
+    """Return the nodes that run from a checkpoint."""
     return steps.next_nodes(cast(Any, found.checkpoint), found.checkpoint["channel_values"])
-
-
-def nodes_run(found: CheckpointTuple, parent: CheckpointTuple | None) -> tuple[str, ...]:
-    """Return the nodes that ran between the parent and this checkpoint."""
-    if parent is None or found.metadata.get("source") != "loop":
-        return ()
-    before = cast(Any, parent.checkpoint)
-    return steps.nodes_run(cast(Any, found.checkpoint), before, before["channel_values"])
 
 
 def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
     """Return the questions of tasks that asked and have written nothing since."""
-    return steps.interrupts(found.pending_writes or [])
-
-
-def rows(found: Sequence[CheckpointTuple], saver: Any, calls: Iterable[ModelCall] = ()) -> list[Row]:
-    """Return the history of `found`, which is newest first; parents outside it are looked up in `saver`.
-
-    Args:
-        found: The checkpoints.
-        saver: Where they are.
-        calls: The calls of models in the thread.
-    """
-    models = _models(calls)
-    known = {(ns_of(item), id_of(item)): item for item in found}
-    parents = {(ns_of(item), parent_of(item)) for item in found}
-    return [
-        _row(
-            item,
-            _parent(item, known, saver),
-            _follows(found, place),
-            (ns_of(item), id_of(item)) not in parents,
-            tuple(models.get((ns_of(item), id_of(item)), ())),
-        )
-        for place, item in enumerate(found)
-    ]
-
-
-def _models(calls: Iterable[ModelCall]) -> dict[tuple[str, str | None], dict[str, None]]:
-    """Return per place of a checkpoint the names of the models, each once, in the order of the calls."""
-    models: dict[tuple[str, str | None], dict[str, None]] = {}
-    for call in calls:
-        name = call.served_model or call.model
-        if name and call.error is None:
-            models.setdefault((call.checkpoint_ns, call.checkpoint_id), {})[name] = None
-    return models
-
-
-def _parent(item: CheckpointTuple, known: dict[tuple[str, str], CheckpointTuple], saver: Any) -> CheckpointTuple | None:
-    if item.parent_config is None:
-        return None
-    return known.get((ns_of(item), parent_of(item) or "")) or saver.get_tuple(item.parent_config)
-
-
-def _follows(found: Sequence[CheckpointTuple], place: int) -> bool:
-    item = found[place]
-    before = next((other for other in found[place + 1 :] if ns_of(other) == ns_of(item)), None)
-    return before is None or parent_of(item) == id_of(before)
-
-
-def _row(
-    item: CheckpointTuple, parent: CheckpointTuple | None, follows: bool, head: bool, models: tuple[str, ...]
-) -> Row:
-    writes = item.pending_writes or []
-    return Row(
-        id=id_of(item),
-        parent=parent_of(item),
-        ns=ns_of(item),
-        step=item.metadata.get("step"),
-        source=str(item.metadata.get("source", "")),
-        ts=item.checkpoint["ts"],
-        ran=nodes_run(item, parent),
-        next=next_nodes(item),
-        follows=follows,
-        head=head,
-        pending=steps.written(writes) if head else (),
-        interrupts=steps.interrupts(writes),
-        errors=steps.errors(writes) if head else (),
-        models=models,
-    )
+    return steps.open_questions(found.pending_writes or [])
 
 
 _LONGEST_TEXT = 2_000
@@ -201,40 +134,12 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
         label = Text(plain(message.name or message.tool_call_id), "dim")
         parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
     if isinstance(message, AIMessage):
-        parts += [Text.assemble(("→ ", "dim"), _called(call)) for call in message.tool_calls]
+        calls = (one_line(call_text(call["name"], call["args"]), 300) for call in message.tool_calls)
+        parts += [Text.assemble(("→ ", "dim"), call) for call in calls]
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def _called(call: ToolCall) -> str:
-    return one_line(call_text(call["name"], call["args"]), 300)
-
-
-Cells = tuple[str, Text, str, Text, Text]
-_SOURCE_STYLE = {"input": "cyan", "update": "yellow", "fork": "magenta"}
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """The wide form of something where the terminal is at least `at` columns wide, else the narrow one."""
-
-    wide: RenderableType
-    narrow: RenderableType
-    at: int
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Choose by the width there is."""
-        yield self.wide if options.max_width >= self.at else self.narrow
-
-
-def table_of(*columns: str | Text) -> Table:
-    """Return a table without rows."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableType:
+def _threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableType:
     """Return the table of `keel threads`."""
     if not found:
         return Text(f"No threads in {without_password(url)}", "dim")
@@ -242,145 +147,24 @@ def threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableTy
     table.columns[1].justify = table.columns[2].justify = "right"
     narrow: list[RenderableType] = []
     for info in found:
-        name, step = Text(plain(info.thread_id), "bold", overflow="fold"), _step(info.step)
+        name = Text(plain(info.thread_id), "bold", overflow="fold")
+        step = "" if info.step is None else plain(str(info.step))
         table.add_row(name, f"{info.checkpoints:,}", step, local_time(info.updated_at))
-        told = f"  {info.checkpoints:,} checkpoints · step {step or '?'} · {local_time(info.updated_at)}"
-        narrow += [name, Text(told, "dim")]
-    return Group(Fitting(table, Group(*narrow), 60), *_more(more))
+        facts = f"  {info.checkpoints:,} checkpoints · step {step or '?'} · {local_time(info.updated_at)}"
+        narrow += [name, Text(facts, "dim")]
+    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
+    return Group(Fitting(table, Group(*narrow), 60), *older)
 
 
-def no_threads_of(model: str, others: int) -> Text:
-    """Return what `keel threads --model` says where this model has written none of the threads."""
-    return Text(f"None of {others:,} thread{'s' * (others != 1)} was written by {plain(repr(model))}.", "dim")
-
-
-def _step(step: object) -> str:
-    return "" if step is None else plain(str(step))
-
-
-def _more(more: bool) -> Iterable[Text]:
-    return [Text("… and older ones: --limit shows more", "dim")] if more else []
-
-
-def threads_json(found: Sequence[Any], *, more: bool) -> dict[str, Any]:
+def _threads_json(found: Sequence[Any], *, more: bool) -> dict[str, Any]:
     """Return what `keel threads --json` prints."""
     fields = ("thread_id", "checkpoints", "step", "updated_at", "latest")
     threads = [{**{name: getattr(info, name) for name in fields}, "models": list(info.models)} for info in found]
     return {"threads": threads, "more": more}
 
 
-def history_table(
-    thread: str,
-    rows: Sequence[Row],
-    *,
-    more: bool = False,
-    full: bool = False,
-    every_ns: bool = False,
-    marks: Mapping[str, str] | None = None,
-) -> RenderableType:
-    """Return the table of `keel history`, newest first; `marks` puts a remark beside a checkpoint id."""
-    short = short_ids(row.id for row in rows)
-    if full:
-        short = {row.id: row.id for row in rows}
-    cells = [_history_cells(row, short, every_ns, (marks or {}).get(row.id, "")) for row in rows]
-    table: RenderableType = _table(cells, [])
-    if any(row.models for row in rows):
-        wide = _table(cells, [", ".join(map(plain, row.models)) for row in rows])
-        table = Fitting(wide, table, min(_width_of(wide), 140 if full else 100))
-    narrow = [line for row in cells for line in _stacked(*row)]
-    title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {_count(rows, more)}", "dim"))
-    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *_more(more))
-
-
-def _table(rows: Sequence[Cells], models: Sequence[str]) -> Table:
-    """Return the rows of a history as a table, with a column for models if they are given."""
-    table = table_of("step", "checkpoint", "time", "what happened", *["model"] * bool(models), "next")
-    table.columns[0].justify = "right"
-    for column in table.columns[:3]:
-        column.no_wrap = True
-    for number, row in enumerate(rows):
-        table.add_row(*row[:4], *models[number : number + 1], row[4])
-    return table
-
-
-def _width_of(table: Table) -> int:
-    """Return how wide a table is if nothing in it is folded."""
-    return Console(width=1000).measure(table).maximum
-
-
-def _stacked(step: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
-    """Return one checkpoint in two lines, for a terminal too narrow for a table."""
-    first = Text.assemble(f"{step:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
-    return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
-
-
-def _count(rows: Sequence[Row], more: bool) -> str:
-    return f"the last {len(rows)} checkpoints" if more else f"{len(rows)} checkpoint{'s' * (len(rows) != 1)}"
-
-
-def _history_cells(row: Row, short: Mapping[str, str], every_ns: bool, mark: str) -> Cells:
-    marker = Text(plain(short[row.id]), "bold green" if row.head else "green")
-    return _step(row.step), marker, local_time(row.ts), _happened(row, short, every_ns), _next(row, mark)
-
-
-def _happened(row: Row, short: Mapping[str, str], every_ns: bool) -> Text:
-    told = Text(plain(", ".join(row.ran)) or plain(row.source), _SOURCE_STYLE.get(row.source, ""))
-    if every_ns and row.ns:
-        told.append(f" in {plain(row.ns)}", "dim")
-    if not row.follows:
-        told.append(f" (branch from {_parent_text(row, short)})", "magenta")
-    return told
-
-
-def _parent_text(row: Row, short: Mapping[str, str]) -> str:
-    return "nothing" if row.parent is None else plain(short.get(row.parent, row.parent))
-
-
-def _next(row: Row, mark: str = "") -> Text:
-    """Return what runs next, and what holds it up."""
-    told = Text(plain(", ".join(row.next)))
-    if not row.next and row.head:
-        told = Text("done", "dim")
-    if row.pending:
-        told.append(f" ({len(row.pending)} written: {plain(', '.join(row.pending))})", "yellow")
-    for asked in row.interrupts:
-        told.append(f" · {'waits' if row.head else 'asked'}: {one_line(_short(asked.value), 60)}", "yellow")
-    for error in row.errors:
-        told.append(f" · failed: {one_line(error, 60)}", "red")
-    return told.append(f" {mark}" if mark else "", "bold red")
-
-
-def _short(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
-
-
-def history_json(thread: str, rows: Sequence[Row], *, more: bool) -> dict[str, Any]:
-    """Return what `keel history --json` prints."""
-    return {"thread_id": thread, "checkpoints": [row_json(row) for row in rows], "more": more}
-
-
-def row_json(row: Row) -> dict[str, Any]:
-    """Return one checkpoint of a history as JSON."""
-    return {
-        "checkpoint_id": row.id,
-        "parent_checkpoint_id": row.parent,
-        "checkpoint_ns": row.ns,
-        "step": as_json(row.step),
-        "source": row.source,
-        "ts": row.ts,
-        "ran": list(row.ran),
-        "next": list(row.next),
-        "follows_previous": row.follows,
-        "head": row.head,
-        "pending_writes": list(row.pending),
-        "errors": list(row.errors),
-        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in row.interrupts],
-        "models": list(row.models),
-    }
-
-
-def checkpoint_page(found: CheckpointTuple, *, full: bool = False) -> RenderableType:
-    """Return the page of `keel show`: the state first, then what surrounds it."""
+def _checkpoint_page(found: CheckpointTuple, *, full: bool = False) -> RenderableType:
+    """Return the page of `keel show`: the state, then metadata, open questions and pending writes."""
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
@@ -426,13 +210,13 @@ def _pairs(items: Iterable[tuple[str, Any]]) -> Table:
     return grid
 
 
-def checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
+def _checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
     """Return what `keel show --json` prints."""
     return {
         "thread_id": found.config["configurable"]["thread_id"],
         "checkpoint_ns": ns_of(found),
         "checkpoint_id": id_of(found),
-        "parent_checkpoint_id": parent_of(found),
+        "parent_checkpoint_id": ((found.parent_config or {}).get("configurable") or {}).get("checkpoint_id"),
         "ts": found.checkpoint["ts"],
         "next": list(next_nodes(found)),
         "values": as_json(found.checkpoint["channel_values"]),

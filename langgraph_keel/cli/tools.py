@@ -1,7 +1,4 @@
-"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`.
-
-How the ledger of tool calls looks on a terminal.
-"""
+"""The commands for the ledger of tool calls: `tools`, `settle`, `cache stats` and `cache clear`."""
 
 from __future__ import annotations
 
@@ -24,18 +21,13 @@ from langgraph_keel.cli.options import (
     Full,
     Imports,
     Url,
-    changing,
-    console,
-    counted,
-    local_time,
-    print_json,
-    reading,
-    shell_word,
+    open_to_change,
+    open_to_read,
     url_to_name,
 )
-from langgraph_keel.cli.threads import Fitting, table_of
+from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.tools import KeelCache, ToolCache
 from langgraph_keel.tools.ledger import KeptCall
@@ -60,8 +52,8 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
     for call in calls:
         cells = _cells(call, full)
         table.add_row(*cells)
-        told = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
-        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(told, "dim"), (0, 2))]
+        text = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
+        narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(text, "dim"), (0, 2))]
     return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow), 80))
 
 
@@ -111,17 +103,17 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     """
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
-    told = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
-    yield from _commands(told, "retry", where, [call for call in calls if call.state == "unknown"])
-    told = (
+    text = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
+    yield from _commands(text, "retry", where, [call for call in calls if call.state == "unknown"])
+    text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
-    yield from _commands(told, "done", where, [call for call in calls if _is_not_kept(call)])
+    yield from _commands(text, "done", where, [call for call in calls if _is_not_kept(call)])
 
 
-def _commands(told: str, decision: str, where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
+def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[KeptCall]) -> Iterable[Text]:
     if calls:
-        yield Text(told, "magenta")
+        yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
         words = ["keel", "settle", call.key[:_KEY], decision, *where]
         yield Text("  " + " ".join(map(shell_word, words)), "cyan")
@@ -129,21 +121,21 @@ def _commands(told: str, decision: str, where: Sequence[str], calls: Sequence[Ke
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
 
 
-def settled_line(call: KeptCall, decision: str) -> Text:
+def settlement_line(call: KeptCall, decision: str) -> Text:
     """Return what `keel settle` answers."""
-    told = {
+    text = {
         "retry": "may be made again",
         "done": "counts as done",
         "skip": "will not be repeated",
     }
     which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {call.key[:_KEY]}"
-    return Text(f"{which} {told[decision]}. Resume its thread.", "green")
+    return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 
 
 def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool) -> Text:
     """Return what `keel cache clear` answers, given how many calls of each tool there are."""
     count = sum(tools.values())
-    parts = [f"{count:,} call{'s' * (count != 1)}"] if count or not nodes else []
+    parts = [count_of(count, "call")] if count or not nodes else []
     if tools and not done:
         parts[0] += f" ({', '.join(f'{plain(name)} ×{times:,}' for name, times in sorted(tools.items()))})"
     parts += ["all results of nodes"] if nodes else []
@@ -173,10 +165,10 @@ def by_tool(calls: Iterable[KeptCall]) -> list[ToolStats]:
     tools: dict[str, list[KeptCall]] = {}
     for call in calls:
         tools.setdefault(call.tool, []).append(call)
-    return [_counted(tool, tools[tool]) for tool in sorted(tools)]
+    return [_stats_of(tool, tools[tool]) for tool in sorted(tools)]
 
 
-def _counted(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
+def _stats_of(tool: str, calls: Sequence[KeptCall]) -> ToolStats:
     states = [call.state for call in calls]
     hits = sum(call.hits for call in calls)
     return ToolStats(
@@ -239,7 +231,7 @@ def tools(
     Example: `keel tools my-thread`
     """
     owner = _owner(thread, shared)
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
         has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
     if json:
@@ -269,13 +261,13 @@ def settle(
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
     owner = _owner(thread, shared)
-    with changing(url) as saver:
+    with open_to_change(url) as saver:
         ToolCache(saver).settle(owner, key, decision.value, result)
         (call,) = [call for call in saver.tools(owner) if call.key.startswith(key)]
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:
-        console().print(settled_line(call, decision.value), soft_wrap=True)
+        console().print(settlement_line(call, decision.value), soft_wrap=True)
 
 
 @cache.command()
@@ -284,7 +276,7 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
 
     Example: `keel cache stats --url sqlite:///agent.db`
     """
-    with reading(url, imports) as saver:
+    with open_to_read(url, imports) as saver:
         rows = by_tool(_every_call(saver, quiet=json))
     if json:
         print_json({"tools": [asdict(row) for row in rows]})
@@ -311,15 +303,15 @@ def clear(
     if nodes and expired:
         raise InvalidInput("--expired is for tool calls: results of nodes that have expired are never used")
     owners = [*([thread] if thread else []), *([None] if shared else [])]
-    found = Counter(_cleared(url, owners, nodes, expired) if yes else _to_clear(url, owners, expired))
+    found = Counter(_clear(url, owners, nodes, expired) if yes else _find_calls(url, owners, expired))
     if json:
         print_json({"calls": found.total(), "done": yes})
     else:
         console().print(clear_line(found, nodes=nodes, done=yes))
 
 
-def _to_clear(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
-    with reading(url) as saver:
+def _find_calls(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:
+    with open_to_read(url) as saver:
         return [call.tool for owner in owners for call in saver.tools(owner) if _would_go(call, expired)]
 
 
@@ -328,8 +320,8 @@ def _would_go(call: KeptCall, expired: bool) -> bool:
     return call.state in ("done", "failed") and (is_over or not expired)
 
 
-def _cleared(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
-    with changing(url) as saver:
+def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
+    with open_to_change(url) as saver:
         ledger = ToolCache(saver)
         if nodes:
             KeelCache(saver).clear()
@@ -344,7 +336,7 @@ def _owner(thread: str | None, shared: bool) -> str | None:
 
 def _every_call(saver: Any, *, quiet: bool) -> Iterator[KeptCall]:
     yield from saver.tools(None)
-    for info in counted(list(saver.threads()), "Reading threads", quiet=quiet):
+    for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
         yield from saver.tools(info.thread_id)
 
 

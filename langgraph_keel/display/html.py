@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from langgraph_keel.display.messages import Spoken, spoken
+from langgraph_keel.display.messages import Element, last_elements
 from langgraph_keel.display.text import plain
 
 FAINT = "opacity:.65"
@@ -24,9 +24,9 @@ _TEXT = "white-space:pre-wrap;overflow-wrap:anywhere"
 _PRE = f"margin:2px 0;padding:0;border:0;background:none;color:inherit;font-size:.92em;{_TEXT}"
 
 
-def text(said: str) -> str:
+def text(text: str) -> str:
     """Return text as HTML that shows it and does nothing else."""
-    return escape(plain(said, keep="\n\t"))
+    return escape(plain(text, keep="\n\t"))
 
 
 def tag(name: str, *inner: str, style: str = "", title: str = "") -> str:
@@ -56,40 +56,40 @@ def table(*inner: str) -> str:
     return tag("div", tag("table", *inner, style=style), style="overflow-x:auto;max-width:100%")
 
 
-def chip(said: str, colour: str = "127,127,127", alpha: str = ".16", name: str = "span") -> str:
+def chip(label: str, colour: str = "127,127,127", alpha: str = ".16", name: str = "span") -> str:
     """Return a few words with a background; `name` is what they are where styles are dropped."""
     broken = "-webkit-box-decoration-break:clone;box-decoration-break:clone;overflow-wrap:anywhere"
     style = f"padding:1px 6px;margin:0 3px 0 0;border-radius:4px;{broken}"
-    return tag(name, text(said), style=f"{style};font:inherit;color:inherit;background:rgba({colour},{alpha})")
+    return tag(name, text(label), style=f"{style};font:inherit;color:inherit;background:rgba({colour},{alpha})")
 
 
 def folded(summary: str, *inner: str, is_open: bool = False) -> str:
-    """Return what is seen when its summary, which is HTML, is clicked."""
+    """Return HTML that opens when its summary, which is HTML too, is clicked."""
     return f"<details{' open' * is_open}>{tag('summary', summary, style='cursor:pointer')}{''.join(inner)}</details>"
 
 
-def code(said: str, style: str = "", title: str = "") -> str:
+def code(name: str, style: str = "", title: str = "") -> str:
     """Return a name as it stands in code."""
-    return tag("code", text(said), style=f"background:none;padding:0;color:inherit;{style}", title=title)
+    return tag("code", text(name), style=f"background:none;padding:0;color:inherit;{style}", title=title)
 
 
-def pre(said: str) -> str:
+def pre(lines: str) -> str:
     """Return text with its lines as they are."""
-    return tag("pre", text(said), style=_PRE)
+    return tag("pre", text(lines), style=_PRE)
 
 
 def elements(values: Sequence[object]) -> str:
     """Return the new elements of a list, each as a block."""
-    more = len(values) - len(shown := list(spoken(values)))
+    more = len(values) - len(shown := list(last_elements(values)))
     note = [tag("div", f"… {more:,} before these", style=FAINT)] if more else []
     return "".join([*note, *map(_block, shown)])
 
 
-def _block(said: Spoken) -> str:
-    who = tag("span", text(said.who), style=f"font-weight:600;{SMALL}")
-    failed = [" ", chip("failed", "224,64,64", ".22")] if said.has_failed else []
-    words = [tag("div", text(said.text), style=_TEXT)] if said.text else []
+def _block(element: Element) -> str:
+    who = tag("span", text(element.who), style=f"font-weight:600;{SMALL}")
+    failed = [" ", chip("failed", "224,64,64", ".22")] if element.has_failed else []
+    words = [tag("div", text(element.text), style=_TEXT)] if element.text else []
     calls = [
-        tag("div", tag("code", "→ ", text(call), style=f"{_TEXT};background:none;padding:0")) for call in said.calls
+        tag("div", tag("code", "→ ", text(call), style=f"{_TEXT};background:none;padding:0")) for call in element.calls
     ]
     return tag("div", who, *failed, *(words + calls or [tag("div", "(empty)", style=FAINT)]), style=_BLOCK)

@@ -1,7 +1,4 @@
-"""What is new in a list, as a person reads it: who said it, what was said, which tools were called.
-
-What a message says, as text: its words, and the tools that it calls.
-"""
+"""Messages and other elements of lists as text: who speaks, the words, and the tools that are called."""
 
 from __future__ import annotations
 
@@ -13,31 +10,26 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.text import cut, one_line
 
 
-def who(message: BaseMessage) -> str:
-    """Return who speaks: the type of a message, and of a tool's its name."""
+def speaker(message: BaseMessage) -> str:
+    """Return who speaks: the type of a message; for the message of a tool, also the tool's name."""
     if not isinstance(message, ToolMessage):
         return message.type
     failed = " failed" if message.status == "error" else ""
     return f"{message.type} {message.name or message.tool_call_id}{failed}"
 
 
-def said(message: BaseMessage) -> str:
+def message_text(message: BaseMessage) -> str:
     """Return all that a message says: its text, then a line for each tool that it calls."""
-    return "\n".join(_lines(message))
-
-
-def _lines(message: BaseMessage) -> Iterator[str]:
-    if text := content_text(message.content):
-        yield text
-    if isinstance(message, AIMessage):
-        yield from (f"→ {call_text(call['name'], call['args'])}" for call in message.tool_calls)
+    text = content_text(message.content)
+    calls = message.tool_calls if isinstance(message, AIMessage) else ()
+    return "\n".join([*([text] if text else []), *(f"→ {call_text(call['name'], call['args'])}" for call in calls)])
 
 
 def content_text(content: str | list[Any]) -> str:
-    """Return a message's content as text: its text blocks, and the others as JSON."""
+    """Return a message's content as text; blocks other than text are written as JSON."""
     return content if isinstance(content, str) else "\n".join(map(_block_text, content))
 
 
@@ -57,21 +49,21 @@ def call_text(name: str, args: Any) -> str:
 
 
 LONGEST = 2_000
-"""Characters of one text that are shown."""
+"""Most characters of a text that are shown."""
 MOST = 20
-"""New elements of one list that are shown, the last ones."""
+"""Most new elements of a list that are shown: the last ones."""
 _NAME, _CALL = 60, 300
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """One element of a list; every text is safe to print.
+class Element:
+    """One element of a list, as it is shown; every text is safe to print.
 
     Attributes:
-        who: The kind of message and the name of its author; the type of what is no message.
-        text: What it says, on as many lines as it has.
-        calls: The calls of tools that it makes, as they would be written in Python.
-        has_failed: Whether it tells that a tool failed.
+        who: The kind of message and the name of its author; the type of an element that is no message.
+        text: Its text, with line breaks.
+        calls: The tools that it calls, as they would be written in Python.
+        has_failed: Whether it is the message of a tool that failed.
     """
 
     who: str
@@ -80,32 +72,26 @@ class Spoken:
     has_failed: bool = False
 
 
-def spoken(values: Sequence[Any]) -> Iterator[Spoken]:
-    """Yield the last elements of a list."""
+def last_elements(values: Sequence[Any]) -> Iterator[Element]:
+    """Yield the last elements of a list, at most `MOST`."""
     yield from (_message(value) if isinstance(value, BaseMessage) else _value(value) for value in values[-MOST:])
 
 
-def laid_out(value: Any) -> str:
-    """Return a value as text: JSON on several lines for what is made of parts."""
-    return cut(value if isinstance(value, str) else json.dumps(as_json(value), indent=2, ensure_ascii=False))
+def value_text(value: Any) -> str:
+    """Return a value as text, safe to print: a string as it is, everything else as JSON on several lines."""
+    return cut(value if isinstance(value, str) else json.dumps(as_json(value), indent=2, ensure_ascii=False), LONGEST)
 
 
-def cut(text: str, limit: int = LONGEST) -> str:
-    """Return the start of a text, safe to print, with its lines, and how much is missing."""
-    shown = plain(text[:limit], keep="\n\t")
-    return shown if len(text) <= limit else f"{shown} … {len(text) - limit:,} more characters"
-
-
-def _message(message: BaseMessage) -> Spoken:
+def _message(message: BaseMessage) -> Element:
     names = (message.type, message.name or (message.tool_call_id if isinstance(message, ToolMessage) else ""))
     calls = message.tool_calls if isinstance(message, AIMessage) else ()
-    return Spoken(
+    return Element(
         who=" ".join(one_line(str(name), _NAME) for name in names if name),
-        text=cut(content_text(message.content)),
+        text=cut(content_text(message.content), LONGEST),
         calls=tuple(one_line(call_text(call["name"], call["args"]), _CALL) for call in calls[:MOST]),
         has_failed=isinstance(message, ToolMessage) and message.status == "error",
     )
 
 
-def _value(value: Any) -> Spoken:
-    return Spoken(one_line(type(value).__name__, _NAME), laid_out(value))
+def _value(value: Any) -> Element:
+    return Element(one_line(type(value).__name__, _NAME), value_text(value))

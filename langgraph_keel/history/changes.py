@@ -1,6 +1,6 @@
-"""What a step did to the channels, told from references: only what is new is read, and no old value is decoded.
+"""What a step did: how each channel changed, which nodes ran, which run next, what waits and what failed.
 
-What a checkpoint says about its run: which nodes ran, what comes next, what waits, what failed.
+Changes are found by comparing references, so that only new values are read, and nearly no old one is decoded.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from langgraph.constants import START
 from langgraph.types import Interrupt, Send
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
-from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.records import Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore, ValueRefused
-from langgraph_keel.history.moment import Change, ToolUse
+from langgraph_keel.history.records import Change, ToolUse
 
 SHOWN = 20
-"""Most new elements of one list that are decoded: the first checkpoint after a prune has all of them."""
+"""Most new elements of a list that are decoded; in the first checkpoint after a prune all elements are new."""
 _TEXT = 60
 _SMALL = 2048
-_KEYS = _TOLD = 3
+_KEYS = _ELEMENTS = 3
 _REPLAY = "keel_replay"
 
 
-def without(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
+def subtract_runs(runs: Sequence[Run], others: Sequence[Run]) -> tuple[Run, ...]:
     """Return the item numbers of `runs` that are not in `others`, in order."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(runs, others, strict=False)))
     left = list(runs[same:])  # what was only appended to has all runs but its last in common
     for lo, hi in others[same:]:
-        left = [part for run in left for part in _cut(run, lo, hi)]
+        left = [part for run in left for part in _split_run(run, lo, hi)]
     return tuple(left)
 
 
-def _cut(run: Run, lo: int, hi: int) -> Iterator[Run]:
+def _split_run(run: Run, lo: int, hi: int) -> Iterator[Run]:
     parts = (run[0], min(run[1], lo)), (max(run[0], hi), run[1])
     return (part for part in parts if part[0] < part[1])
 
 
-def count(runs: Sequence[Run]) -> int:
+def count_items(runs: Sequence[Run]) -> int:
     """Return how many item numbers are in runs."""
     return sum(hi - lo for lo, hi in runs)
 
 
-def news(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Ref]:
-    """Return per channel the items that a checkpoint has and the one before it has not."""
+def new_refs(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Ref]:
+    """Return for each channel the items that a checkpoint has and the one before it does not have."""
     new = {
-        channel: Ref(ref.kind, without(ref.runs, before[channel].runs) if channel in before else ref.runs)
+        channel: Ref(ref.kind, subtract_runs(ref.runs, before[channel].runs) if channel in before else ref.runs)
         for channel, ref in refs.items()
         if ref.kind is not Kind.INLINE
     }
@@ -62,8 +62,8 @@ def news(refs: Mapping[str, Ref], before: Mapping[str, Ref]) -> dict[str, Ref]:
 
 
 def nbytes(runs: Sequence[Run], rows: Sequence[Row]) -> int:
-    """Return the bytes of items as they are stored; of a row that is shared with others, the share of these."""
-    return round(sum(len(row.body) * count(_within(runs, row)) / row.count for row in rows))
+    """Return the stored bytes of items; a row that holds other items, too, counts in proportion."""
+    return round(sum(len(row.body) * count_items(_within(runs, row)) / row.count for row in rows))
 
 
 def _within(runs: Sequence[Run], row: Row) -> list[Run]:
@@ -76,13 +76,13 @@ class Sides:
     """A checkpoint, the one that it continues, and what is new in it.
 
     Attributes:
-        rows: The rows of what is new in it.
-        old_rows: Those of values before it that it has replaced as a whole.
+        rows: The rows of its new items.
+        old_rows: The rows of older values that it has replaced as a whole.
         inline: Its small values.
-        was: The small values before it.
-        refs: Where its values are.
-        before: Where those before it are.
-        new: What is new (`news`).
+        was: The small values of the one before it.
+        refs: Where its values are stored.
+        before: Where the values of the one before it are stored.
+        new: Its new items (`new_refs`).
     """
 
     rows: Mapping[str, Sequence[Row]]
@@ -94,22 +94,26 @@ class Sides:
     new: Mapping[str, Ref]
 
     def changes(self, unpacker: Unpacker) -> Iterator[Change]:
-        """Yield what became of each channel that changed, as a reader would say it; LangGraph's own are left out."""
+        """Yield the channels that changed, and how; LangGraph's own channels are left out."""
         for channel in dict.fromkeys([*self.before, *self.refs]):
-            if not is_internal(channel) and (change := self._change(channel, unpacker)):
+            if not is_internal(channel) and (change := self._describe(channel, unpacker)):
                 yield change
 
-    def _change(self, channel: str, unpacker: Unpacker) -> Change | None:
+    def _describe(self, channel: str, unpacker: Unpacker) -> Change | None:
         was, now = self.before.get(channel), self.refs.get(channel)
         if now is None:
             return Change(channel, "gone")
         if now.kind is Kind.INLINE:
-            return self._of_small(channel, was)
+            return self._describe_small(channel, was)
         if was == now:
             return None
-        return self._of_list(channel, was, now, unpacker) if now.kind is Kind.LIST else self._of_rest(channel, unpacker)
+        return (
+            self._describe_list(channel, was, now, unpacker)
+            if now.kind is Kind.LIST
+            else self._describe_other(channel, unpacker)
+        )
 
-    def _of_small(self, channel: str, was: Ref | None) -> Change | None:
+    def _describe_small(self, channel: str, was: Ref | None) -> Change | None:
         value = self.inline.get(channel)
         if was is None:
             return Change(channel, f"= {_short(value)}")
@@ -118,45 +122,45 @@ class Sides:
         old = self.was.get(channel)
         return None if _mark(old) == _mark(value) else Change(channel, f"{_short(old)} → {_short(value)}")
 
-    def _of_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
-        came = count(self.new[channel].runs) if channel in self.new else 0
-        gone = replaced(was, now) if was else ()
-        new, lost = self._new(channel, unpacker), count(gone)
+    def _describe_list(self, channel: str, was: Ref | None, now: Ref, unpacker: Unpacker) -> Change | None:
+        came = count_items(self.new[channel].runs) if channel in self.new else 0
+        gone = lost_runs(was, now) if was else ()
+        new, lost = self._new(channel, unpacker), count_items(gone)
         if came and 0 < max(came, lost) <= SHOWN and lost:
-            # What is put by a process that knew nothing of the old is new in number only.
+            # A process that did not know the old elements puts them anew: they have new numbers, and are equal.
             old = items(gone, self.old_rows.get(channel, ()), unpacker)
-            new, lost = _unequal(new, old), len(_unequal(old, new))
+            new, lost = _only_in_first(new, old), len(_only_in_first(old, new))
             came = len(new)
-        counts = " ".join([f"+{came:,}"] * bool(came) + [f"-{lost:,}"] * bool(lost))
-        told = " · ".join(["…"] * (came > _TOLD) + [brief(item) for item in new[-_TOLD:]])
+        counts = " ".join([*([f"+{came:,}"] if came else []), *([f"-{lost:,}"] if lost else [])])
+        elements = " · ".join([*(["…"] if came > _ELEMENTS else []), *(brief(item) for item in new[-_ELEMENTS:])])
         if not counts:
-            return self._of_moved(channel, was, now, is_same=bool(gone))
-        return Change(channel, f"{counts}: {told}" if new else counts, tuple(new))
+            return self._describe_order(channel, was, now, is_same=bool(gone))
+        return Change(channel, f"{counts}: {elements}" if new else counts, tuple(new))
 
     def _new(self, channel: str, unpacker: Unpacker) -> Sequence[Any]:
         return self._items(channel, last(self.new[channel].runs, SHOWN), unpacker) if channel in self.new else ()
 
-    def _of_moved(self, channel: str, was: Ref | None, now: Ref, *, is_same: bool) -> Change | None:
+    def _describe_order(self, channel: str, was: Ref | None, now: Ref, *, is_same: bool) -> Change | None:
         if was is None or was.kind is not Kind.LIST:
             return Change(channel, "= []")
         return None if is_same else Change(channel, "in another order")
 
-    def _of_rest(self, channel: str, unpacker: Unpacker) -> Change | None:
+    def _describe_other(self, channel: str, unpacker: Unpacker) -> Change | None:
         size, ref, was = self.size(channel), self.refs[channel], self.before.get(channel)
         if size > _SMALL or channel not in self.new:
             return Change(channel, f"changed ({size:,} B)")
         if ref.kind is Kind.DICT and self.new[channel].runs[0][0] != ref.runs[0][0]:
-            return Change(channel, _listed(_delta_lines(self._items(channel, self.new[channel].runs, unpacker))))
+            return Change(channel, _first_lines(_delta_lines(self._items(channel, self.new[channel].runs, unpacker))))
         value = self._items(channel, ref.runs, unpacker) if ref.kind is Kind.WHOLE else ()
         old = items(was.runs, self.old_rows.get(channel, ()), unpacker) if was and was.kind is Kind.WHOLE else ()
         if value and old and _mark(value[0]) == _mark(old[0]):
             return None
         if value and old and isinstance(value[0], dict) and isinstance(old[0], dict):
-            return Change(channel, _listed(_key_lines(old[0], value[0])) or "in another order")
+            return Change(channel, _first_lines(_key_lines(old[0], value[0])) or "in another order")
         return Change(channel, f"→ {_short(value[0])}" if value else f"changed ({size:,} B)")
 
     def size(self, channel: str) -> int:
-        """Return the bytes of what is new in a channel."""
+        """Return the bytes of the new items of a channel."""
         return nbytes(self.new[channel].runs, self.rows.get(channel, ())) if channel in self.new else 0
 
     def _items(self, channel: str, runs: Sequence[Run], unpacker: Unpacker) -> Sequence[Any]:
@@ -164,20 +168,20 @@ class Sides:
 
 
 def items(runs: Sequence[Run], rows: Sequence[Row], unpacker: Unpacker) -> Sequence[Any]:
-    """Return items; none if they cannot be revived here: the rest is worth showing."""
+    """Return items; none of them if one cannot be revived here, since everything else can still be shown."""
     try:
         return tuple(unpacker.items(runs, rows))
     except (ValueRefused, CorruptStore):
         return ()
 
 
-def replaced(was: Ref, now: Ref) -> tuple[Run, ...]:
-    """Return the items of a list that a later version of it has no more."""
-    return without(was.runs, now.runs) if was.kind is now.kind is Kind.LIST else ()
+def lost_runs(was: Ref, now: Ref) -> tuple[Run, ...]:
+    """Return the items of a list that a later version of it does not have any more."""
+    return subtract_runs(was.runs, now.runs) if was.kind is now.kind is Kind.LIST else ()
 
 
-def _unequal(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
-    """Return the values that are not among others, each of those standing for one."""
+def _only_in_first(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
+    """Return the values that have no counterpart among the others; each of those is the counterpart of one value."""
     left = Counter(map(_mark, others))
     found = []
     for value, mark in zip(values, map(_mark, values), strict=True):
@@ -188,13 +192,13 @@ def _unequal(values: Sequence[Any], others: Sequence[Any]) -> Sequence[Any]:
 
 
 def _mark(value: Any) -> str:
-    """Return what tells values apart as far as people see it: a summary is said in passing, a diff proves."""
+    """Return text that differs for values that look different. It is good enough for a summary; a diff is exact."""
     return f"{type(value)} {value!r}"
 
 
 def last(runs: Sequence[Run], most: int) -> tuple[Run, ...]:
     """Return the last item numbers of runs, at most so many."""
-    over = count(runs) - most
+    over = count_items(runs) - most
     kept = list(runs)
     while over > 0:
         lo, hi = kept.pop(0)
@@ -203,13 +207,13 @@ def last(runs: Sequence[Run], most: int) -> tuple[Run, ...]:
     return tuple(kept)
 
 
-def _listed(lines: Iterator[str]) -> str:
-    told = list(islice(lines, _KEYS + 1))
-    return ", ".join(told[:_KEYS]) + ", …" * (len(told) > _KEYS)
+def _first_lines(lines: Iterator[str]) -> str:
+    first = list(islice(lines, _KEYS + 1))
+    return ", ".join(first[:_KEYS]) + (", …" if len(first) > _KEYS else "")
 
 
 def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
-    """Yield what became of the keys of a dict. By equality: this is said in passing; a diff proves it."""
+    """Yield the keys of a dict that changed, and how."""
     yield from (f"{one_line(str(key), _TEXT)} gone" for key in was if key not in now)
     for key, value in now.items():
         if key not in was:
@@ -219,7 +223,7 @@ def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
 
 
 def _delta_lines(deltas: Sequence[Any]) -> Iterator[str]:
-    """Yield what the deltas of a large dict say (`core.dicts`)."""
+    """Yield the keys that the deltas of a large dict change (`engine.encoding.dicts`), and how."""
     for sets, deletes in deltas:
         yield from (f"{one_line('.'.join(path), _TEXT)} gone" for path in deletes)
         yield from (f"{one_line('.'.join(path), _TEXT)} = {_short(value)}" for path, value in sets)
@@ -230,14 +234,14 @@ def _short(value: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """Return a list's element in a few words: who says what, which tools are called."""
+    """Return an element of a list in a few words; of a message, the speaker, its text and the tools it calls."""
     if isinstance(value, BaseMessage):
-        return one_line(f"{who(value)}: {said(value)}", _TEXT)
+        return one_line(f"{speaker(value)}: {message_text(value)}", _TEXT)
     return one_line(value if isinstance(value, str) else repr(value), _TEXT)
 
 
 def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
-    """Return the tools whose results are among what is new."""
+    """Return the tools whose results are among the new elements."""
     messages = (item for change in changes for item in change.new if isinstance(item, ToolMessage))
     return tuple(ToolUse(str(each.name or "?"), _REPLAY in each.response_metadata) for each in messages)
 
@@ -251,18 +255,18 @@ _NOT_OUTPUT = (INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE)
 
 
 def is_trigger(channel: str) -> bool:
-    """Return whether a channel's value is needed to tell which nodes run."""
+    """Return whether the value of a channel decides which nodes run."""
     return channel.startswith((BRANCH_TO, JOIN)) or channel in (TASKS, START)
 
 
 def next_nodes(checkpoint: Checkpoint, values: Values) -> tuple[str, ...]:
-    """Return the nodes that run from here, as the channels of a `StateGraph` tell it."""
+    """Return the nodes that run next, by the channels of a `StateGraph`."""
     targets = (_target(checkpoint, channel, value) for channel, value in values.items())
     return tuple(sorted({*_sent(values), *(node for node in targets if node)}))
 
 
 def _target(checkpoint: Checkpoint, channel: str, value: Any) -> str | None:
-    """Return the node that a filled trigger channel starts, unless it has seen this version already."""
+    """Return the node that a filled trigger channel starts, unless the node has seen this version already."""
     node = _addressee(channel, value)
     versions: Mapping[str, Any] = checkpoint["channel_versions"]
     if node is None or channel not in versions:
@@ -291,13 +295,13 @@ def nodes_run(checkpoint: Checkpoint, before: Checkpoint, sent_before: Values) -
     return tuple(sorted((moved | set(_sent(sent_before))) - set(_INTERNAL_NODES)))
 
 
-def interrupts(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
-    """Return the questions of tasks that asked and have written nothing since."""
+def open_questions(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
+    """Return the questions of tasks that have written nothing else since."""
     answered = {task for task, channel, _ in writes if channel not in _NOT_OUTPUT}
-    return asked([write for write in writes if write[0] not in answered])
+    return questions([write for write in writes if write[0] not in answered])
 
 
-def asked(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
+def questions(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
     """Return the questions of tasks, answered or not."""
     values = (value for _, channel, value in writes if channel == INTERRUPT)
     return tuple(item for value in values for item in _each(value) if isinstance(item, Interrupt))
@@ -307,12 +311,12 @@ def _each(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def written(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
+def written_channels(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
     """Return the channels that tasks have written, each once."""
     return tuple(dict.fromkeys(channel for _, channel, _ in writes if channel not in (*_NOT_OUTPUT, START)))
 
 
-def errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
+def task_errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
     """Return what tasks failed with."""
     failed = (value for _, channel, value in writes if channel == ERROR)
     return tuple(value if isinstance(value, str) else repr(value) for value in failed)

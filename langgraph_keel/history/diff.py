@@ -1,14 +1,13 @@
-"""What changed between two checkpoints, read without decoding what did not.
+"""What changed between two checkpoints: read without decoding what did not change, and written as a JSON Patch.
 
 A channel whose reference is the same in both has not changed, and is not even read. Of two versions of a list in one
-item log, an item with the same number is the same element: only those of one side alone are decoded. Between threads
-numbers mean nothing, and both values are decoded.
+item log, items with the same number are the same element: only the elements that one version has alone are decoded.
+Between threads numbers mean nothing, and both values are decoded.
 
-Edits as a JSON Patch (RFC 6902): carried out one after the other on the older state as JSON, they give the newer.
-
-An operation finds what those before it have left. So lists are put in order from the outermost in, each by removals
-from its end on, then moves, then what was added from its beginning on; by then everything stands where it does in the
-newer state, which is where the paths of all other edits point.
+The JSON Patch (RFC 6902) is carried out one operation after the other: each finds what those before it have left. So
+lists are put in order from the outermost one in, each by removals from its end on, then moves, then additions from its
+beginning on. After that every element stands where it stands in the newer state, and the paths of all other edits
+point there.
 """
 
 from __future__ import annotations
@@ -31,6 +30,8 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
+from langgraph_keel.history.records import DiffRecord
+from langgraph_keel.history.render.diff import DiffPage, diff_html, diff_text
 
 Operation: TypeAlias = dict[str, Any]
 _Path: TypeAlias = tuple[Step, ...]
@@ -44,8 +45,8 @@ def operations(edits: Iterable[Edit]) -> list[Operation]:
         if edit.kind != "changed" and edit.path and isinstance(edit.path[-1], int):
             lists[edit.path[:-1]].append(edit)
         else:
-            others.append(_of_one(edit))
-    ordered = [step for path in sorted(lists, key=len) for step in _of_list(path, lists[path])]
+            others.append(_operation(edit))
+    ordered = [step for path in sorted(lists, key=len) for step in _list_operations(path, lists[path])]
     return [*ordered, *others]
 
 
@@ -54,7 +55,7 @@ def pointer(path: Iterable[Step]) -> str:
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
 
-def _of_one(edit: Edit) -> Operation:
+def _operation(edit: Edit) -> Operation:
     where = pointer(edit.path)
     if edit.kind == "removed":
         return {"op": "remove", "path": where}
@@ -65,24 +66,24 @@ def _of_one(edit: Edit) -> Operation:
     }
 
 
-def _of_list(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
+def _list_operations(path: _Path, edits: Sequence[Edit]) -> Iterator[Operation]:
     removed = sorted((_place(edit) for edit in edits if edit.kind == "removed"), reverse=True)
     added = {_place(edit): edit for edit in edits if edit.kind == "added"}
     yield from ({"op": "remove", "path": pointer((*path, place))} for place in removed)
     moves = {edit.before: _place(edit) for edit in edits if edit.kind == "moved"}
     came = sorted(added)
     ranks = {before: after - bisect_left(came, after) for before, after in moves.items()}
-    yield from _moves(path, ranks, set(removed))
-    yield from (_of_one(added[place]) for place in came)
+    yield from _move_operations(path, ranks, set(removed))
+    yield from (_operation(added[place]) for place in came)
 
 
-def _moves(path: _Path, moved: dict[int, int], removed: AbstractSet[int]) -> Iterator[Operation]:
+def _move_operations(path: _Path, moved: dict[int, int], removed: AbstractSet[int]) -> Iterator[Operation]:
     """Put each moved element behind the one that it follows.
 
     Args:
         path: The list.
-        moved: Of each moved element, by its place before, its place among those that have stayed.
-        removed: The places of those that are gone by now.
+        moved: For each moved element, by its place before, its place among those that have stayed.
+        removed: The places of the elements that were removed before.
     """
     if not moved:
         return
@@ -108,37 +109,15 @@ _DELTAS = "counters_since_delta_snapshot"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class StateDiff:
+class StateDiff(DiffRecord):
     """What changed between two checkpoints: a sequence of edits that shows itself, and is false if nothing changed.
 
     Attributes:
-        before: The older one, or whichever was named first.
-        after: The other.
+        before: The older checkpoint, or the one that was named first.
+        after: The other one.
         edits: What changed; the first step of each path is the channel.
-        deltas: Delta channels that were written: their values are put together by a graph, and no store knows them.
+        deltas: Delta channels that were written. A store does not know their values: a graph computes them.
     """
-
-    before: Address
-    after: Address
-    edits: Sequence[Edit]
-    deltas: Sequence[str] = ()
-
-    def __bool__(self) -> bool:
-        """Return whether anything changed."""
-        return bool(self.edits or self.deltas)
-
-    def __len__(self) -> int:
-        """Count the edits."""
-        return len(self.edits)
-
-    def __iter__(self) -> Iterator[Edit]:
-        """Yield the edits."""
-        return iter(self.edits)
-
-    @property
-    def channels(self) -> list[str]:
-        """The channels that changed."""
-        return list(dict.fromkeys([*(str(edit.path[0]) for edit in self.edits), *self.deltas]))
 
     def plain(self) -> dict[str, Any]:
         """Return it as data that JSON carries: `before`, `after`, `channels`, `edits` and `deltas`."""
@@ -151,27 +130,23 @@ class StateDiff:
         }
 
     def to_patch(self) -> list[Operation]:
-        """Return it as a JSON Patch (RFC 6902), which makes the newer state of the older one, both as JSON.
+        """Return it as a JSON Patch (RFC 6902), which turns the older state into the newer one, both as JSON.
 
         Delta channels are not in it.
         """
         return operations(self.edits)
 
     def to_text(self, *, full: bool = False) -> str:
-        """Return it as plain text, by channel: words that went `[-so-]`, words that came `{+so+}`.
+        """Return it as plain text, by channel: words that went are `[-so-]`, words that came are `{+so+}`.
 
         Args:
             full: Shorten nothing, and show LangGraph's own channels, too.
         """
-        from langgraph_keel.history.render.diff import as_text
-
-        return as_text(self, full=full)
+        return diff_text(self, full=full)
 
     def to_html(self) -> str:
-        """Return it as HTML that stands for itself in a light page and in a dark one."""
-        from langgraph_keel.history.render.diff import as_html
-
-        return as_html(self)
+        """Return it as HTML that needs no styles of the page, in a light page and in a dark one."""
+        return diff_html(self)
 
     def __str__(self) -> str:
         """Return it as plain text, long values shortened."""
@@ -181,9 +156,7 @@ class StateDiff:
 
     def __rich__(self) -> Any:
         """Return it in the colours of a terminal."""
-        from langgraph_keel.history.render.diff import as_rich
-
-        return as_rich(self)
+        return DiffPage(self)
 
     def _repr_html_(self) -> str:
         return self.to_html()
@@ -199,7 +172,7 @@ def _plain(edit: Edit) -> dict[str, Any]:
 
 
 class _Side:
-    """One checkpoint, of which only what is asked for is decoded."""
+    """One of the two checkpoints; its values are decoded only when they are needed."""
 
     def __init__(self, entry: Entry, codec: Codec, unpacker: Unpacker) -> None:
         self._where = where_is(entry.address)
@@ -211,7 +184,7 @@ class _Side:
 
     @property
     def deltas(self) -> Mapping[str, Any]:
-        """The versions of the delta channels whose values are not here."""
+        """The versions of the delta channels whose values are not stored here."""
         versions = self._header.checkpoint.get("channel_versions") or {}
         return {channel: versions.get(channel) for channel in self._header.metadata.get(_DELTAS) or ()}
 
@@ -220,25 +193,25 @@ class _Side:
         return (self._header.checkpoint.get("channel_versions") or {}).get(channel)
 
     def value(self, channel: str) -> Any:
-        """Return the value of a channel; `NOTHING` if it has none."""
+        """Return the value of a channel; `NOTHING` if there is none."""
         ref = self.refs.get(channel)
         if ref is None:
             return NOTHING
-        return self._header.inline[channel] if ref.kind is Kind.INLINE else self._decoded(channel, ref)
+        return self._header.inline[channel] if ref.kind is Kind.INLINE else self._decode(channel, ref)
 
     def elements(self, channel: str, numbers: Sequence[int]) -> list[Any]:
         """Return the elements of a list that have these numbers."""
-        elements: list[Any] = self._decoded(channel, Ref(Kind.LIST, tuple(_runs(numbers))))
+        elements: list[Any] = self._decode(channel, Ref(Kind.LIST, tuple(_runs(numbers))))
         return elements
 
-    def _decoded(self, channel: str, ref: Ref) -> Any:
+    def _decode(self, channel: str, ref: Ref) -> Any:
         return self._unpacker.values({channel: ref}, self.rows, self._where)[channel]
 
 
 _Sides: TypeAlias = tuple[_Side, _Side]
 
 
-def diffed(session: Session, before: Address, after: Address) -> Plan[Any, Any, StateDiff]:
+def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[Any, Any, StateDiff]:
     """Return what changed between two checkpoints. Three trips; two if no channel of some size did.
 
     Raises:
@@ -254,8 +227,8 @@ def diffed(session: Session, before: Address, after: Address) -> Plan[Any, Any, 
     channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
     changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
     if not (yield from _read_rows(session.store, sides, changed)):
-        return (yield from diffed(session, before, after))
-    found = [edit for channel in changed for edit in _of_channel(channel, *sides, session.codec, is_one_log)]
+        return (yield from diff_checkpoints(session, before, after))
+    found = [edit for channel in changed for edit in _channel_edits(channel, *sides, session.codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
     return StateDiff(older.address, newer.address, found, written)
 
@@ -265,7 +238,7 @@ def _log(entry: Entry) -> tuple[str, str]:
 
 
 def _deltas(sides: _Sides, is_one_log: bool) -> dict[str, bool]:
-    """Return the delta channels of which one side or both have no value, and whether they were written between."""
+    """Return the delta channels without a value on one side or both, and whether they were written in between."""
     older, newer = sides
     channels = dict.fromkeys([*older.deltas, *newer.deltas])
     return {channel: not is_one_log or older.version(channel) != newer.version(channel) for channel in channels}
@@ -277,7 +250,7 @@ def _is_same(channel: str, sides: _Sides) -> bool:
 
 
 def _entry(store: Store[Q, R], address: Address) -> Plan[Any, Any, Entry]:
-    """Read a checkpoint without its values; the latest with them, as no other verb knows which that is."""
+    """Read a checkpoint without its values; the latest one with them, as no other request finds it."""
     if address.checkpoint_id is None:
         return (yield from _whole(store, address)).entry
     query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
@@ -288,10 +261,10 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Any, Any, Entry]:
 
 
 def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[Any, Any, bool]:
-    """Read the rows of some channels of both, in one trip: what both have comes once.
+    """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once.
 
     Returns:
-        Whether both are there as their headers say; `False` if one was removed, or put again, meanwhile.
+        Whether both are as their headers say; `False` if one was removed, or put again, in the meantime.
     """
     refs = [{name: ref for name, ref in side.refs.items() if name in channels} for side in sides]
     if all(ref.kind is Kind.INLINE for each in refs for ref in each.values()):
@@ -315,19 +288,19 @@ def _missing(address: Address) -> NotFound:
     return NotFound(f"{where_is(address)}: there is no such checkpoint")
 
 
-def _of_channel(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:
+def _channel_edits(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:
     was, now = before.refs.get(channel), after.refs.get(channel)
     if is_one_log and was and now and was.kind is now.kind is Kind.LIST:
         numbers = _numbers(was.runs), _numbers(now.runs)
         was_set, now_set = map(set, numbers)
         if (len(was_set), len(now_set)) == (len(numbers[0]), len(numbers[1])):
             old, new = _Elements(before, channel, numbers[0], now_set), _Elements(after, channel, numbers[1], was_set)
-            return _of_lists(channel, old, new, codec)
+            return _list_edits(channel, old, new, codec)
     return edits(before.value(channel), after.value(channel), codec.fingerprint, (channel,))
 
 
 class _Elements:
-    """The elements of one version of a list, decoded when they are asked for; those that the other has not, at once."""
+    """The elements of one version of a list. Those that only this version has are decoded at once, others when used."""
 
     def __init__(self, side: _Side, channel: str, numbers: Sequence[int], others: Collection[int]) -> None:
         self._side = side
@@ -344,15 +317,15 @@ class _Elements:
 
     @property
     def sample(self) -> list[Any]:
-        """Elements by which to tell what the list holds."""
+        """Some elements, from which one can tell what the list holds."""
         return list(self.own.values()) or [self[0]] if self.numbers else []
 
-    def named(self, name: Callable[[Any], Hashable]) -> list[Hashable]:
-        """Return the names of all: of those that the other version has, too, their numbers."""
+    def names(self, name: Callable[[Any], Hashable]) -> list[Hashable]:
+        """Return a name for each element; for elements that both versions have, their numbers."""
         return [name(self.own[number]) if number in self.own else number for number in self.numbers]
 
 
-def _of_lists(channel: str, old: _Elements, new: _Elements, codec: Codec) -> Iterator[Edit]:
+def _list_edits(channel: str, old: _Elements, new: _Elements, codec: Codec) -> Iterator[Edit]:
     """Yield the edits between two versions of one list."""
 
     def inner(place: int, other: int) -> Iterator[Edit]:
@@ -362,9 +335,9 @@ def _of_lists(channel: str, old: _Elements, new: _Elements, codec: Codec) -> Ite
 
     is_named = all(ids_of(side.sample) is not None for side in (old, new))
     if is_named:
-        was, now = (side.named(lambda message: message.id) for side in (old, new))
+        was, now = (side.names(lambda message: message.id) for side in (old, new))
         return named_edits((was, old), (now, new), inner, (channel,))
-    was, now = (side.named(codec.fingerprint) for side in (old, new))
+    was, now = (side.names(codec.fingerprint) for side in (old, new))
     return aligned_edits((was, old), (now, new), inner, (channel,))
 
 

@@ -1,12 +1,8 @@
-"""What changed between two values: the edits that a reader would name, each with its path.
+"""What changed between two values, as edits with paths; and between two texts, word by word.
 
-Messages are the same ones if their ids are; what else a list holds is aligned by equality, so that one element put in
-front is one edit and not as many as there are elements. Data objects are compared field by field, dicts by key; a set
-is one value. What is equal is equal in type too: 1 is not 1.0.
-
-Two sequences side by side: what stayed in order, and where they differ.
-
-How one text became another, word by word.
+Two messages with the same id are the same message. Other elements of lists are aligned by equality, so that one element
+put in front is one edit, and not as many as there are elements. Data objects are compared field by field, dicts key by
+key; a set is one value. Equal values have equal types: 1 is not 1.0.
 """
 
 from __future__ import annotations
@@ -24,22 +20,22 @@ from langchain_core.messages import BaseMessage
 from langgraph_keel.display.jsonable import DEEPEST, fields_of
 
 _MOST_PAIRS = 1_000_000
-"""Pairs of equal elements above which sequences are not aligned; this many take a quarter of a second."""
+"""Pairs of equal elements above which sequences are not aligned; so many take a quarter of a second."""
 
 
-def alike(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
-    """Return how many elements from the beginning on are the same."""
+def common_prefix(was: Sequence[Hashable], now: Sequence[Hashable]) -> int:
+    """Return how many elements at the beginning are the same."""
     return next((n for n, (old, new) in enumerate(zip(was, now, strict=False)) if old != new), min(len(was), len(now)))
 
 
 def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[int, int, int, int]]:
-    """Return where two sequences differ: `was[a:b]` became `now[c:d]`. Both are cut where they agree as far as it pays.
+    """Return where two sequences differ, as `(a, b, c, d)`: `was[a:b]` became `now[c:d]`.
 
-    Many equal elements, such as a thousand times `0`, take time with the square of their number; above `_MOST_PAIRS`
-    only the ends are cut off.
+    The time grows with the square of the number of equal elements, such as a thousand times `0`. Above `_MOST_PAIRS`
+    only the equal ends are found, and everything between them is one difference.
     """
-    head = alike(was, now)
-    tail = alike(was[head:][::-1], now[head:][::-1])
+    head = common_prefix(was, now)
+    tail = common_prefix(was[head:][::-1], now[head:][::-1])
     old, new = was[head : len(was) - tail], now[head : len(now) - tail]
     if not old and not new:
         return []
@@ -50,8 +46,8 @@ def stretches(was: Sequence[Hashable], now: Sequence[Hashable]) -> list[tuple[in
     return [(lo + head, hi + head, start + head, stop + head) for kind, lo, hi, start, stop in found if kind != "equal"]
 
 
-def in_order(places: list[int]) -> set[int]:
-    """Return the longest ascending subsequence: what stayed where it was among the others (patience sorting)."""
+def longest_ascending(places: list[int]) -> set[int]:
+    """Return the longest ascending subsequence: the elements that kept their order (patience sorting)."""
     if sorted(places) == places:  # nothing moved: a third of the time of a diff that finds little
         return set(places)
     ends: list[int] = []  # of the ascending runs of each length so far, the lowest end
@@ -69,17 +65,17 @@ def in_order(places: list[int]) -> set[int]:
 
 
 Step: TypeAlias = str | int
-"""One step of a path: a key or the name of a field, as text; or a place in a list, as a number."""
+"""One step of a path: a key or the name of a field as text, or a place in a list as a number."""
 Kind: TypeAlias = Literal["added", "removed", "changed", "moved"]
 Mark: TypeAlias = Callable[[Any], bytes]
 """Returns bytes that are equal for equal values only."""
 
 
 class Nothing:
-    """What stands where one side has something and the other has nothing."""
+    """The type of `NOTHING`, which stands for the value of the side that has none."""
 
     def __repr__(self) -> str:
-        """Say so."""
+        """Return its name."""
         return "nothing"
 
 
@@ -91,13 +87,13 @@ class Edit:
     """One change.
 
     Attributes:
-        kind: `"added"`, `"removed"`, `"changed"`, or `"moved"`: the same message, at another place among the
-            others; then `before` and `after` are the places.
-        path: Where: keys, names of fields, places in lists: of what was removed where it stood, of all else where it
-            stands now.
-        before: What stood there; `NOTHING` if nothing did.
-        after: What stands there; `NOTHING` if nothing does.
-        within: The message that it is a part of, as it stands now, and how many steps of the path lead to it.
+        kind: `"added"`, `"removed"`, `"changed"`, or `"moved"`: the same message is at another place among the
+            others, and `before` and `after` are the places.
+        path: Where it is: keys, names of fields, places in lists. For what was removed, where it was; for everything
+            else, where it is now.
+        before: The old value; `NOTHING` if there was none.
+        after: The new value; `NOTHING` if there is none.
+        within: The message that it is a part of, as it is now, and how many steps of the path lead to that message.
     """
 
     kind: Kind
@@ -108,13 +104,13 @@ class Edit:
 
 
 def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> Iterator[Edit]:
-    """Yield what changed between two values, in the order in which a reader meets it.
+    """Yield what changed between two values, in the order of the values.
 
     Args:
         before: The older value.
         after: The newer one.
-        mark: Tells equal values (`Codec.fingerprint`).
-        path: Where both stand.
+        mark: Returns equal bytes for equal values (`Codec.fingerprint`).
+        path: Where both are.
     """
     if before is NOTHING or after is NOTHING:
         yield Edit("added" if before is NOTHING else "removed", path, before, after)
@@ -123,24 +119,24 @@ def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> I
     elif type(before) is not type(after) or len(path) > DEEPEST:
         yield Edit("changed", path, before, after)
     elif isinstance(before, list | tuple):
-        yield from _of_sequences(before, after, mark, path)
+        yield from _sequence_edits(before, after, mark, path)
     elif (parts := parts_of(before)) is not None:
-        found = _of_mappings(parts, parts_of(after) or {}, mark, path)
-        yield from _inside(after, found, len(path)) if isinstance(after, BaseMessage) else found
+        found = _mapping_edits(parts, parts_of(after) or {}, mark, path)
+        yield from _set_within(after, found, len(path)) if isinstance(after, BaseMessage) else found
     else:
         yield Edit("changed", path, before, after)
 
 
-def _inside(message: BaseMessage, found: Iterator[Edit], depth: int) -> Iterator[Edit]:
+def _set_within(message: BaseMessage, found: Iterator[Edit], depth: int) -> Iterator[Edit]:
     return (edit if edit.within else replace(edit, within=(depth, message)) for edit in found)
 
 
 def parts_of(value: Any) -> Mapping[Any, Any] | None:
-    """Return what a value is made of, by key or field; `None` if it is one thing."""
+    """Return the parts of a value by key or field; `None` if it has no parts."""
     return value if isinstance(value, Mapping) else fields_of(value)
 
 
-def _of_mappings(
+def _mapping_edits(
     before: Mapping[Any, Any], after: Mapping[Any, Any], mark: Mark, path: tuple[Step, ...]
 ) -> Iterator[Edit]:
     for key in dict.fromkeys([*before, *after]):
@@ -151,10 +147,10 @@ def _of_mappings(
 # -- lists -----------------------------------------------------------------------------------------------------
 
 Inner: TypeAlias = Callable[[int, int], Iterator[Edit]]
-"""Yields the edits between the element at one place before and that at another now."""
+"""Yields the edits between the element at a place before and the element at a place now."""
 
 
-def _of_sequences(before: Sequence[Any], after: Sequence[Any], mark: Mark, path: tuple[Step, ...]) -> Iterator[Edit]:
+def _sequence_edits(before: Sequence[Any], after: Sequence[Any], mark: Mark, path: tuple[Step, ...]) -> Iterator[Edit]:
     was, now = ids_of(before), ids_of(after)
 
     def inner(place: int, other: int) -> Iterator[Edit]:
@@ -167,7 +163,7 @@ def _of_sequences(before: Sequence[Any], after: Sequence[Any], mark: Mark, path:
 
 
 def ids_of(values: Sequence[Any]) -> list[Any] | None:
-    """Return the ids of messages; `None` if something else is among them, one has none, or an id is there twice."""
+    """Return the ids of messages; `None` if there is another value, a message without an id, or an id twice."""
     ids = [value.id for value in values if isinstance(value, BaseMessage) and value.id]
     return ids if len(set(ids)) == len(values) else None
 
@@ -180,14 +176,14 @@ class Places(Protocol):
 
 
 Side: TypeAlias = tuple[Sequence[Hashable], Places]
-"""The names of a list's elements, and the elements."""
+"""Names for the elements of a list, and the elements."""
 
 
 def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
-    """Yield the edits between lists whose elements have names of their own: removed, added, moved, changed."""
+    """Yield the edits between lists whose elements have unique names: removed, added, moved, changed."""
     (was, old), (now, new) = before, after
     places, stay = {name: place for place, name in enumerate(was)}, set(now)
-    kept = in_order([places[name] for name in now if name in places])
+    kept = longest_ascending([places[name] for name in now if name in places])
     yield from (
         Edit("removed", (*path, place), old[place], NOTHING) for place, name in enumerate(was) if name not in stay
     )
@@ -201,7 +197,7 @@ def named_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...])
 
 
 def aligned_edits(before: Side, after: Side, inner: Inner, path: tuple[Step, ...]) -> Iterator[Edit]:
-    """Yield the edits between lists whose equal elements have equal names; of what came instead, each for one."""
+    """Yield the edits between lists whose equal elements have equal names. Replacements are compared in pairs."""
     (was, old), (now, new) = before, after
     for lo, hi, start, stop in stretches(was, now):
         both = min(hi - lo, stop - start)
@@ -216,20 +212,20 @@ Part: TypeAlias = tuple[Literal["same", "removed", "added"], str]
 _WORDS = re.compile(r"\s+|\w+|[^\w\s]")
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 MOST_WORDS = 2000
-"""Words of both texts that differ, above which lines are compared: the time grows with the square, to 25 ms here."""
+"""Different words of both texts above which lines are compared: the time grows with the square, to 25 ms here."""
 
 
 def parts_between(before: str, after: str) -> list[Part]:
-    """Return a text's parts in order: what stayed, what went, what came.
+    """Return the parts of two texts in order: what stayed, what went, what came.
 
-    Those that are not `"added"` make up `before`, those that are not `"removed"` make up `after`.
+    The parts that are not `"added"` make up `before`, those that are not `"removed"` make up `after`.
     """
     was, now = _WORDS.findall(before), _WORDS.findall(after)
-    head = alike(was, now)
-    tail = alike(was[head:][::-1], now[head:][::-1])
+    head = common_prefix(was, now)
+    tail = common_prefix(was[head:][::-1], now[head:][::-1])
     parts = _parts(was[head : len(was) - tail], now[head : len(now) - tail])
     ends = ("same", "".join(was[:head])), ("same", "".join(was[len(was) - tail :]))
-    return list(_joined(part for part in (ends[0], *parts, ends[1]) if part[1]))  # type: ignore[misc]
+    return list(_merge_spaces(part for part in (ends[0], *parts, ends[1]) if part[1]))  # type: ignore[misc]
 
 
 def _parts(was: Sequence[str], now: Sequence[str]) -> Iterator[Part]:
@@ -243,8 +239,8 @@ def _parts(was: Sequence[str], now: Sequence[str]) -> Iterator[Part]:
         yield "added", "".join(now[start:stop])
 
 
-def _joined(parts: Iterator[Part]) -> Iterator[Part]:
-    """Let a space between two changes be part of them: three changed words read better than six changes."""
+def _merge_spaces(parts: Iterator[Part]) -> Iterator[Part]:
+    """Make a space between two changes a part of them: three changed words in a row read better as one change."""
     removed = added = ""
     for kind, text in parts:
         if kind == "same" and not (text.isspace() and "\n" not in text and (removed or added)):

@@ -12,7 +12,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.history import travel as forks
-from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import Label, give_label, labels_of, remove_label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
@@ -60,11 +60,11 @@ class HistoryMethods(EngineSaver):
             RefusedType: What changed is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(diffed(self.engine.session, _address(before), _address(after)))
+        return self.engine.run(diff_checkpoints(self.engine.session, _address(before), _address(after)))
 
     async def adiff(self, before: At, after: At) -> StateDiff:
         """As `diff`, asynchronously."""
-        return await self.engine.arun(diffed(self.engine.session, _address(before), _address(after)))
+        return await self.engine.arun(diff_checkpoints(self.engine.session, _address(before), _address(after)))
 
     def rewind(self, at: At) -> RunnableConfig:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.

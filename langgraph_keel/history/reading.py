@@ -22,9 +22,10 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.changes import SHOWN, Sides, count, nbytes, news, replaced, tools_in
+from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
 from langgraph_keel.history.labels import labels_of
-from langgraph_keel.history.moment import Change, Moment
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpacked_all
 
@@ -55,7 +56,7 @@ def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Seq
         )
         parents.update((entry.address, entry) for entry in page)
     both = {**known, **parents}
-    news_of = {entry.address: news(entry.refs, _refs(both, _parent(entry))) for entry in entries}
+    news_of = {entry.address: new_refs(entry.refs, _refs(both, _parent(entry))) for entry in entries}
     wanted = _narrowed(both, news_of)
     found = (yield from session.store.read_values(wanted)) if wanted else ()
     unpacker = Unpacker(session.codec)
@@ -92,8 +93,8 @@ def _narrowed(known: Mapping[Address, Entry], news_of: Mapping[Address, Mapping[
 
 def _few_replaced(entry: Entry, before: Mapping[str, Ref], new: Mapping[str, Ref]) -> dict[str, Ref]:
     """Return per list that lost a few elements and got others, those that it lost."""
-    gone = {name: replaced(before[name], entry.refs[name]) for name in new if name in before}
-    return {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count(runs) <= SHOWN}
+    gone = {name: lost_runs(before[name], entry.refs[name]) for name in new if name in before}
+    return {name: Ref(Kind.LIST, runs) for name, runs in gone.items() if 0 < count_items(runs) <= SHOWN}
 
 
 def _triggers(entry: Entry) -> dict[str, Any]:
@@ -145,10 +146,10 @@ def _moment(read: _Read, known: Mapping[Address, _Read], codec: Codec, unpacker:
         summary=_summary(changes),
         models=_models(calls),
         tools=tools_in(changes),
-        asked=steps.asked(writes),
-        interrupts=steps.interrupts(writes),
-        errors=steps.errors(writes),
-        pending=steps.written(writes),
+        asked=steps.questions(writes),
+        interrupts=steps.open_questions(writes),
+        errors=steps.task_errors(writes),
+        pending=steps.written_channels(writes),
         unread=read.unread,
         drift=_drift(header.metadata),
         tokens=_tokens(calls),
@@ -162,7 +163,7 @@ def _moment(read: _Read, known: Mapping[Address, _Read], codec: Codec, unpacker:
 def _sides(read: _Read, parent: _Read | None) -> Sides:
     was, before = (parent.header.inline, parent.entry.refs) if parent else ({}, {})
     rows = parent.found.rows if parent else {}
-    new = news(read.entry.refs, before)
+    new = new_refs(read.entry.refs, before)
     return Sides(read.found.rows, rows, read.header.inline, was, read.entry.refs, before, new)
 
 

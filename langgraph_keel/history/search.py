@@ -1,4 +1,4 @@
-"""What moments are searched for by."""
+"""How moments are searched for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
-from langgraph_keel.display.messages import said
+from langgraph_keel.display.messages import message_text
 from langgraph_keel.history.moment import Moment
 
 When: TypeAlias = datetime | Moment
@@ -19,23 +19,23 @@ When: TypeAlias = datetime | Moment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What a moment must be like; `None` is anything.
+    """The conditions that a moment must meet; `None` is no condition.
 
     Attributes:
         node: A node whose work it stores.
         tool: A tool whose result it stores.
-        model: A model that led to it.
-        label: A name it has.
+        model: A model that was called on the way to it.
+        label: One of its labels.
         source: Its `source`.
         step: Its step.
-        namespace: Its namespace, or that without the ids of tasks; `""` is the root graph's.
+        namespace: Its namespace, with or without the ids of tasks; `""` is the root graph's.
         channel: A channel that changed.
-        text: What was added there, or its summary, questions, errors or labels hold, in capitals or not.
-        asked: Whether something was asked there.
-        waits: Whether a question waits there.
-        after: It came later than this.
-        before: It came earlier than this.
-        where: Anything else.
+        text: A text in what was added, or in its summary, questions, errors or labels; upper and lower case are equal.
+        asked: Whether a question was asked there.
+        waits: Whether a question waits for its answer there.
+        after: The moment came later than this.
+        before: The moment came earlier than this.
+        where: Any other condition; it is called with the moment.
     """
 
     node: str | None = None
@@ -54,10 +54,10 @@ class Search:
     where: Callable[[Moment], object] | None = None
 
     def __call__(self, moment: Moment) -> bool:
-        """Return whether a moment is like that."""
-        return self._is_named(moment) and self._is_like(moment) and self._is_between(moment)
+        """Return whether a moment meets all conditions."""
+        return self._has_names(moment) and self._has_properties(moment) and self._is_between(moment)
 
-    def _is_named(self, moment: Moment) -> bool:
+    def _has_names(self, moment: Moment) -> bool:
         pairs: tuple[tuple[str | None, object], ...] = (
             (self.node, moment.nodes),
             (self.tool, {tool.name for tool in moment.tools}),
@@ -67,14 +67,14 @@ class Search:
         )
         return all(wanted is None or wanted in names for wanted, names in pairs)  # type: ignore[operator]
 
-    def _is_like(self, moment: Moment) -> bool:
+    def _has_properties(self, moment: Moment) -> bool:
         return (
             self.source in (None, moment.source)
             and self.step in (None, moment.step)
             and self.namespace in (None, moment.namespace, without_tasks(moment.namespace))
             and self.asked in (None, bool(moment.asked))
             and self.waits in (None, bool(moment.interrupts))
-            and (self.text is None or self.text.casefold() in _told(moment).casefold())
+            and (self.text is None or self.text.casefold() in _text_of(moment).casefold())
             and (self.where is None or bool(self.where(moment)))
         )
 
@@ -83,9 +83,11 @@ class Search:
         return is_after and (self.before is None or _is_earlier(moment, self.before))
 
 
-def _told(moment: Moment) -> str:
+def _text_of(moment: Moment) -> str:
+    """Return the text of a moment in which a search for text looks."""
+    new = (item for change in moment.changes for item in change.new)
+    added = (message_text(item) if isinstance(item, BaseMessage) else str(item) for item in new)
     questions = (str(asked.value) for asked in moment.asked)
-    added = (said(item) if isinstance(item, BaseMessage) else str(item) for each in moment.changes for item in each.new)
     return "\n".join([moment.summary, *added, *questions, *moment.errors, *moment.labels])
 
 
@@ -107,7 +109,7 @@ def _is_earlier(moment: Moment, when: When) -> bool:
 
 
 def time_of(text: str) -> datetime | None:
-    """Return the time that a text names, of this place if it does not say which; `None` if it names none."""
+    """Return the time that a text in ISO format names, in local time if it has no zone; `None` if it is no time."""
     try:
         return datetime.fromisoformat(text).astimezone()
     except ValueError:

@@ -1,7 +1,4 @@
-"""A thread as a list of moments: to look at, to search, to go back in. Read as far as somebody looks.
-
-A thread's moments by whatever names them: positions, ids, labels, configs, what they are like.
-"""
+"""A thread as a list of moments: to look at, to search, and to go back in. It is read only as far as somebody looks."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.moment import Moment, Moments, Owner
 from langgraph_keel.history.reading import STRETCH, Pages
-from langgraph_keel.history.render.compare import Beside, side_by_side
 from langgraph_keel.history.search import Search, When, time_of
 
 SHOWN = 20
-"""Moments that are shown unless more are asked for."""
+"""Moments that are shown if nobody asks for more."""
 
 T = TypeVar("T")
 Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
@@ -32,7 +29,7 @@ Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
 
 
 class Saver(Protocol):
-    """What a timeline needs of a saver: see `Travel`."""
+    """What a timeline needs of a saver."""
 
     def diff(self, before: Any, after: Any) -> StateDiff:
         """Compare two checkpoints."""
@@ -61,12 +58,12 @@ class Saver(Protocol):
 
 
 class Listing:
-    """A thread's moments, oldest first: by place, by name, by what they are like.
+    """A thread's moments, oldest first: by position, by name, or by a search.
 
     Args:
         saver: Where the thread is.
         thread_id: The thread.
-        pages: Makes what holds that which is read of it.
+        pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
     def __init__(self, saver: Saver, thread_id: str, pages: Callable[[], Pages]) -> None:
@@ -102,11 +99,11 @@ class Listing:
     @overload
     def __getitem__(self, which: Reference) -> Moment: ...
     def __getitem__(self, which: slice | Reference) -> Moment | Moments:
-        """Return a moment, by whatever names it, or a slice of them.
+        """Return a moment by anything that names it, or a slice of moments.
 
         Raises:
             IndexError: There is no such position.
-            NotFound: There is no such moment, or it is gone by now.
+            NotFound: There is no such moment, or it was deleted.
         """
         if isinstance(which, slice):
             return self._slice(which)
@@ -117,17 +114,17 @@ class Listing:
             return self.latest(-which.start)
         positions = range(len(self))[which]
         if not positions:
-            return Moments((), 0, self._measured)
+            return Moments((), 0, self._measure)
         low, high = min(positions), max(positions)
         found = {moment.position: moment for moment in self._between(len(self) - 1 - high, len(self) - low)}
         moments = [found[each] for each in positions if each in found]
-        return Moments(moments, low, self._measured) if which.step in (None, 1) else self._selected(moments)
+        return Moments(moments, low, self._measure) if which.step in (None, 1) else self._select(moments)
 
     def latest(self, count: int = SHOWN) -> Moments:
         """Return the moments that were put last."""
         moments = self._between(0, count)
         older = len(self.pages.entries) - len(moments) if self.pages.is_whole else None
-        return Moments(moments, older, self._measured)
+        return Moments(moments, older, self._measure)
 
     def _between(self, start: int, stop: int) -> list[Moment]:
         """Return the moments at places counted from the newest, oldest first."""
@@ -137,7 +134,7 @@ class Listing:
     def _read(self, count: int | None) -> None:
         self._saver.engine.run(self.pages.upto(count))
 
-    def _measured(self, moments: Sequence[Moment]) -> Sequence[Moment]:
+    def _measure(self, moments: Sequence[Moment]) -> Sequence[Moment]:
         places = [place for moment in moments if (place := self.pages.place_of(moment.address)) is not None]
         sizes = self._saver.engine.run(self.pages.measured(places))
         return [replace(moment, state_bytes=sizes.get(moment.address)) for moment in moments]
@@ -145,12 +142,12 @@ class Listing:
     # -- finding moments ---------------------------------------------------------------------------------------
 
     def moment(self, which: Reference) -> Moment:
-        """Return the moment that something names.
+        """Return the moment that an id, a label, a position or a config names.
 
         Raises:
             IndexError: There is no such position.
             NotFound: There is no such moment.
-            InvalidInput: It belongs to another thread, or is the end of several ids.
+            InvalidInput: It belongs to another thread, or several ids end so.
         """
         found = self._between(place := self._place(which), place + 1)
         if not found:
@@ -161,7 +158,7 @@ class Listing:
         if isinstance(which, int):
             return self._place_at(which)
         if isinstance(which, str):
-            return self._place_named(which)
+            return self._place_by_name(which)
         address = which.address if isinstance(which, Moment) else address_of(which)
         if address.thread_id != self.thread_id:
             raise InvalidInput(f"{address.thread_id!r} is another thread than {self.thread_id!r}, which this shows")
@@ -185,7 +182,7 @@ class Listing:
             raise NotFound(f"{where_is(address)}: there is no such moment")
         return place
 
-    def _place_named(self, name: str) -> int:
+    def _place_by_name(self, name: str) -> int:
         self._read(1)
         if labelled := self.pages.labelled(name):
             return self._place_of(labelled)
@@ -215,23 +212,23 @@ class Listing:
         before: datetime | Reference | None = None,
         where: Callable[[Moment], object] | None = None,
     ) -> Moments:
-        """Return the moments that are like this, oldest first. All of the thread is looked through.
+        """Return the moments that meet all of these conditions, oldest first. The whole thread is searched.
 
         Args:
             node: A node whose work they store.
             tool: A tool whose result they store.
-            model: A model that led to them.
-            label: A name they have.
+            model: A model that was called on the way to them.
+            label: One of their labels.
             source: Their `source`: `"input"`, `"loop"`, `"update"` or `"fork"`.
             step: Their step.
             namespace: Their namespace; `""` is the root graph's.
             channel: A channel that changed.
-            text: What was added there, or their summary, questions, errors or labels hold, in capitals or not.
-            asked: Whether something was asked there, answered or not.
+            text: A text in what was added, or in their summary, questions, errors or labels; case does not matter.
+            asked: Whether a question was asked there, answered or not.
             waits: Whether a question waits for its answer there.
             after: They came later than this: a time (also as ISO text), or a moment.
             before: They came earlier than this.
-            where: Anything else: it is called with each moment.
+            where: Any other condition; it is called with each moment.
 
         Raises:
             InvalidInput: `after` or `before` names neither a time nor a moment.
@@ -253,13 +250,13 @@ class Listing:
             before=self._when(before),
             where=where,
         )
-        return self._selected([moment for moment in self if search(moment)])
+        return self._select([moment for moment in self if search(moment)])
 
-    def _selected(self, moments: Sequence[Moment]) -> Moments:
-        """Return some moments as a list of their own; drawn, each continues the nearest before it that is shown."""
+    def _select(self, moments: Sequence[Moment]) -> Moments:
+        """Return some moments as a list. In its picture, each continues the nearest one before it in the list."""
         shown = {moment.address for moment in moments}
         drawn = [replace(moment, parent=self.pages.nearest(moment.address, shown)) for moment in moments]
-        return Moments(moments, 0, self._measured, drawn)
+        return Moments(moments, 0, self._measure, drawn)
 
     def _when(self, when: datetime | Reference | None) -> When | None:
         if when is None:
@@ -286,16 +283,16 @@ __all__ = ["SHOWN", "Timeline"]
 class Timeline(Listing):
     """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
 
-    It shows the thread as it was when it was first looked at; `refresh()` looks again. Headers are read in pages, from
-    the newest on, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
+    It shows the thread as it was when it was first read; `refresh()` reads it again. Headers are read in pages, newest
+    first, so `tl[-20:]` of a long thread reads little; `len(tl)`, `tl[14]` and a search read all headers.
 
-    Wherever a method takes a moment, it takes the moment itself, its position, its checkpoint id (or the end of it, if
-    that is unique), its label, or its config.
+    Every method that takes a moment takes the moment itself, its position, its checkpoint id (or a unique end of the
+    id), its label, or its config.
 
     Args:
         saver: Where the thread is.
         thread_id: The thread.
-        pages: Makes what holds that which is read of it.
+        pages: Makes an empty `Pages`, which holds what is read of the thread.
     """
 
     # -- going through it --------------------------------------------------------------------------------------
@@ -315,7 +312,7 @@ class Timeline(Listing):
 
     @property
     def head(self) -> Moment:
-        """The latest moment of the root graph, from which a run goes on; what was put last may be on a branch.
+        """The latest moment of the root graph, from which a run goes on. What was put last may be on a branch instead.
 
         Raises:
             NotFound: The thread has none.
@@ -326,8 +323,8 @@ class Timeline(Listing):
         """Return what changed between two moments; a moment of another thread may be passed itself, or by its config.
 
         Args:
-            before: The older one, or whichever shall count as that.
-            after: The other; the latest (`head`) if left out.
+            before: The older moment, or the one that is to count as the older one.
+            after: The other one; the latest (`head`) if left out.
 
         Raises:
             NotFound: One of them is not there.
@@ -338,8 +335,8 @@ class Timeline(Listing):
     def _anywhere(self, which: Reference) -> Moment | Mapping[str, Any]:
         return which if isinstance(which, Moment | Mapping) else self.moment(which)
 
-    def compare(self, left: Reference, right: Reference) -> Beside:
-        """Return two ways side by side, from where they part: each ends with the moment given; either may be a fork's.
+    def compare(self, left: Reference, right: Reference) -> Comparison:
+        """Return two branches side by side, from where they part. Each ends with a given moment; one may be of a fork.
 
         Raises:
             NotFound: One of them is not there.
@@ -347,7 +344,7 @@ class Timeline(Listing):
         (one, way), (other, other_way) = self._way(left), self._way(right)
         same = [a.checkpoint_id == b.checkpoint_id for a, b in zip(way, other_way, strict=False)]  # also in a fork
         parting = max([*same, False].index(False) - 1, 0)
-        return side_by_side(one._at(way[parting:]), other._at(other_way[parting:]))
+        return compare_branches(one._at(way[parting:]), other._at(other_way[parting:]))
 
     def _way(self, which: Reference) -> tuple[Timeline, Sequence[Address]]:
         """Return the way to a moment, and the timeline that it is in."""
@@ -361,7 +358,7 @@ class Timeline(Listing):
         return [self.moment(config_of(address, "named")) for address in way]
 
     def rewind(self, at: Reference) -> RunnableConfig:
-        """Make a moment the latest again; see `Travel.rewind`. This timeline shows it then."""
+        """Make a moment the latest again, in this timeline, too; see `KeelSaver.rewind`."""
         config = self._saver.rewind(self.moment(at))
         self.refresh()
         return config
@@ -375,18 +372,19 @@ class Timeline(Listing):
         values: Any = None,
         as_node: str | None = None,
     ) -> RunnableConfig:
-        """Begin another way from a moment, in a thread of its own or on a branch; see `Travel.fork`.
+        """Begin another branch at a moment, in a new thread or in this one; see `KeelSaver.fork`.
 
         Args:
             at: The moment.
             thread_id: The new thread; without it, a branch in this one.
             graph: The graph, compiled with this saver: needed for `values`.
-            values: What the fork begins with, written by the graph's `update_state`.
-            as_node: The node that is taken to have written them.
+            values: Values to write first, by the graph's `update_state`.
+            as_node: The node that counts as the writer of these values.
 
         Returns:
-            The config to go on from: `graph.invoke(None, config)`. That of the thread, from then on; but of a branch
-            without `values`, that of its first checkpoint: begin one run with it, which makes the branch the latest.
+            The config to go on from: `graph.invoke(None, config)`. It is the thread's, for all later runs; but for a
+            branch without `values` it is that of the branch's first checkpoint: one run with it makes the branch the
+            latest, and later runs take the thread's config.
 
         Raises:
             InvalidInput: `values` or `as_node` without a graph, or with one of another saver. Nothing was made.
@@ -396,7 +394,7 @@ class Timeline(Listing):
         if values is None and as_node is None:
             config = self._saver.fork(moment, thread_id)
         else:
-            config = self._forked_with(moment, thread_id, self._of_this_saver(graph), values, as_node)
+            config = self._fork_with_values(moment, thread_id, self._of_this_saver(graph), values, as_node)
         self.refresh()
         return config
 
@@ -408,7 +406,7 @@ class Timeline(Listing):
             raise InvalidInput("values= are written by the graph: it must be compiled with the saver of this timeline")
         return graph
 
-    def _forked_with(
+    def _fork_with_values(
         self, moment: Moment, thread_id: str | None, graph: Any, values: Any, as_node: str | None
     ) -> RunnableConfig:
         config = self._saver.fork(moment, thread_id)
@@ -421,7 +419,7 @@ class Timeline(Listing):
         return {"configurable": {"thread_id": config["configurable"]["thread_id"]}}
 
     def label(self, at: Reference, name: str) -> None:
-        """Give a moment a name; see `Travel.label`."""
+        """Give a moment a name; see `KeelSaver.label`."""
         self._saver.label(self.moment(at), name)
         self.refresh()
 
@@ -433,7 +431,7 @@ class Timeline(Listing):
     # -- showing it --------------------------------------------------------------------------------------------
 
     def plot(self) -> Any:
-        """Return a picture: size of the state, tokens and cost, step by step. All of the thread is read."""
+        """Return a picture: size of the state, tokens and cost, step by step. The whole thread is read."""
         return self[:].plot()
 
     def __str__(self) -> str:

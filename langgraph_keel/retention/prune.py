@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.checkpoints import delete_thread, where_is
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
@@ -57,16 +58,16 @@ class ThreadPruned:
 
     def __str__(self) -> str:
         """Say it in one line."""
-        name, is_dry = _printable(self.thread_id), self.bytes is not None
-        size = f", {many(self.bytes, 'byte')}" if self.bytes is not None else ""
+        name, is_dry = plain(self.thread_id), self.bytes is not None
+        size = f", {count_of(self.bytes, 'byte')}" if self.bytes is not None else ""
         if self.deleted:
             return f"{name}: {'would be deleted' if is_dry else 'deleted'}{size}"
         count = (self.removed or 0) + self.kept
         if not count:
             return f"{name}: no such thread"
-        rows = f", and {many(self.rows, 'row')} that none of them shows" if self.rows and not self.removed else ""
+        rows = f", and {count_of(self.rows, 'row')} that none of them shows" if self.rows and not self.removed else ""
         done = "would remove" if is_dry else "removed"
-        return f"{name}: {done} {self.removed:,} of {many(count, 'checkpoint')}{rows}{size}"
+        return f"{name}: {done} {self.removed:,} of {count_of(count, 'checkpoint')}{rows}{size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -139,9 +140,9 @@ class SweepReport(PruneReport):
         """Say what went, thread by thread, and in all."""
         if not self.has_policies:
             return NO_POLICIES
-        failed = [_printable(f"{name}: failed: {why}") for name, why in self.failed.items()]
+        failed = [plain(f"{name}: failed: {why}") for name, why in self.failed.items()]
         return "\n".join(
-            [*map(str, self.threads), *failed, f"{_total(self)} ({many(self.looked, 'thread')} looked at)"]
+            [*map(str, self.threads), *failed, f"{_total(self)} ({count_of(self.looked, 'thread')} looked at)"]
         )
 
 
@@ -151,21 +152,11 @@ def _sum(sizes: Sequence[int | None]) -> int | None:
 
 
 def _total(report: PruneReport) -> str:
-    what = [many(report.removed, "checkpoint")] if report.removed or not report.deleted else []
-    what += [many(report.deleted, "whole thread")] if report.deleted else []
-    what += [] if report.bytes is None else [many(report.bytes, "byte")]
-    stay = f"{many(report.kept, 'checkpoint')} {'stays' if report.kept == 1 else 'stay'}"
+    what = [count_of(report.removed, "checkpoint")] if report.removed or not report.deleted else []
+    what += [count_of(report.deleted, "whole thread")] if report.deleted else []
+    what += [] if report.bytes is None else [count_of(report.bytes, "byte")]
+    stay = f"{count_of(report.kept, 'checkpoint')} {'stays' if report.kept == 1 else 'stay'}"
     return f"{'would remove' if report.dry_run else 'removed'} {', '.join(what)}; {stay}"
-
-
-def _printable(text: str) -> str:
-    """Return text with all that could steer a terminal spelled out."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
-
-
-def many(count: int, noun: str) -> str:
-    """Return how many there are of something, in words."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 PAGE = 500

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.retention.erase import Erased
-from langgraph_keel.retention.prune import many
 from langgraph_keel.retention.reclaim import Reclaimed
 
 FEW = 20
@@ -99,15 +99,15 @@ class Receipt:
     def _lines(self) -> Iterator[str]:
         done = "Would be erased" if self.dry_run else "Erased"
         yield (
-            f"{done}: {many(len(self.threads), 'thread')}, {many(self.checkpoints, 'checkpoint')}, "
-            f"{many(self.requests, 'request')} for approval, {many(self.cached, 'cached result')} of nodes"
+            f"{done}: {count_of(len(self.threads), 'thread')}, {count_of(self.checkpoints, 'checkpoint')}, "
+            f"{count_of(self.requests, 'request')} for approval, {count_of(self.cached, 'cached result')} of nodes"
         )
         yield from self._names() if self.dry_run else ()
         if not (self.threads or self.shared or self.failed):
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
         yield from (f"Not done: {problem}" for problem in self.problems)
-        yield from (f"Not done: {many(len(self.failed), 'thread')}; see `failed`" for _ in [1] if self.failed)
+        yield from (f"Not done: {count_of(len(self.failed), 'thread')}; see `failed`" for _ in [1] if self.failed)
         yield from (f"Space after that: {self.reclaimed}" for _ in [1] if self.reclaimed)
         yield from (f"Not erased: {sentence}" for sentence in self.exempt)
 
@@ -160,25 +160,25 @@ def _exempt(erased: Erased) -> Iterator[str]:
     order, owners = erased.order, erased.owners
     if erased.shared and order.shared == "report":
         yield (
-            f"{many(len(erased.shared), 'thread')} with checkpoints that name other persons as well, left alone (see "
-            "`shared`): shared='delete' (--shared delete) deletes them, too."
+            f"{count_of(len(erased.shared), 'thread')} with checkpoints that name other persons as well, left alone "
+            "(see `shared`): shared='delete' (--shared delete) deletes them, too."
         )
     if erased.strays:
         yield (
-            f"{many(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell whose: "
-            "reclaim(strays=True) (keel reclaim --strays) removes that."
+            f"{count_of(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell "
+            "whose: reclaim(strays=True) (keel reclaim --strays) removes that."
         )
     if owners.nobodys:
-        yield f"{many(owners.nobodys, 'thread')} in which nothing names an owner: whose that is cannot be known."
+        yield f"{count_of(owners.nobodys, 'thread')} in which nothing names an owner: whose that is cannot be known."
     if erased.cached and order.node_cache == "report":
         yield (
-            f"{many(erased.cached, 'result')} in the cache of nodes (KeelCache), which do not say whose they are: "
+            f"{count_of(erased.cached, 'result')} in the cache of nodes (KeelCache), which do not say whose they are: "
             "node_cache='clear' removes all of them."
         )
     if owners.named:
         yield (
-            f"{many(owners.named, 'request')} for approval in threads of others, and what the audit trail has of "
+            f"{count_of(owners.named, 'request')} for approval in threads of others, and what the audit trail has of "
             "that: this person is named there as who decides or has decided."
         )
     if owners.policies:
-        yield f"{many(owners.policies, 'retention rule')} with this person's id in the pattern of its threads."
+        yield f"{count_of(owners.policies, 'retention rule')} with this person's id in the pattern of its threads."

@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any, TypeAlias
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.removal import sweep_rows
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.retention.erase import each_stray
-from langgraph_keel.retention.prune import many
 
 THREADS = 200
 """Threads that are listed at once."""
@@ -67,10 +67,10 @@ class Swept:
 
     def __str__(self) -> str:
         """Return in words what else was done than giving back space; empty if nothing was."""
-        said = [f"{many(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
+        said = [f"{count_of(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
         if self.damaged:
             named = ", ".join(map(repr, self.damaged[:FEW])) + ("" if len(self.damaged) <= FEW else ", ...")
-            said.append(f"{many(len(self.damaged), 'damaged thread')} left alone: {named}")
+            said.append(f"{count_of(len(self.damaged), 'damaged thread')} left alone: {named}")
         return "; ".join(said)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from langgraph_keel import open_saver
 from langgraph_keel.cli import KeelGroup
-from langgraph_keel.cli.approvals import audit
+from langgraph_keel.cli.audit import audit
 from langgraph_keel.engine.audit import LINKS, key_of
 
 APP = typer.Typer(cls=KeelGroup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from langgraph_keel.cli import options as bars
+from langgraph_keel.cli import output as bars
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("terminal")
 def test_long_work_is_shown_and_wiped_away(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bars, "PATIENCE", -1)
-    assert list(bars.counted("abc", "Counting")) == ["a", "b", "c"]
+    assert list(bars.with_bar("abc", "Counting")) == ["a", "b", "c"]
     out, err = capfd.readouterr()
     assert out == ""
     assert "Counting" in err
@@ -27,7 +27,7 @@ def test_long_work_is_shown_and_wiped_away(monkeypatch: pytest.MonkeyPatch, capf
 
 @pytest.mark.usefixtures("terminal")
 def test_quick_work_leaves_no_mark(capfd: pytest.CaptureFixture[str]) -> None:
-    assert list(bars.counted("abc", "Counting")) == ["a", "b", "c"]
+    assert list(bars.with_bar("abc", "Counting")) == ["a", "b", "c"]
     assert capfd.readouterr() == ("", "")
 
 
@@ -36,5 +36,5 @@ def test_no_terminal_no_bar(quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd:
     monkeypatch.setattr(bars, "PATIENCE", -1)
     if quiet:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    assert list(bars.counted("abc", "Counting", quiet=quiet)) == ["a", "b", "c"]
+    assert list(bars.with_bar("abc", "Counting", quiet=quiet)) == ["a", "b", "c"]
     assert capfd.readouterr() == ("", "")

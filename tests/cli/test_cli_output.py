@@ -18,10 +18,9 @@ from langchain_core.messages import HumanMessage
 from typer.testing import CliRunner
 
 from langgraph_keel.cli import app
-from langgraph_keel.cli.options import without_password
+from langgraph_keel.cli.output import without_password
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line, plain
-from langgraph_keel.history.render.rows import short_ids
+from langgraph_keel.display.text import one_line, plain, short_ids
 
 # ---- nothing stored steers the terminal
 

@@ -17,8 +17,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langgraph_keel.cli.demo import Evidence, Snapshot, claims, hangs
-from langgraph_keel.cli.demo_agent import CUSTOMER, SCRIPT, TASK, Desk, answer, calculate, ledger, search_notes, tools
-from langgraph_keel.cli.threads import Row
+from langgraph_keel.cli.demo_agent import TASK, TURNS, answer, bookings, calculate, search_notes, tools
+from langgraph_keel.engine.records import Address
+from langgraph_keel.history.moment import Moment
 from langgraph_keel.tools.ledger import KeptCall
 
 KILLED = 1 if os.name == "nt" else -signal.SIGKILL
@@ -52,8 +53,8 @@ def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     assert {event["pid"] for event in events} == {killed, resumed}
     # Seven model calls in all, each once, on both sides of the kill.
     paid = [event["turn"] for event in events if event["event"] == "model_paid"]
-    assert sorted(paid) == list(range(1, len(SCRIPT) + 2))
-    assert found["model_calls"] == {"before": kill_at, "after": len(SCRIPT) + 1 - kill_at, "twice": 0}
+    assert sorted(paid) == list(range(1, TURNS + 2))
+    assert found["model_calls"] == {"before": kill_at, "after": TURNS + 1 - kill_at, "twice": 0}
     # Every tool call ended once; only those that were cut began twice.
     ended = [event["call"] for event in events if event["event"] == "tool_ended"]
     began = [event["call"] for event in events if event["event"] == "tool_began"]
@@ -70,7 +71,7 @@ def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     rate = round(hits / (hits + CALLS), 4)
     assert found["ledger"] == {"calls": CALLS, "hits": hits, "hit_rate": rate}
     # The side effect, and the work.
-    assert ledger(tmp_path, CUSTOMER) == ["222.00"]
+    assert [amount for _, amount, _ in bookings(tmp_path)] == ["222.00"]
     assert all("222.00 EUR" in (tmp_path / name).read_text(encoding="utf-8") for name in ("letter.md", "report.md"))
 
     history = _json(keel("history", found["thread_id"], "--url", found["url"], "--json"))
@@ -81,7 +82,7 @@ def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
 
 
 def test_every_turn_can_be_the_last() -> None:
-    assert list(SIBLINGS) == list(range(2, len(SCRIPT) + 1))
+    assert list(SIBLINGS) == list(range(2, TURNS + 1))
 
 
 def test_the_demo_tells_a_person_what_it_proved(tmp_path: Path) -> None:
@@ -136,8 +137,11 @@ def _kept(call: str, hits: int = 0) -> KeptCall:
     return KeptCall("demo", call, "", "done", {}, "", "", hits, None, 0, True, None, "", "", "", call, "")
 
 
-def _row(id_: str, follows: bool = True) -> Row:
-    return Row(id_, None, "", 1, "loop", "", (), (), follows, False, (), (), ())
+def _moment(id_: str, parent: str | None = None) -> Moment:
+    return Moment(address=Address("demo", "", id_), position=0, parent=parent, step=1)
+
+
+A, B, C = _moment("a"), _moment("b", "a"), _moment("c", "b")
 
 
 def _evidence() -> Evidence:
@@ -154,9 +158,9 @@ def _evidence() -> Evidence:
             _call("tool_began", 2, "write_letter", 2), _call("tool_ended", 2, "write_letter", 2),
             _event("model_paid", 3, read=4),
         ],
-        kept=Snapshot([_row("b"), _row("a")], [*messages], [_kept("call-1-1"), _kept("call-2-1"), _kept("call-2-2")]),
+        kept=Snapshot([B, A], [*messages], [_kept("call-1-1"), _kept("call-2-1"), _kept("call-2-2")]),
         final=Snapshot(
-            [_row("c"), _row("b"), _row("a")],
+            [C, B, A],
             [*messages, *results],
             [_kept("call-1-1"), _kept("call-2-1", hits=1), _kept("call-2-2")],
         ),
@@ -197,8 +201,8 @@ def test_sound_evidence_proves_everything() -> None:
         (5, {"before": _evidence().before[:-1]}),
         (6, {"booked": ["222.00", "222.00"]}),
         (6, {"booked": []}),
-        (7, _final(rows=[_row("c"), _row("b")])),
-        (7, _final(rows=[_row("c", False), _row("b"), _row("a")])),
+        (7, _final(moments=[C, B])),
+        (7, _final(moments=[_moment("c", "a"), B, A])),
         (8, {"report": ""}),
     ],
 )
@@ -230,13 +234,15 @@ def test_the_tools_do_what_they_say() -> None:
 
 
 def test_a_credit_is_booked_once_for_a_key(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    told = {desk.book_credit("Ada", "1.00", key) for key in ("k1", "k1", "k2")}
-    assert told == {"booked 1.00 EUR for Ada"}
-    assert ledger(tmp_path, "Ada") == ["1.00", "1.00"]
-    desk.book_credit("Ada", "2.00")
-    desk.book_credit("Ada", "2.00")
-    assert ledger(tmp_path, "Ada") == ["1.00", "1.00", "2.00", "2.00"]
+    book = next(tool for tool in tools(tmp_path) if tool.name == "book_credit")
+
+    def keys_booked(*keys: str) -> list[str]:
+        for key in keys:
+            assert book.func(customer="Ada", amount="1.00", key=key) == "booked 1.00 EUR for Ada"  # type: ignore[attr-defined]
+        return [key for _, _, key in bookings(tmp_path)]
+
+    assert keys_booked("k1", "k1", "k2") == ["k1", "k2"]
+    assert keys_booked("", "") == ["k1", "k2", "", ""]
 
 
 def test_the_model_is_not_asked_for_the_key(tmp_path: Path) -> None:

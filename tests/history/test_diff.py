@@ -30,7 +30,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import encode
-from langgraph_keel.history.diff import StateDiff, diffed
+from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.edits import edits
 
 NUMBERS = count()
@@ -150,13 +150,15 @@ def test_trips(changed: dict[str, Any], trips: int) -> None:
     with MemorySaver() as saver:
         places = map(address_of, stored(saver, [begun, begun | changed]))
         seen: list[Any] = []
-        assert saver.engine.run(counted(diffed(saver.engine.session, *places), seen)).channels == list(changed)
+        assert saver.engine.run(counted(diff_checkpoints(saver.engine.session, *places), seen)).channels == list(
+            changed
+        )
     assert len(seen) == trips
 
 
 def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[], object]) -> Any:
     """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
-    plan = diffed(saver.engine.session, *map(address_of, places))
+    plan = diff_checkpoints(saver.engine.session, *map(address_of, places))
 
     def late() -> Plan[Any, Any, StateDiff]:
         reply = yield next(plan)

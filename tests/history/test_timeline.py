@@ -91,7 +91,7 @@ def test_bytes(saver: KeelSaver) -> None:
     tl = saver.timeline("t")
     sizes = [moment.bytes for moment in tl]
     assert all(100 < size < 5000 for size in sizes)
-    state = [moment.state_bytes or 0 for moment in tl._measured(tl[:])]
+    state = [moment.state_bytes or 0 for moment in tl._measure(tl[:])]
     assert all(state)
     assert state[-1] > state[0]
     # What a moment shows was stored for it or for one before it.

@@ -13,16 +13,16 @@ from pages import check_harmless
 from rich.cells import cell_len
 from rich.console import Console
 
+from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.compare import Beside, side_by_side
 
 
-def positions(shown: Beside) -> list[tuple[int | None, int | None]]:
+def positions(shown: Comparison) -> list[tuple[int | None, int | None]]:
     return [(left.position if left else None, right.position if right else None) for left, right in shown.pairs]
 
 
 def test_steps_stand_side_by_side_from_where_the_branches_part() -> None:
-    shown = side_by_side(*branches())
+    shown = compare_branches(*branches())
     assert [moment.position for moment in shown.common] == [0, 1, 2, 3, 4]
     assert positions(shown) == [(5, 11), (6, None), (7, None), (8, None), (9, 13), (10, 14)]
     assert [moment.position for moment in shown.left] == [5, 6, 7, 8, 9, 10]
@@ -32,7 +32,7 @@ def test_steps_stand_side_by_side_from_where_the_branches_part() -> None:
 def test_a_step_that_one_branch_has_not_stands_alone() -> None:
     left, right = chain(5), chain(5)
     right = [*right[:3], replace(right[4], address=replace(right[4].address, checkpoint_id="other"))]
-    assert positions(side_by_side(left, right)) == [(3, None), (4, 4)]
+    assert positions(compare_branches(left, right)) == [(3, None), (4, 4)]
 
 
 def test_a_fork_in_another_thread_has_the_same_ids() -> None:
@@ -40,7 +40,7 @@ def test_a_fork_in_another_thread_has_the_same_ids() -> None:
     for number in range(4):
         thread.add(*["agent"][: number > 0])
     copied = thread.finished()
-    shown = side_by_side(chain(6), copied)
+    shown = compare_branches(chain(6), copied)
     assert (len(shown.common), positions(shown)) == (4, [(4, None), (5, None)])
     assert "support-42 to #5: 2 moments" in str(shown)
     assert "fork to #3: 0 moments" in str(shown)
@@ -48,7 +48,7 @@ def test_a_fork_in_another_thread_has_the_same_ids() -> None:
 
 def test_nothing_in_common() -> None:
     left = [replace(each, address=replace(each.address, checkpoint_id=f"x{each.position}")) for each in chain(3)]
-    shown = side_by_side(left, chain(4))
+    shown = compare_branches(left, chain(4))
     assert positions(shown) == [(0, 0), (1, 1), (2, 2), (None, 3)]
     assert "nothing in common" in str(shown)
     assert "nothing in common" in shown._repr_html_()
@@ -56,7 +56,7 @@ def test_nothing_in_common() -> None:
 
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (0, 3), (3, 0)])
 def test_a_branch_without_moments(left: int, right: int) -> None:
-    shown = side_by_side(chain(left), chain(right))
+    shown = compare_branches(chain(left), chain(right))
     assert len(shown.left) + len(shown.right) == left + right
     check_harmless(shown._repr_html_())
     assert "nothing in common" in str(shown)
@@ -65,7 +65,7 @@ def test_a_branch_without_moments(left: int, right: int) -> None:
 def test_moments_without_steps_are_aligned_by_their_order() -> None:
     left, right = ([replace(each, step=None) for each in chain(4)] for _ in range(2))
     right[2:] = [replace(each, address=replace(each.address, checkpoint_id=f"x{each.position}")) for each in right[2:]]
-    assert positions(side_by_side(left, right)) == [(2, 2), (3, 3)]
+    assert positions(compare_branches(left, right)) == [(2, 2), (3, 3)]
 
 
 @given(st.lists(st.booleans(), max_size=12), st.lists(st.booleans(), max_size=12))
@@ -79,28 +79,28 @@ def test_nothing_is_left_out_and_order_is_kept(first: list[bool], second: list[b
         ]
 
     left, right = branch("a", first), branch("b", second)
-    shown = side_by_side(left, right)
+    shown = compare_branches(left, right)
     assert (shown.left, shown.right) == (left, right)
 
 
 def test_as_text() -> None:
-    lines = str(side_by_side(*branches())).split("\n")
-    assert lines[0].startswith("step  support-42 to #10: 6 moments, 572 tokens,")
+    lines = str(compare_branches(*branches())).split("\n")
+    assert lines[0].startswith("     │ support-42 to #10: 6 moments, 572 tokens,")
     assert any("#5 plan" in line and "│ #11 fork · rewound to #5" in line for line in lines)
-    assert lines[-2].startswith('   3  #4 agent · messages +1 ai: "The plan')
+    assert lines[-2].startswith('   3   #4 agent · messages +1 ai: "The plan')
     assert "in both, as 4 moments before it" in " ".join(" ".join(lines[-2:]).split())
 
 
 @pytest.mark.parametrize("width", [140, 80, 50])
 def test_rich_fits_the_terminal(width: int) -> None:
-    for shown in (side_by_side(*branches()), side_by_side(hostile()[:2], hostile()[::3])):
+    for shown in (compare_branches(*branches()), compare_branches(hostile()[:2], hostile()[::3])):
         out = io.StringIO()
         Console(file=out, width=width).print(shown)
         assert max(map(cell_len, out.getvalue().split("\n"))) <= width
 
 
 def test_as_html() -> None:
-    read = check_harmless(side_by_side(*branches())._repr_html_())
+    read = check_harmless(compare_branches(*branches())._repr_html_())
     rows = [[cell.text() for cell in row.all("td")] for row in read.all("tbody")[0].all("tr")]
     assert [row[0] for row in rows] == ["6", "5", "1", "0", "-1", "4", "3"]
     assert "#5 plan before migration" in rows[5][1]
@@ -112,6 +112,6 @@ def test_as_html() -> None:
 def test_the_work_grows_with_the_moments() -> None:
     def work(length: int) -> int:
         left, right = chain(length), chain(length)
-        return calls(lambda: side_by_side(left, [*right[:5], *right[6:]])._repr_html_())
+        return calls(lambda: compare_branches(left, [*right[:5], *right[6:]])._repr_html_())
 
     assert work(600) < 12 * work(60)

@@ -15,16 +15,17 @@ from pages import Element, check_harmless, page
 
 from langgraph_keel.display.html import LANES
 from langgraph_keel.display.text import UNSAFE, plain
-from langgraph_keel.history.moment import Change, Moment
-from langgraph_keel.history.render.compare import side_by_side
+from langgraph_keel.history.comparison import compare_branches
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change
 from langgraph_keel.history.render.details import moment_html
-from langgraph_keel.history.render.html import as_html
-from langgraph_keel.history.render.plots import plot
+from langgraph_keel.history.render.html import timeline_html
+from langgraph_keel.history.render.plots import plot_moments
 
 
 def cells(moments: list[Moment], place: int) -> list[str]:
     """The text of the cells of one moment's row."""
-    row = next(row for row in page(as_html(moments, 0)).all("tr") if row.all("td") and place_of(row) == place)
+    row = next(row for row in page(timeline_html(moments, 0)).all("tr") if row.all("td") and place_of(row) == place)
     return [" ".join(cell.text().split()) for cell in row.all("td")]
 
 
@@ -33,7 +34,7 @@ def place_of(row: Element) -> int:
 
 
 def test_newest_first_and_every_column() -> None:
-    read = check_harmless(as_html(story(), 0))
+    read = check_harmless(timeline_html(story(), 0))
     assert [name.text() for name in read.all("th")] == ["", "#", "step", "checkpoint", "what happened", "model, stored"]
     assert [place_of(row) for row in read.all("tbody")[0].all("tr")] == [*range(14, -1, -1)]
     assert "thread support-42 · 15 moments · 2026-11-22" in read.text()
@@ -51,16 +52,20 @@ def test_without_pictures_and_styles_the_table_still_says_it() -> None:
     assert "drift: model gpt-5.1 → gpt-5.2" in cells(story(), 10)[4]
     assert "migrate › input called at #5" in cells(story(), 6)[4]
     assert "count_rows (replayed)" in cells(story(), 3)[4]
-    assert [mark.text() for mark in page(as_html(story())).all("mark")] == ["with repair", "before migration", "asked"]
+    assert [mark.text() for mark in page(timeline_html(story())).all("mark")] == [
+        "with repair",
+        "before migration",
+        "asked",
+    ]
 
 
 def test_the_full_id_is_there() -> None:
-    titles = [code.attributes.get("title") for code in page(as_html(chain(2))).all("code")]
+    titles = [code.attributes.get("title") for code in page(timeline_html(chain(2))).all("code")]
     assert titles == [moment.id for moment in chain(2)][::-1]
 
 
 def test_messages_open_by_a_click() -> None:
-    details = page(as_html(story())).all("details")
+    details = page(timeline_html(story())).all("details")
     said = next(each for each in details if "read_schema(" in each.text())
     assert said.all("summary")[0].text() == 'messages +1 ai: "I read the schema first."'
     assert "→ read_schema(table='customers')" in said.text()
@@ -68,7 +73,7 @@ def test_messages_open_by_a_click() -> None:
 
 
 def test_a_question_that_is_more_than_text_opens_by_a_click() -> None:
-    details = page(as_html(story())).all("details")
+    details = page(timeline_html(story())).all("details")
     assert "asked: {'question': 'Migrate 12,482 rows?', 'rows': 12482}" in [each.inside[0].text() for each in details]  # type: ignore[union-attr]
     assert [pre.text() for each in details for pre in each.all("pre")] == [
         '{\n  "question": "Migrate 12,482 rows?",\n  "rows": 12482\n}'
@@ -78,10 +83,10 @@ def test_a_question_that_is_more_than_text_opens_by_a_click() -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        lambda: as_html(hostile()),
+        lambda: timeline_html(hostile()),
         lambda: "".join(map(moment_html, hostile())),
-        lambda: plot(hostile())._repr_html_(),
-        lambda: side_by_side(hostile()[:2], hostile()[::3])._repr_html_(),
+        lambda: plot_moments(hostile())._repr_html_(),
+        lambda: compare_branches(hostile()[:2], hostile()[::3])._repr_html_(),
     ],
     ids=["table", "moment", "plot", "beside"],
 )
@@ -96,13 +101,15 @@ def test_what_people_wrote_does_nothing(shown: Callable[[], str]) -> None:
 def test_each_hostile_text_is_shown_as_it_is() -> None:
     told = cells(hostile(), 1)[4]
     assert told.count(plain(HOSTILE)) >= 12
-    read = check_harmless(as_html([replace(chain(1)[0], nodes=('"><img src=x onerror=1>',), models=("' onload='",))]))
+    read = check_harmless(
+        timeline_html([replace(chain(1)[0], nodes=('"><img src=x onerror=1>',), models=("' onload='",))])
+    )
     assert "><img src=x onerror=1>" in read.text()
     assert "' onload='" in read.text()
 
 
 def test_a_lone_surrogate_can_be_encoded() -> None:
-    check_harmless(as_html([replace(chain(1)[0], changes=messages(HumanMessage("\ud800")), summary="\ud800")]))
+    check_harmless(timeline_html([replace(chain(1)[0], changes=messages(HumanMessage("\ud800")), summary="\ud800")]))
 
 
 def test_colours_read_in_both_themes() -> None:
@@ -118,7 +125,7 @@ def test_colours_read_in_both_themes() -> None:
 
 
 def test_backgrounds_are_see_through_and_text_has_no_colour_of_its_own() -> None:
-    for html in (as_html(story()), moment_html(story()[5]), side_by_side(story(), story())._repr_html_()):
+    for html in (timeline_html(story()), moment_html(story()[5]), compare_branches(story(), story())._repr_html_()):
         styles = re.findall(r'style="([^"]*)"', html)
         assert all(found == "inherit" for style in styles for found in re.findall(r"(?<![-\w])color:([^;]*)", style))
         grounds = [found for style in styles for found in re.findall(r"background:([^;]*)", style)]
@@ -126,7 +133,7 @@ def test_backgrounds_are_see_through_and_text_has_no_colour_of_its_own() -> None
 
 
 def test_a_picture_in_each_row() -> None:
-    pictures = page(as_html(story())).all("svg")
+    pictures = page(timeline_html(story())).all("svg")
     assert len(pictures) == 15
     assert all(each.attributes["width"] == "70" for each in pictures)
     assert [len(each.all("path")) for each in pictures] == [*[0] * 9, 2, 1, 0, 0, 0, 0]
@@ -136,7 +143,7 @@ def test_a_picture_in_each_row() -> None:
 
 
 def test_pictures_join_from_row_to_row() -> None:
-    pictures = page(as_html(story())).all("svg")
+    pictures = page(timeline_html(story())).all("svg")
     for above, below in pairwise(pictures):
         down = {line.attributes["x1"] for line in above.all("line") if line.attributes["y2"] == "100%"}
         up = {line.attributes["x1"] for line in below.all("line") if line.attributes["y1"] == "0"}
@@ -148,12 +155,12 @@ def test_pictures_join_from_row_to_row() -> None:
     ("older", "said"), [(9980, "… 9,980 older moments: tl[:], or --all"), (None, "… older moments: tl[:], or --all")]
 )
 def test_what_is_older_is_counted(older: int | None, said: str) -> None:
-    assert page(as_html(chain(30)[-20:], older)).text().endswith(said)
-    assert "older" not in as_html(chain(3), 0) + as_html(chain(3), None)
+    assert page(timeline_html(chain(30)[-20:], older)).text().endswith(said)
+    assert "older" not in timeline_html(chain(3), 0) + timeline_html(chain(3), None)
 
 
 def test_nothing_to_show() -> None:
-    assert page(as_html([])).text() == "no moments"
+    assert page(timeline_html([])).text() == "no moments"
 
 
 def test_one_moment() -> None:
@@ -178,7 +185,7 @@ def test_the_messages_of_one_moment() -> None:
 
 def test_long_lists_are_cut() -> None:
     new = messages(*(HumanMessage(str(number) * 10_000) for number in range(1000)))
-    html = as_html([replace(chain(1)[0], changes=new)])
+    html = timeline_html([replace(chain(1)[0], changes=new)])
     assert "… 980 before these" in html
     assert len(html) < 60_000
 
@@ -186,7 +193,7 @@ def test_long_lists_are_cut() -> None:
 def test_many_questions() -> None:
     values = [{"n": 0}, "text", {"n": 2}, *({"n": number} for number in range(3, 20))]
     asked = tuple(Interrupt(value=value, id=str(number)) for number, value in enumerate(values))
-    read = page(as_html([replace(chain(1)[0], interrupts=asked)]))
+    read = page(timeline_html([replace(chain(1)[0], interrupts=asked)]))
     assert [each.all("summary")[0].text() for each in read.all("details")] == [
         f"waits: {{'n': {number}}}" for number in (0, 2, 3, 4, 5, 6, 7)
     ]
@@ -197,5 +204,5 @@ def test_many_questions() -> None:
 @pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
 def test_size_and_work_grow_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(60), made(600)
-    assert len(as_html(many)) < 13 * len(as_html(few))
-    assert calls(lambda: as_html(many)) < 12 * calls(lambda: as_html(few))
+    assert len(timeline_html(many)) < 13 * len(timeline_html(few))
+    assert calls(lambda: timeline_html(many)) < 12 * calls(lambda: timeline_html(few))

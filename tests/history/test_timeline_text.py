@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,11 +14,21 @@ from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story
 from rich.cells import cell_len
 from rich.console import Console
 
-from langgraph_keel.display.text import UNSAFE, plain
-from langgraph_keel.history.moment import Change, Moment, ToolUse
-from langgraph_keel.history.render.details import moment_rich, moment_text
-from langgraph_keel.history.render.rows import short_ids, size
-from langgraph_keel.history.render.terminal import as_rich, as_text
+from langgraph_keel.display.text import UNSAFE, format_size, plain, short_ids
+from langgraph_keel.history.comparison import compare_branches
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change, ToolUse
+from langgraph_keel.history.render.details import MomentPage
+from langgraph_keel.history.render.terminal import WIDTH, TimelinePage, page_text
+
+
+def as_text(moments: Sequence[Moment], older: int | None = None, width: int = WIDTH) -> str:
+    return page_text(TimelinePage(moments, older), width)
+
+
+def moment_text(moment: Moment, width: int = WIDTH) -> str:
+    return page_text(MomentPage(moment), width)
+
 
 TREE = " │┊●○◉─┴╯╰┼"
 
@@ -87,7 +97,7 @@ def test_nothing_steers_a_terminal() -> None:
 
 
 def test_rich_shows_the_same_and_takes_brackets_literally() -> None:
-    for made, page in ((story(), as_rich(story(), 7)), (hostile(), as_rich(hostile(), 7))):
+    for made, page in ((story(), TimelinePage(story(), 7)), (hostile(), TimelinePage(hostile(), 7))):
         out = io.StringIO()
         Console(file=out, width=90).print(page)
         assert [line.rstrip() for line in out.getvalue().split("\n")[:-1]] == as_text(made, 7, 90).split("\n")
@@ -95,7 +105,7 @@ def test_rich_shows_the_same_and_takes_brackets_literally() -> None:
 
 def test_rich_has_colours() -> None:
     out = io.StringIO()
-    Console(file=out, width=90, force_terminal=True, color_system="standard").print(as_rich(story(), 0))
+    Console(file=out, width=90, force_terminal=True, color_system="standard").print(TimelinePage(story(), 0))
     assert "\x1b[1;31mMigrationError" in out.getvalue() or "\x1b[1;31mfailed: " in out.getvalue()
 
 
@@ -209,8 +219,16 @@ def test_one_moment_fits_its_width() -> None:
     for moment in [*story(), *hostile()]:
         assert max(map(cell_len, moment_text(moment, 60).split("\n"))) <= 60
     out = io.StringIO()
-    Console(file=out, width=60).print(moment_rich(story()[5]))
-    assert out.getvalue().rstrip() == moment_text(story()[5], 60)
+    Console(file=out, width=60).print(MomentPage(story()[5]))
+    assert [line.rstrip() for line in out.getvalue().split("\n")[:-1]] == moment_text(story()[5], 60).split("\n")
+
+
+def test_rich_takes_brackets_of_a_moment_literally() -> None:
+    for page in (MomentPage(hostile()[1]), compare_branches(hostile()[:2], hostile()[::3])):
+        out = io.StringIO()
+        Console(file=out, width=400).print(page)
+        assert "[red]" in out.getvalue()
+        assert page_text(page, 400).count("[red]") == out.getvalue().count("[red]")
 
 
 @pytest.mark.parametrize("made", [long, wide, bushy], ids=["long", "wide", "bushy"])
@@ -239,4 +257,4 @@ def test_ids_are_as_short_as_they_can_be() -> None:
     ],
 )
 def test_sizes(count: int, text: str) -> None:
-    assert size(count) == text
+    assert format_size(count) == text

@@ -13,30 +13,30 @@ from hypothesis import strategies as st
 from moments import CALL, Thread, bushy, calls, chain, hostile, shuffled, story, wide
 
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.rows import MOST_LANES, Row, rows_of, width_of
-from langgraph_keel.history.render.terminal import drawn
+from langgraph_keel.history.render.rows import MOST_LANES, TreeRow, lane_count, tree_rows
+from langgraph_keel.history.render.terminal import draw_tree
 
 PARENTS = st.lists(st.integers(0, 40), max_size=40).map(lambda backs: [at - back for at, back in enumerate(backs)])
 
 
 def picture(moments: Sequence[Moment]) -> list[str]:
-    rows = rows_of(moments)[::-1]
-    lanes = width_of(rows)
-    return ["".join(text for text, _ in drawn(row, lanes)).rstrip() for row in rows]
+    rows = tree_rows(moments)[::-1]
+    lanes = lane_count(rows)
+    return ["".join(text for text, _ in draw_tree(row, lanes)).rstrip() for row in rows]
 
 
-def above(row: Row) -> set[int]:
+def above(row: TreeRow) -> set[int]:
     """The lanes whose lines leave a row towards newer ones."""
     own = [row.line] if row.is_newer else []
     return {line.lane for line in (*own, *row.through, *row.joins, *row.cuts)}
 
 
-def below(row: Row) -> set[int]:
+def below(row: TreeRow) -> set[int]:
     own = [row.line] if row.is_older else []
     return {line.lane for line in (*own, *row.through)}
 
 
-def followed(rows: Sequence[Row], place: int) -> int | None:
+def followed(rows: Sequence[TreeRow], place: int) -> int | None:
     """The place to which the line below a moment leads; `None` if it is cut, or there is none."""
     lane = rows[place].line.lane
     for at in range(place - 1, -1, -1) if rows[place].is_older else ():
@@ -74,14 +74,14 @@ def test_everything_that_happens() -> None:
 
 
 def test_what_is_not_shown_is_cut_off_below() -> None:
-    rows = rows_of(story()[-6:])
+    rows = tree_rows(story()[-6:])
     assert picture(story()[-6:]) == ["◉", "●", "│ ●", "● ┊", "┊ ●", "  ●"]
     assert [len(row.cuts) for row in rows] == [0, 1, 1, 0, 0, 0]
     assert rows[0].is_older
 
 
 def test_the_first_moment_has_nothing_below() -> None:
-    assert not rows_of(chain(2))[0].is_older
+    assert not tree_rows(chain(2))[0].is_older
 
 
 def test_the_way_to_the_head_is_the_first_lane_also_if_it_is_not_the_newest() -> None:
@@ -89,7 +89,7 @@ def test_the_way_to_the_head_is_the_first_lane_also_if_it_is_not_the_newest() ->
     first = thread.add()
     head = thread.add("agent")
     thread.add("agent", after=first, is_branch=True)
-    lanes = {row.moment: row.line.lane for row in rows_of(thread.finished())}
+    lanes = {row.moment: row.line.lane for row in tree_rows(thread.finished())}
     assert [lanes[head], *(lane for moment, lane in lanes.items() if moment != head)] == [0, 0, 1]
 
 
@@ -99,7 +99,7 @@ def test_a_crossing_is_drawn() -> None:
 
 def test_the_order_does_not_matter() -> None:
     moments = story()
-    assert rows_of(moments[::-1]) == rows_of(moments)[::-1]
+    assert tree_rows(moments[::-1]) == tree_rows(moments)[::-1]
 
 
 def test_a_subgraph_with_a_memory_of_its_own_stands_below_each_call() -> None:
@@ -118,8 +118,8 @@ def test_subgraphs_of_subgraphs_stand_further_in() -> None:
     outer = thread.add("agent")
     middle = thread.add("copy", ns=CALL, caller=outer)
     thread.add("row", ns=f"{CALL}|rows:1", caller=middle)
-    assert [row.line.lane for row in rows_of(thread.finished())] == [0, 1, 2]
-    assert [row.line.is_call for row in rows_of(thread.finished())] == [False, True, True]
+    assert [row.line.lane for row in tree_rows(thread.finished())] == [0, 1, 2]
+    assert [row.line.is_call for row in tree_rows(thread.finished())] == [False, True, True]
 
 
 def test_only_subgraphs() -> None:
@@ -128,8 +128,8 @@ def test_only_subgraphs() -> None:
 
 
 def test_more_branches_than_lanes_stand_apart() -> None:
-    rows = rows_of(wide(30))
-    assert width_of(rows) == MOST_LANES + 1
+    rows = tree_rows(wide(30))
+    assert lane_count(rows) == MOST_LANES + 1
     assert sum(row.line.lane == MOST_LANES for row in rows) == 30 - MOST_LANES
     apart = next(row for row in rows if row.line.lane == MOST_LANES)
     assert not apart.is_newer
@@ -137,13 +137,13 @@ def test_more_branches_than_lanes_stand_apart() -> None:
 
 
 def test_nothing() -> None:
-    assert rows_of([]) == []
-    assert width_of([]) == 0
+    assert tree_rows([]) == []
+    assert lane_count([]) == 0
 
 
 @given(PARENTS)
 def test_lines_meet_between_rows(parents: list[int]) -> None:
-    rows = rows_of(shuffled(parents))
+    rows = tree_rows(shuffled(parents))
     assert all(above(older) == below(newer) for older, newer in pairwise(rows))
     assert not rows or above(rows[-1]) == set()
 
@@ -151,7 +151,7 @@ def test_lines_meet_between_rows(parents: list[int]) -> None:
 @given(PARENTS)
 def test_lines_lead_to_parents(parents: list[int]) -> None:
     moments = shuffled(parents)
-    rows = rows_of(moments)
+    rows = tree_rows(moments)
     for place, row in enumerate(rows):
         shown = parents[place] if 0 <= parents[place] < place else None
         if row.line.lane < MOST_LANES:
@@ -160,7 +160,7 @@ def test_lines_lead_to_parents(parents: list[int]) -> None:
 
 @given(PARENTS)
 def test_no_two_lines_share_a_lane(parents: list[int]) -> None:
-    for row in rows_of(shuffled(parents)):
+    for row in tree_rows(shuffled(parents)):
         lanes = [line.lane for line in (row.line, *row.through)]
         ends = [line.lane for line in (*row.joins, *row.cuts)]
         assert len(set(lanes)) == len(lanes)
@@ -171,11 +171,11 @@ def test_no_two_lines_share_a_lane(parents: list[int]) -> None:
 @pytest.mark.parametrize("parents", ["text", ["x"], {"": 1}, {1: "x"}, None], ids=repr)
 def test_metadata_that_is_not_langgraphs_says_nothing(parents: Any) -> None:
     moment = replace(chain(1)[0], metadata={"parents": parents})
-    assert rows_of([replace(moment, address=replace(moment.address, checkpoint_ns="a:1"))])[0].line.lane == 0
+    assert tree_rows([replace(moment, address=replace(moment.address, checkpoint_ns="a:1"))])[0].line.lane == 0
 
 
 @pytest.mark.parametrize("made", [chain, wide, bushy])
 def test_the_work_grows_with_the_moments(made: Callable[[int], list[Moment]]) -> None:
     few, many = made(300), made(3000)
-    assert calls(lambda: rows_of(many)) < 12 * calls(lambda: rows_of(few))
-    assert max(len(row.through) for row in rows_of(many)) <= MOST_LANES
+    assert calls(lambda: tree_rows(many)) < 12 * calls(lambda: tree_rows(few))
+    assert max(len(row.through) for row in tree_rows(many)) <= MOST_LANES

@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Interrupt
 
 from langgraph_keel.engine.records import Address
-from langgraph_keel.history.moment import Change, Moment, ToolUse
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.records import Change, ToolUse
 
 START = datetime(2026, 11, 22, 10, 14, 20, tzinfo=UTC)
 CALL = "migrate:8bc2e80d-e44f-1700-c10f-4a0d0203b4b1"

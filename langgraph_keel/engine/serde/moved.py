@@ -49,8 +49,8 @@ _ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("core.records", "Address"): "engine.records",
     ("files.findings", "Finding"): "backends.files.check",
     ("redis.opening", "Durability"): "backends.redis.connection",
-    ("timeline.moment", "Change"): "history.moment",
-    ("timeline.moment", "ToolUse"): "history.moment",
+    ("timeline.moment", "Change"): "history.records",
+    ("timeline.moment", "ToolUse"): "history.records",
 }
 
 MOVED_NAMES: dict[Name, Name] = {

@@ -1,6 +1,6 @@
 """A timeline in a notebook: a table with a drawn tree. What is new in a moment opens by a click, without scripts.
 
-The tree of a timeline as pictures, one a row, that join into one: a row is as tall as what stands beside it.
+Each row has a picture of its part of the tree. The pictures join, because each is as tall as the text beside it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,19 @@ from langgraph_keel.display.html import (
     tag,
     text,
 )
-from langgraph_keel.display.messages import laid_out
-from langgraph_keel.history.moment import Change, Moment
-from langgraph_keel.history.render.rows import MOST, Line, Note, Row, Told, footing, heading, told, width_of
+from langgraph_keel.display.messages import value_text
+from langgraph_keel.history.records import MomentRecord
+from langgraph_keel.history.render.rows import (
+    MOST,
+    Line,
+    Note,
+    TimelineRow,
+    TreeRow,
+    footing,
+    heading,
+    lane_count,
+    timeline_rows,
+)
 
 LANE = 16
 """Pixels from one lane to the next."""
@@ -36,20 +46,20 @@ _MIDDLE = 16
 _BEND = 8
 
 
-def picture(row: Row, lanes: int) -> str:
-    """Return the SVG of a row, newest moments above it; it fills a cell of `width(lanes)` pixels that it stands in."""
+def tree_svg(row: TreeRow, lanes: int) -> str:
+    """Return the tree beside a row as SVG; it fills its cell, which is `tree_width(lanes)` pixels wide."""
     parts = [*_lines(row), *map(_cut, row.cuts), *(_join(line, row.line) for line in row.joins), *_dot(row)]
     style = "position:absolute;left:0;top:-1px;height:calc(100% + 1px);max-width:none;display:block;overflow:hidden"
-    size = f'width="{width(lanes)}" height="32"'
+    size = f'width="{tree_width(lanes)}" height="32"'
     return f'<svg {size} style="{style}" aria-hidden="true" fill="none">{"".join(parts)}</svg>'
 
 
-def width(lanes: int) -> int:
+def tree_width(lanes: int) -> int:
     """Return the pixels that a tree takes."""
     return LANE * lanes + 6
 
 
-def _lines(row: Row) -> Iterator[str]:
+def _lines(row: TreeRow) -> Iterator[str]:
     yield from (_upright(line, "0", "100%") for line in row.through)
     if row.is_newer:
         yield _upright(row.line, "0", str(_MIDDLE))
@@ -72,7 +82,7 @@ def _join(line: Line, own: Line) -> str:
     return f'<path d="M{x} 0{bend}" {_stroke(line)}/>'
 
 
-def _dot(row: Row) -> Iterator[str]:
+def _dot(row: TreeRow) -> Iterator[str]:
     x, fill = _x(row.line), LANES[row.line.lane]
     yield f'<circle cx="{x}" cy="{_MIDDLE}" r="{3.5 if row.line.is_call else 4.5}" fill="{fill}"/>'
     if row.moment.is_head and not row.line.is_call:
@@ -107,7 +117,7 @@ _UNBROKEN = 16
 _NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
 
 
-def as_html(moments: Sequence[Moment], older: int | None = None) -> str:
+def timeline_html(moments: Sequence[MomentRecord], older: int | None = None) -> str:
     """Return a timeline as HTML, newest moment first.
 
     Args:
@@ -117,8 +127,8 @@ def as_html(moments: Sequence[Moment], older: int | None = None) -> str:
     if not moments:
         return tag("div", "no moments", style=FAINT)
     name, shown = heading(moments)
-    rows = told(moments)
-    lanes = width_of(row.row for row in rows)
+    rows = timeline_rows(moments)
+    lanes = lane_count(row.tree for row in rows)
     title = tag("div", "thread ", tag("b", text(name)), tag("span", f" · {text(shown)}", style=FAINT))
     body = tag("tbody", *(_row(row, lanes) for row in rows))
     note = footing(moments, older)
@@ -126,65 +136,64 @@ def as_html(moments: Sequence[Moment], older: int | None = None) -> str:
     return tag("div", title, table(head(_NAMES), body), *last, style=PAGE)
 
 
-def _row(row: Told, lanes: int) -> str:
-    tree = f"position:relative;padding:0;width:{width(lanes)}px;min-width:{width(lanes)}px"
+def _row(row: TimelineRow, lanes: int) -> str:
+    tree = f"position:relative;padding:0;width:{tree_width(lanes)}px;min-width:{tree_width(lanes)}px"
     weight = "font-weight:700" if row.is_head else ""
     id_ = code(row.id, weight, row.moment.id)
     return tag(
         "tr",
-        cell(picture(row.row, lanes), style=tree),
+        cell(tree_svg(row.tree, lanes), style=tree),
         cell(text(row.place), style=f"{_NUMBER};{FAINT}"),
         cell(text(row.step), style=_NUMBER),
         cell(id_, "<br>", tag("span", text(row.time), style=f"{SMALL};{FAINT}"), style="white-space:nowrap"),
-        cell(*happened(row), style="width:100%;min-width:170px;overflow-wrap:anywhere"),
+        cell(*happened_html(row), style="width:100%;min-width:170px;overflow-wrap:anywhere"),
         cell(*_model(row), style="overflow-wrap:anywhere"),
     )
 
 
-def _model(row: Told) -> Iterator[str]:
+def _model(row: TimelineRow) -> Iterator[str]:
     is_short = len(row.model) <= _UNBROKEN
     if row.model:
         yield tag("div", text(row.model), style="white-space:nowrap" if is_short else "min-width:80px")
     yield tag("span", text(row.size), style=f"{SMALL};{FAINT};white-space:nowrap")
 
 
-def happened(row: Told) -> Iterator[str]:
-    """Yield what happened: what ran; what that changed, which opens by a click; what else is to be known."""
+def happened_html(row: TimelineRow) -> Iterator[str]:
+    """Yield what happened: the nodes that ran, what they changed (it opens by a click), and remarks."""
     where = tag("span", text(f"{row.where} › "), style=FAINT) if row.where else ""
     yield where + tag("b", text(row.nodes))
-    yield from (f" {_said(note)}" for note in row.notes if note.tone in _BESIDE)
+    yield from (f" {_note_html(note)}" for note in row.notes if note.tone in _BESIDE)
     summary = "".join(text(note.text) for note in row.notes if note.tone == "summary")
-    inner = [news(change) for change in row.moment.changes if change.new]
-    yield folded(summary or "more", *inner) if inner else tag("div", summary) * bool(summary)
+    changes = [change for change in row.moment.changes if change.new]
+    inner = [tag("div", code(change.channel, FAINT), elements(change.new)) for change in changes]
+    if inner:
+        yield folded(summary or "more", *inner)
+    elif summary:
+        yield tag("div", summary)
     yield from _questions(row)
-    yield notes(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
+    yield notes_html(note for note in row.notes if note.tone not in (*_BESIDE, *_ASKED, "summary"))
 
 
-def _questions(row: Told) -> Iterator[str]:
-    """Yield what waits for an answer, or has got one; what is more than text opens by a click."""
+def _questions(row: TimelineRow) -> Iterator[str]:
+    """Yield the questions, answered or not; a question that is more than text opens by a click."""
     asked = [note for note in row.notes if note.tone in _ASKED]
     for note, question in zip_longest(asked, row.moment.interrupts[:MOST]):
         is_text = question is None or isinstance(question.value, str)
-        yield tag("div", _said(note)) if is_text else folded(_said(note), question_of(question))
+        yield tag("div", _note_html(note)) if is_text else folded(_note_html(note), question_html(question))
 
 
-def news(change: Change) -> str:
-    """Return the new elements of a channel."""
-    return tag("div", code(change.channel, FAINT), elements(change.new))
-
-
-def question_of(asked: Interrupt) -> str:
+def question_html(asked: Interrupt) -> str:
     """Return what a question asks."""
-    return pre(laid_out(asked.value))
+    return pre(value_text(asked.value))
 
 
-def notes(said: Iterable[Note]) -> str:
+def notes_html(notes: Iterable[Note]) -> str:
     """Return notes side by side; nothing if there are none."""
-    shown = " ".join(map(_said, said))
+    shown = " ".join(map(_note_html, notes))
     return tag("div", shown) if shown else ""
 
 
-def _said(note: Note) -> str:
+def _note_html(note: Note) -> str:
     if note.tone in _COLOURS:
         return chip(note.text, *_COLOURS[note.tone], name=_ELEMENTS.get(note.tone, "span"))
     return tag("span", text(note.text), style=f"display:inline-block;{SMALL};{FAINT}")

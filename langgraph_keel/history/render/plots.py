@@ -1,6 +1,6 @@
-"""How a thread grew, step by step: the size of its state, tokens and cost. As a picture, and as a line of text.
+"""How a thread grew, step by step: the size of its state, tokens and cost. As a picture, and as lines of text.
 
-Charts as SVG, one below the other over one axis: labelled, with units, in colours for light pages and dark ones.
+The picture is one SVG: charts below each other over one axis, with units, in colours for light and dark pages.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TypeAlias
 
 from langgraph_keel._langgraph import NS_SEP
 from langgraph_keel.display.html import LANES, text
-from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.rows import money, rows_of, size
+from langgraph_keel.display.text import format_money, format_size
+from langgraph_keel.history.records import MomentRecord
+from langgraph_keel.history.render.rows import tree_rows
 
 Point: TypeAlias = tuple[float, float]
-"""Which of the moments, from 0, and a value."""
+"""The number of a moment, from 0, and a value."""
 
 WIDTH, _HEIGHT = 720, 96
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 64, 12, 22, 14, 34
@@ -26,7 +27,7 @@ _MOST_TICKS = 8
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line from left to right; that of the trunk stands out."""
+    """A line from left to right; the line of the trunk is thicker."""
 
     points: tuple[Point, ...]
     is_trunk: bool = True
@@ -46,22 +47,22 @@ class Chart:
 
     Attributes:
         name: What it shows.
-        unit: In what.
-        note: The same in a few words and numbers.
-        shown: Writes a value.
-        curves: Lines.
-        bars: Bars; those of the second stand on those of the first.
+        unit: The unit of its values.
+        note: A summary in a few words and numbers.
+        format: Writes a value as text.
+        curves: Its lines.
+        bars: Its bars; those of the second stand on those of the first.
     """
 
     name: str
     unit: str
     note: str
-    shown: Callable[[float], str]
+    format: Callable[[float], str]
     curves: tuple[Curve, ...] = ()
     bars: tuple[Bars, ...] = ()
 
     @property
-    def stacked(self) -> list[float]:
+    def heights(self) -> list[float]:
         """The heights of its bars."""
         return [sum(values) for values in zip(*(bars.values for bars in self.bars), strict=True)]
 
@@ -69,14 +70,14 @@ class Chart:
     def top(self) -> float:
         """The greatest value that it shows."""
         points = [value for curve in self.curves for _, value in curve.points]
-        return max([*points, *self.stacked], default=0.0)
+        return max([*points, *self.heights], default=0.0)
 
 
-def drawn(charts: Sequence[Chart], places: Sequence[int], share: int) -> str:
+def charts_svg(charts: Sequence[Chart], places: Sequence[int], share: int) -> str:
     """Return charts as one SVG.
 
     Args:
-        charts: They.
+        charts: The charts, from top to bottom.
         places: The positions of the moments, from left to right.
         share: How many moments share a bar.
     """
@@ -94,7 +95,7 @@ def drawn(charts: Sequence[Chart], places: Sequence[int], share: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Where moments stand from left to right: each in the middle of its bar."""
+    """Where moments stand from left to right, each in the middle of its bar."""
 
     count: int
     share: int
@@ -103,7 +104,7 @@ class _Scale:
         return _LEFT + (place + 0.5) * (WIDTH - _LEFT - _RIGHT) / max(1, self.count)
 
     def span(self, number: int) -> tuple[float, float]:
-        """Return where a bar begins, and how wide it is: with a gap to the next, and not wider than a finger."""
+        """Return where a bar begins and how wide it is: there is a gap to the next, and no bar is very wide."""
         start = self.x(number * self.share - 0.5)
         end = self.x(min(self.count, (number + 1) * self.share) - 0.5)
         width = min(max(0.6, (end - start) * 0.8), 28)
@@ -117,9 +118,9 @@ def _chart(chart: Chart, above: int, scale: _Scale) -> str:
     per = f" per {scale.share:,} moments" if scale.share > 1 else " per moment"
     name = text(chart.name) + (per if chart.bars else "")
     parts = [f'<text x="{_LEFT}" y="{above + 14}" font-weight="600">{name}{_legend(chart)}</text>']
-    parts += [_said(WIDTH - _RIGHT, above + 14, chart.note, "end", ".65")]
-    parts += (part for tick in ticks for part in _grid(base - tick * unit, chart.shown(tick) if tick else "0"))
-    parts += (_bar(chart, number, scale, base, unit) for number in range(len(chart.stacked)))
+    parts += [_label(WIDTH - _RIGHT, above + 14, chart.note, "end", ".65")]
+    parts += (part for tick in ticks for part in _grid(base - tick * unit, chart.format(tick) if tick else "0"))
+    parts += (_bar(chart, number, scale, base, unit) for number in range(len(chart.heights)))
     parts += (_curve(curve, scale, base, unit) for curve in chart.curves)
     return "".join(parts)
 
@@ -134,10 +135,10 @@ def _legend(chart: Chart) -> str:
     )
 
 
-def _grid(y: float, said: str) -> Iterator[str]:
+def _grid(y: float, label: str) -> Iterator[str]:
     line = 'stroke="currentColor" stroke-opacity=".15"'
     yield f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" {line}/>'
-    yield _said(_LEFT - 6, y + 4, said, "end", ".65")
+    yield _label(_LEFT - 6, y + 4, label, "end", ".65")
 
 
 def _bar(chart: Chart, number: int, scale: _Scale, base: float, unit: float) -> str:
@@ -164,12 +165,12 @@ def _curve(curve: Curve, scale: _Scale, base: float, unit: float) -> str:
 def _axis(places: Sequence[int], y: float, scale: _Scale) -> Iterator[str]:
     step = max(1, -(-len(places) // _MOST_TICKS))
     for place in range(0, len(places), step):
-        yield _said(scale.x(place), y + 14, f"#{places[place]}", "middle", ".65")
-    yield _said((_LEFT + WIDTH - _RIGHT) / 2, y + 29, "moment, by its position in the timeline", "middle", ".65")
+        yield _label(scale.x(place), y + 14, f"#{places[place]}", "middle", ".65")
+    yield _label((_LEFT + WIDTH - _RIGHT) / 2, y + 29, "moment, by its position in the timeline", "middle", ".65")
 
 
-def _said(x: float, y: float, said: str, anchor: str, opacity: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill-opacity="{opacity}">{text(said)}</text>'
+def _label(x: float, y: float, label: str, anchor: str, opacity: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill-opacity="{opacity}">{text(label)}</text>'
 
 
 def ticks_to(top: float) -> list[float]:
@@ -182,7 +183,7 @@ def ticks_to(top: float) -> list[float]:
 
 
 MOST_BARS = 180
-"""Bars of a chart; of more moments, as many as it takes share one."""
+"""Most bars of a chart; where there are more moments, several share a bar."""
 _MOST_SPARKS = 60
 _MOST_CURVES = 40
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -193,7 +194,7 @@ class Plot:
     """A picture of some moments.
 
     Attributes:
-        charts: What it shows, one below the other.
+        charts: Its charts, from top to bottom.
         places: The positions of the moments, from left to right.
         share: How many moments share a bar.
     """
@@ -203,7 +204,7 @@ class Plot:
     share: int
 
     def _repr_svg_(self) -> str:
-        return drawn(self.charts, self.places, self.share)
+        return charts_svg(self.charts, self.places, self.share)
 
     def _repr_html_(self) -> str:
         return f'<div style="max-width:100%">{self._repr_svg_()}</div>' if self.charts else "<div>nothing to plot</div>"
@@ -217,11 +218,11 @@ class Plot:
     __repr__ = __str__
 
 
-def plot(moments: Sequence[Moment]) -> Plot:
+def plot_moments(moments: Sequence[MomentRecord]) -> Plot:
     """Return a picture of moments, from the oldest on: size of the state, tokens and cost.
 
-    What none of them tells is left out. Sizes are of the outermost graph; branches are lines of their own. Tokens and
-    cost are of all moments, each of a branch that was left behind, too: they were paid.
+    A chart without values is left out. Sizes are those of the outermost graph; branches are lines of their own. Tokens
+    and cost are those of all moments, also on branches that were left behind: they were paid for.
     """
     ordered = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
     share = max(1, -(-len(ordered) // MOST_BARS))
@@ -233,56 +234,66 @@ def plot(moments: Sequence[Moment]) -> Plot:
 # -- charts ----------------------------------------------------------------------------------------------------
 
 
-def _sizes(moments: Sequence[Moment], share: int) -> Chart | None:
+def _sizes(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     curves = list(_curves(moments, share))
     if not curves:
         return _stored(moments, share)
     trunk = next((curve for curve in curves if curve.is_trunk), curves[0])
     values = [point[1] for point in trunk.points]
-    note = f"{size(int(values[0]))} → {size(int(values[-1]))}, at most {size(int(max(values)))}"
+    note = f"{format_size(int(values[0]))} → {format_size(int(values[-1]))}, at most {format_size(int(max(values)))}"
     return Chart("state", "bytes", note, _bytes, curves=tuple(curves))
 
 
-def _stored(moments: Sequence[Moment], share: int) -> Chart | None:
+def _stored(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     values = [float(moment.bytes) for moment in moments]
-    bars = Bars("stored", _shared(values, share))
-    return Chart("stored", "bytes", f"{size(int(sum(values)))} in all", _bytes, bars=(bars,)) if any(values) else None
+    bars = Bars("stored", _sum_shares(values, share))
+    return (
+        Chart("stored", "bytes", f"{format_size(int(sum(values)))} in all", _bytes, bars=(bars,))
+        if any(values)
+        else None
+    )
 
 
-def _tokens(moments: Sequence[Moment], share: int) -> Chart | None:
+def _tokens(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     read, written = ([float(moment.tokens[place]) for moment in moments] for place in (0, 1))
     if not any(read) and not any(written):
         return None
-    bars = Bars("read", _shared(read, share)), Bars("written", _shared(written, share))
+    bars = Bars("read", _sum_shares(read, share)), Bars("written", _sum_shares(written, share))
     return Chart("tokens", "tokens", f"{sum(read):,.0f} read, {sum(written):,.0f} written", _count, bars=bars)
 
 
-def _costs(moments: Sequence[Moment], share: int) -> Chart | None:
+def _costs(moments: Sequence[MomentRecord], share: int) -> Chart | None:
     if all(moment.cost is None for moment in moments):
         return None
     values = [moment.cost or 0.0 for moment in moments]
-    return Chart("cost", "cost", f"{money(sum(values))} in all", money, bars=(Bars("cost", _shared(values, share)),))
+    return Chart(
+        "cost",
+        "cost",
+        f"{format_money(sum(values))} in all",
+        format_money,
+        bars=(Bars("cost", _sum_shares(values, share)),),
+    )
 
 
 def _bytes(amount: float) -> str:
-    return size(round(amount))
+    return format_size(round(amount))
 
 
 def _count(amount: float) -> str:
     return f"{amount:,.0f}"
 
 
-def _shared(values: Sequence[float], share: int) -> tuple[float, ...]:
+def _sum_shares(values: Sequence[float], share: int) -> tuple[float, ...]:
     return tuple(sum(values[start : start + share]) for start in range(0, len(values), share))
 
 
-def _curves(moments: Sequence[Moment], share: int) -> Iterator[Curve]:
-    """Yield the way to the head, and each branch from where it leaves another."""
+def _curves(moments: Sequence[MomentRecord], share: int) -> Iterator[Curve]:
+    """Yield a curve for the way to the head, and for each branch one from where it begins."""
     depth = min((moment.namespace.count(NS_SEP) + bool(moment.namespace) for moment in moments), default=0)
     ways: list[tuple[bool, list[Point]]] = []
     way_of: dict[tuple[str, str | None], int] = {}
     last: dict[tuple[str, str | None], Point] = {}
-    for place, row in enumerate(rows_of(moments)):
+    for place, row in enumerate(tree_rows(moments)):
         moment = row.moment
         if moment.state_bytes is None or moment.namespace.count(NS_SEP) + bool(moment.namespace) != depth:
             continue
@@ -297,7 +308,7 @@ def _curves(moments: Sequence[Moment], share: int) -> Iterator[Curve]:
 
 
 def _thinned(points: Sequence[Point], share: int) -> Iterator[Point]:
-    """Yield as many points as a chart has room for: of those that share a place the last, and the first of all."""
+    """Yield as many points as a chart has room for: the first one, and the last of those that share a bar."""
     for number, point in enumerate(points):
         is_last = number + 1 == len(points) or points[number + 1][0] // share > point[0] // share
         if is_last or number == 0:
@@ -308,10 +319,10 @@ def _thinned(points: Sequence[Point], share: int) -> Iterator[Point]:
 
 
 def sparks(chart: Chart) -> str:
-    """Return a chart as a line of blocks, each as high as its value; the trunk's alone, of several curves."""
+    """Return a chart as a line of blocks, each as high as its value; of several curves, only the trunk's."""
     trunk = next((curve for curve in chart.curves if curve.is_trunk), None)
     curve = trunk or next(iter(chart.curves), None)
-    values = [value for _, value in curve.points] if curve else chart.stacked
+    values = [value for _, value in curve.points] if curve else chart.heights
     share = max(1, -(-len(values) // _MOST_SPARKS))
     heights = [max(values[start : start + share]) for start in range(0, len(values), share)]
     top = max(heights, default=0) or 1

@@ -1,11 +1,10 @@
-"""What each column of a timeline says about a moment, in words: the same for a terminal and for a notebook.
+"""The rows of a timeline: what each column says about a moment, in words, and where the moment stands in the tree.
 
-Where moments stand in a drawn tree: the lane of each, and the lines that cross its row.
-
-The way to the head is lane 0. What was left behind and what branches off stands in lanes of its own, from the moment
-that it continues; a subgraph stands further in than the step that called it, from that step. Lanes are few: where more
-branches run side by side, the others stand apart, without lines, and only words say where they come from. So a row
-has a bounded number of lines, and the whole takes time and space that grow with the number of moments alone.
+A terminal and a notebook show the same words. The tree has lanes: the way to the head is lane 0; what was left behind
+and what branches off stands in lanes of its own, from the moment that it continues; a subgraph stands further in than
+the step that called it. Lanes are few: where more branches run side by side, the others stand apart without lines, and
+only words say where they come from. So a row has a bounded number of lines, and time and space grow with the number of
+moments alone.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from itertools import islice
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.text import count_of, format_size, one_line, plain, short_ids
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.records import Address
-from langgraph_keel.history.moment import SHORTEST_ID, Moment
+from langgraph_keel.history.records import MomentRecord
 
 MOST_LANES = 8
-"""Branches that are drawn side by side; wider trees say nothing to the eye, and cost the width of the page."""
+"""Branches that are drawn side by side; a wider tree is hard to read and takes the width of the page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +40,21 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """The row of one moment.
+class TreeRow:
+    """Where one moment stands in the tree, and the lines that cross its row.
 
     Attributes:
         moment: The moment.
         line: The line on which it stands.
         is_newer: Whether that line goes on towards newer moments.
-        is_older: Whether it goes on towards older ones.
-        through: The lines of others, from newer moments to older ones.
-        joins: The lines of others that come from newer moments and end here, since they continue this one.
-        cuts: The lines of others that end before this row: what they continue is not shown.
-        begins: Whether it is the first that is shown on its way.
+        is_older: Whether that line goes on towards older moments.
+        through: Lines that pass by, from newer moments to older ones.
+        joins: Lines that come from newer moments and end here, because those moments continue this one.
+        cuts: Lines that end here although they continue something else, which is not shown.
+        begins: Whether it is the first moment on its line.
     """
 
-    moment: Moment
+    moment: MomentRecord
     line: Line
     is_newer: bool = False
     is_older: bool = False
@@ -87,22 +86,22 @@ class _Path:
         return Line(self.lane, self.is_call)
 
 
-def rows_of(moments: Sequence[Moment]) -> list[Row]:
+def tree_rows(moments: Sequence[MomentRecord]) -> list[TreeRow]:
     """Return the row of each moment, in the order of `moments`: oldest first or newest first."""
     if len(moments) > 1 and moments[0].position > moments[-1].position:
-        return rows_of(moments[::-1])[::-1]
+        return tree_rows(moments[::-1])[::-1]
     paths, path_of = _paths(moments)
     _take_lanes(paths, path_of)
     return list(_rows(moments, paths, path_of))
 
 
-def width_of(rows: Iterable[Row]) -> int:
-    """Return how many lanes the rows take."""
+def lane_count(rows: Iterable[TreeRow]) -> int:
+    """Return how many lanes some rows take."""
     return 1 + max((line.lane for row in rows for line in (row.line, *row.joins, *row.cuts)), default=-1)
 
 
-def callers_of(moment: Moment) -> Mapping[str, str]:
-    """Return the checkpoints at which the graphs around a subgraph stood, by namespace; the outermost first."""
+def callers_of(moment: MomentRecord) -> Mapping[str, str]:
+    """Return where the graphs around a subgraph stood: checkpoint ids by namespace, the outermost graph first."""
     parents = moment.metadata.get("parents")
     if not moment.namespace or not isinstance(parents, Mapping):
         return {}
@@ -115,14 +114,14 @@ def callers_of(moment: Moment) -> Mapping[str, str]:
 
 @dataclass(slots=True)
 class _Origins:
-    """What each moment continues, or is called by, of those that are shown and older."""
+    """The older moment that each moment continues, or that called it, by place; `None` if that one is not shown."""
 
     places: dict[Address, int] = field(default_factory=dict)
     parents: list[int | None] = field(default_factory=list)
     callers: list[int | None] = field(default_factory=list)
 
-    def add(self, moment: Moment, moments: Sequence[Moment]) -> None:
-        """Find those of the next moment."""
+    def add(self, moment: MomentRecord, moments: Sequence[MomentRecord]) -> None:
+        """Find the parent and the caller of the next moment."""
         callers = callers_of(moment)
         parent = self._place(moment, moment.namespace, moment.parent)
         if callers and parent is not None and callers_of(moments[parent]) != callers:
@@ -132,12 +131,12 @@ class _Origins:
         self.parents.append(parent)
         self.places[moment.address] = len(self.parents) - 1
 
-    def _place(self, moment: Moment, ns: str, checkpoint_id: str | None) -> int | None:
+    def _place(self, moment: MomentRecord, ns: str, checkpoint_id: str | None) -> int | None:
         return self.places.get(replace(moment.address, checkpoint_ns=ns, checkpoint_id=checkpoint_id))
 
 
-def _paths(moments: Sequence[Moment]) -> tuple[list[_Path], list[_Path]]:
-    """Return the paths, that to the head first, and of each moment the one on which it stands."""
+def _paths(moments: Sequence[MomentRecord]) -> tuple[list[_Path], list[_Path]]:
+    """Return the paths, the one to the head first, and for each moment the path on which it stands."""
     origins = _Origins()
     for moment in moments:
         origins.add(moment, moments)
@@ -155,21 +154,21 @@ def _paths(moments: Sequence[Moment]) -> tuple[list[_Path], list[_Path]]:
     return sorted(paths, key=lambda path: (path is not path_of[trunk], path.start, path.first)), path_of
 
 
-def _begin(place: int, moment: Moment, origins: _Origins) -> _Path:
+def _begin(place: int, moment: MomentRecord, origins: _Origins) -> _Path:
     parent, caller = origins.parents[place], origins.callers[place]
     is_cut = moment.parent is not None or bool(callers_of(moment))
     origin = caller if parent is None else parent
     return _Path(place, place, origin, bool(moment.namespace), is_cut)
 
 
-def _trunk(moments: Sequence[Moment]) -> int:
-    """Return the place of the head; of the newest moment of the outermost graph if it is not shown; -1 if none is."""
+def _trunk(moments: Sequence[MomentRecord]) -> int:
+    """Return the place of the head; if it is not shown, of the outermost graph's newest moment; -1 without moments."""
     depths = (moment.namespace.count(NS_SEP) + bool(moment.namespace) for moment in moments)
     ranks = [(-depth, moment.is_head, place) for place, (depth, moment) in enumerate(zip(depths, moments, strict=True))]
     return max(ranks)[2] if ranks else -1
 
 
-def _kept(moments: Sequence[Moment], parents: Sequence[int | None], trunk: int) -> set[int]:
+def _kept(moments: Sequence[MomentRecord], parents: Sequence[int | None], trunk: int) -> set[int]:
     """Return the places of the moments that lead to a head."""
     kept: set[int] = set()
     for place, moment in enumerate(moments):
@@ -181,7 +180,7 @@ def _kept(moments: Sequence[Moment], parents: Sequence[int | None], trunk: int) 
 
 
 def _main_children(parents: Sequence[int | None], kept: set[int]) -> dict[int, int]:
-    """Return of each moment the one that goes on in its lane: towards the head, else the first that continued it."""
+    """Return for each moment which one continues it in its lane: the one towards the head, or else the oldest."""
     main: dict[int, int] = {}
     for place, parent in enumerate(parents):
         if parent is not None and (parent not in main or (place in kept and main[parent] not in kept)):
@@ -193,7 +192,7 @@ def _main_children(parents: Sequence[int | None], kept: set[int]) -> dict[int, i
 
 
 def _take_lanes(paths: Sequence[_Path], path_of: Sequence[_Path]) -> None:
-    """Give each path a lane that is free where it runs, the first one lane 0; where there is none, it stands apart."""
+    """Give each path a lane that is free along the path, lane 0 to the first; without a free lane, it stands apart."""
     ends = [-2] * MOST_LANES
     for number, path in enumerate(paths):
         inner = 0 if path.origin is None else path_of[path.origin].lane
@@ -203,7 +202,7 @@ def _take_lanes(paths: Sequence[_Path], path_of: Sequence[_Path]) -> None:
             ends[path.lane] = path.last
 
 
-def _rows(moments: Sequence[Moment], paths: Iterable[_Path], path_of: Sequence[_Path]) -> Iterator[Row]:
+def _rows(moments: Sequence[MomentRecord], paths: Iterable[_Path], path_of: Sequence[_Path]) -> Iterator[TreeRow]:
     """Yield the rows, the oldest first."""
     begun: dict[int, list[_Path]] = defaultdict(list)
     for path in paths:
@@ -220,10 +219,10 @@ def _rows(moments: Sequence[Moment], paths: Iterable[_Path], path_of: Sequence[_
         running |= {path.lane: path for path in begun[place] if path.first > place}
 
 
-def _row(moment: Moment, place: int, own: _Path, running: Iterable[_Path], begun: Iterable[_Path]) -> Row:
+def _row(moment: MomentRecord, place: int, own: _Path, running: Iterable[_Path], begun: Iterable[_Path]) -> TreeRow:
     is_apart = own.lane == MOST_LANES
     later = [path for path in begun if path.first > place]
-    return Row(
+    return TreeRow(
         moment=moment,
         line=own.line,
         is_newer=own.last > place and not is_apart,
@@ -245,11 +244,11 @@ _NAME, _TEXT = 60, 200
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth saying about a moment.
+    """A remark about a moment.
 
     Attributes:
-        tone: What it is about.
-        text: What it says, on one line, safe to print.
+        tone: What kind of remark it is.
+        text: One line, safe to print.
     """
 
     tone: Tone
@@ -257,23 +256,23 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TimelineRow:
     """One row of a timeline in words; every text is on one line and safe to print.
 
     Attributes:
-        row: Its moment, and where that stands in the tree.
+        tree: The moment, and where it stands in the tree.
         place: Its position.
         step: Its step.
-        id: The shortest end of its id that tells it from the others.
+        id: The shortest end of its id that differs from those of the others.
         time: When it was made.
-        where: The path of its namespace; empty for the root graph.
-        nodes: What ran, or what else put it there.
-        notes: The rest, in the order in which it matters.
-        model: The models that led here.
-        size: What was stored for it.
+        where: The nodes that lead to its namespace; empty for the root graph.
+        nodes: The nodes that ran, or else its source.
+        notes: Everything else, the most important first.
+        model: The models that were called on the way here.
+        size: How much was stored for it.
     """
 
-    row: Row
+    tree: TreeRow
     place: str
     step: str
     id: str
@@ -290,87 +289,58 @@ class Told:
         return self.moment.is_head and not self.where
 
     @property
-    def moment(self) -> Moment:
+    def moment(self) -> MomentRecord:
         """The moment."""
-        return self.row.moment
+        return self.tree.moment
 
 
-def told(moments: Sequence[Moment], others: Sequence[Moment] = ()) -> list[Told]:
+def timeline_rows(moments: Sequence[MomentRecord], others: Sequence[MomentRecord] = ()) -> list[TimelineRow]:
     """Return the rows of a timeline, newest first, however `moments` are ordered.
 
     Args:
         moments: What to show.
-        others: Moments that are shown elsewhere, and so are known by their positions, too.
+        others: Moments that are shown elsewhere; rows name them by their positions, too.
     """
     oldest_first = moments if len(moments) < 2 or moments[0].position <= moments[-1].position else moments[::-1]
-    short = short_ids(id_ for moment in moments for id_ in mentioned(moment))
+    short = short_ids(id_ for moment in moments for id_ in _ids_in(moment))
     names = _Names({moment.address: f"#{moment.position}" for moment in (*others, *moments)}, short)
     days = {_local(moment.time).date() for moment in moments if moment.time}
-    before: dict[tuple[str, str], Moment] = {}
+    before: dict[tuple[str, str], MomentRecord] = {}
     rows = []
-    for row in rows_of(oldest_first):
+    for row in tree_rows(oldest_first):
         place = row.moment.thread_id, row.moment.namespace
-        rows.append(_told(row, before.get(place), names, is_one_day=len(days) < 2))
+        rows.append(_timeline_row(row, before.get(place), names, is_one_day=len(days) < 2))
         before[place] = row.moment
     return rows[::-1]
 
 
-def heading(moments: Sequence[Moment]) -> tuple[str, str]:
+def heading(moments: Sequence[MomentRecord]) -> tuple[str, str]:
     """Return the name of the thread, and how much of it is shown."""
     threads = dict.fromkeys(moment.thread_id for moment in moments)
     name = one_line(next(iter(threads), ""), _NAME) if len(threads) < 2 else f"{len(threads)} threads"
     days = {f"{_local(moment.time):%Y-%m-%d}" for moment in moments if moment.time}
-    return name, " · ".join([counted(len(moments), "moment"), *(days if len(days) == 1 else ())])
+    return name, " · ".join([count_of(len(moments), "moment"), *(days if len(days) == 1 else ())])
 
 
-def footing(moments: Sequence[Moment], older: int | None) -> str:
-    """Return what to say below the oldest moment that is shown; empty if there is nothing older."""
+def footing(moments: Sequence[MomentRecord], older: int | None) -> str:
+    """Return the line below the oldest moment that is shown; empty if there is nothing older."""
     if older is None:
         oldest = min(moments, key=lambda moment: moment.position, default=None)
         return "… older moments: tl[:], or --all" if oldest and (oldest.parent or oldest.namespace) else ""
-    return f"… {older:,} older {'moment' if older == 1 else 'moments'}: tl[:], or --all" if older else ""
+    return f"… {count_of(older, 'older moment')}: tl[:], or --all" if older else ""
 
 
-def counted(count: int, noun: str) -> str:
-    """Return how many there are of something."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def size(count: int) -> str:
-    """Return a number of bytes as people read it."""
-    amount, units = float(count), iter(("kB", "MB", "GB", "TB"))
-    unit = "B"
-    while amount >= 999.5 and unit != "TB":
-        amount, unit = amount / 1000, next(units)
-    return f"{amount:.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"
-
-
-def money(amount: float) -> str:
-    """Return an amount as people read it; of which currency, who set the prices knows."""
-    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
-
-
-def short_ids(ids: Iterable[str]) -> Mapping[str, str]:
-    """Return each id's end, of one length that tells all of them apart; LangGraph's ids differ at the end."""
-    wanted = list(dict.fromkeys(ids))
-    for length in range(SHORTEST_ID, max(map(len, wanted), default=0)):
-        short = {id_: id_[-length:] for id_ in wanted}
-        if len(set(short.values())) == len(wanted):
-            return short
-    return {id_: id_ for id_ in wanted}
-
-
-def mentioned(moment: Moment) -> Iterator[str]:
+def _ids_in(moment: MomentRecord) -> Iterator[str]:
     """Yield the ids that a moment's row may name."""
     yield moment.id
     yield from (id_ for id_ in (moment.parent, (twin_of(moment) or ("", None))[1]) if id_)
     yield from callers_of(moment).values()
 
 
-def twin_of(moment: Moment) -> tuple[str, str | None] | None:
-    """Return why a moment was made a twin of another one, and that one's id; `None` if it is none.
+def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
+    """Return why a moment is a twin of another one, and that one's id; `None` if it is no twin.
 
-    A subgraph that had not run yet is a twin of nothing.
+    The id is `None` for a subgraph that goes back to a time before it had run.
     """
     for name, why in ((REWOUND_TO, "rewound to"), (BRANCHED_FROM, "branched from")):
         if name in moment.metadata:
@@ -379,20 +349,20 @@ def twin_of(moment: Moment) -> tuple[str, str | None] | None:
     return None
 
 
-def source_of(moment: Moment) -> str:
-    """Return the thread of which a moment's thread is a fork, where it says so; else an empty text."""
+def fork_source(moment: MomentRecord) -> str:
+    """Return the thread from which a moment's thread was forked, if the moment says so; else an empty text."""
     source = moment.metadata.get(FORKED_FROM)
     return str(source.get("thread_id", "")) if isinstance(source, Mapping) else ""
 
 
-def path(namespace: str) -> str:
-    """Return a namespace as people read it: the nodes that lead to it, without the ids of their tasks."""
+def path_of(namespace: str) -> str:
+    """Return the nodes that lead to a namespace, without the ids of their tasks."""
     return (
         " › ".join(one_line(part.partition(NS_END)[0], _NAME) for part in namespace.split(NS_SEP)) if namespace else ""
     )
 
 
-def when(moment: Moment, *, is_one_day: bool = False) -> str:
+def _format_time(moment: MomentRecord, *, is_one_day: bool = False) -> str:
     """Return the local time of a moment."""
     if moment.time is None:
         return ""
@@ -408,33 +378,33 @@ def _local(time: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What other moments are called: by their position if they are shown, else by the end of their id."""
+    """How rows name other moments: by position if they are shown, else by the end of their id."""
 
     places: Mapping[Address, str]
     ids: Mapping[str, str]
 
-    def of(self, moment: Moment, checkpoint_id: str, namespace: str) -> str:
+    def of(self, moment: MomentRecord, checkpoint_id: str, namespace: str) -> str:
         address = Address(moment.thread_id, namespace, checkpoint_id)
         return self.places.get(address) or one_line(self.ids.get(checkpoint_id, checkpoint_id), _NAME)
 
 
-def _told(row: Row, before: Moment | None, names: _Names, *, is_one_day: bool) -> Told:
+def _timeline_row(row: TreeRow, before: MomentRecord | None, names: _Names, *, is_one_day: bool) -> TimelineRow:
     moment = row.moment
-    return Told(
-        row=row,
+    return TimelineRow(
+        tree=row,
         place=str(moment.position),
         step="" if moment.step is None else one_line(str(moment.step), 12),
         id=one_line(names.ids[moment.id], _NAME),
-        time=when(moment, is_one_day=is_one_day),
-        where=path(moment.namespace),
-        nodes=listed(moment.nodes) or one_line(moment.source, _NAME),
+        time=_format_time(moment, is_one_day=is_one_day),
+        where=path_of(moment.namespace),
+        nodes=join_names(moment.nodes) or one_line(moment.source, _NAME),
         notes=tuple(_notes(row, before, names)),
-        model=listed(moment.models),
-        size=size(moment.bytes),
+        model=join_names(moment.models),
+        size=format_size(moment.bytes),
     )
 
 
-def _notes(row: Row, before: Moment | None, names: _Names) -> Iterator[Note]:
+def _notes(row: TreeRow, before: MomentRecord | None, names: _Names) -> Iterator[Note]:
     moment = row.moment
     yield from (Note("label", one_line(label, _NAME)) for label in moment.labels)
     if origin := _origin(row, before, names):
@@ -442,20 +412,20 @@ def _notes(row: Row, before: Moment | None, names: _Names) -> Iterator[Note]:
     if moment.summary:
         yield Note("summary", one_line(moment.summary, _TEXT))
     yield from _tools(moment)
-    yield from trouble(moment)
+    yield from problem_notes(moment)
     if moment.is_leaf and moment.next:
-        yield Note("next", f"next: {listed(moment.next)}")
+        yield Note("next", f"next: {join_names(moment.next)}")
     elif moment.is_head and not moment.namespace and not moment.next:
         yield Note("next", "done")
 
 
-def _origin(row: Row, before: Moment | None, names: _Names) -> str:
-    """Return where a moment comes from, if that is not the one before it."""
+def _origin(row: TreeRow, before: MomentRecord | None, names: _Names) -> str:
+    """Return where a moment comes from, if it does not continue the moment before it."""
     moment = row.moment
     if twin := twin_of(moment):
         why, id_ = twin
         return f"{why} {names.of(moment, id_, moment.namespace) if id_ else 'the start'}"
-    if source := source_of(moment):
+    if source := fork_source(moment):
         return f"forked from thread {one_line(source, _NAME)}"
     callers = callers_of(moment)
     if callers and (before is None or callers_of(before) != callers):
@@ -469,31 +439,31 @@ def _origin(row: Row, before: Moment | None, names: _Names) -> str:
     return f"branch from {parent}" if row.begins else f"continues {parent}"
 
 
-def _tools(moment: Moment) -> Iterator[Note]:
+def _tools(moment: MomentRecord) -> Iterator[Note]:
     counts = Counter(moment.tools)
     for tool, count in islice(counts.items(), MOST):
         name = one_line(tool.name, _NAME) + (f" ×{count:,}" if count > 1 else "")
         yield Note("replayed", f"{name} (replayed)") if tool.is_replayed else Note("tool", name)
     if len(counts) > MOST:
-        yield Note("tool", f"… {counted(len(counts) - MOST, 'more tool')}")
+        yield Note("tool", f"… {count_of(len(counts) - MOST, 'more tool')}")
 
 
-def trouble(moment: Moment) -> Iterator[Note]:
-    """Yield what keeps a moment from going on, and what is not as it was."""
+def problem_notes(moment: MomentRecord) -> Iterator[Note]:
+    """Yield what keeps a thread from going on at a moment: questions, failures, drift, values of unknown types."""
     if moment.pending and moment.is_leaf:
-        yield Note("pending", f"{len(moment.pending)} written: {listed(moment.pending)}")
+        yield Note("pending", f"{len(moment.pending)} written: {join_names(moment.pending)}")
     waits = moment.interrupts if moment.is_leaf else ()
-    yield from _some("waits", [_as_text(question.value) for question in waits])
-    yield from _some(
+    yield from _notes_of("waits", [_as_text(question.value) for question in waits])
+    yield from _notes_of(
         "asked", [_as_text(asked.value) for asked in moment.asked or moment.interrupts if asked not in waits]
     )
-    yield from _some("failed", moment.errors)
-    yield from _some("drift", moment.drift)
-    yield from _some("not read", moment.unread)
+    yield from _notes_of("failed", moment.errors)
+    yield from _notes_of("drift", moment.drift)
+    yield from _notes_of("not read", moment.unread)
 
 
-def _some(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
-    """Yield a note for each text; of very many, how many more there are."""
+def _notes_of(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
+    """Yield a note for each text, and instead of very many a last one with their number."""
     yield from (Note(tone, f"{tone}: {one_line(text, _TEXT)}") for text in texts[:MOST])
     if len(texts) > MOST:
         yield Note(tone, f"{tone}: … {len(texts) - MOST:,} more")
@@ -503,7 +473,7 @@ def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return names on one line; of very many, how many more there are."""
+def join_names(names: Sequence[str]) -> str:
+    """Return names on one line, and instead of very many their number."""
     more = [f"… {len(names) - MOST:,} more"] if len(names) > MOST else []
     return ", ".join([*(one_line(name, _NAME) or plain(repr(name)) for name in names[:MOST]), *more])

@@ -1,136 +1,39 @@
-"""A timeline in a terminal: a tree of box characters, and beside it what each moment says. Plain, and in colour.
+"""A timeline in a terminal: a tree of box characters, newest moment on top, and beside it a table of the moments.
 
-The tree of a timeline in box characters, newest moment on top; and text wrapped beside it.
+Rich wraps and prints it, in colour where the terminal has colours; without a terminal it is plain text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache
+from io import StringIO
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.rows import Line, Note, Row, Told, footing, heading, told, width_of
+from langgraph_keel.history.records import MomentRecord
+from langgraph_keel.history.render.rows import (
+    Line,
+    Note,
+    TimelineRow,
+    TreeRow,
+    footing,
+    heading,
+    lane_count,
+    timeline_rows,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.text import Text
 
+Parts: TypeAlias = list[tuple[str, str]]
+"""Pieces of text, each with its style."""
 
-Part: TypeAlias = tuple[str, str]
-"""Text and its style."""
-JOINED = "\u00a0"
-"""A space at which no line is broken."""
-Parts: TypeAlias = list[Part]
-
-_COLOURS = ("", "magenta", "cyan", "yellow", "blue", "green", "red", "bright_magenta", "dim")
-_UP, _LEFT, _RIGHT = 1, 2, 4
-_BOXES = {
-    _UP | _LEFT: "╯",
-    _UP | _RIGHT: "╰",
-    _UP | _LEFT | _RIGHT: "┴",
-    _LEFT | _RIGHT: "─",
-}
-
-
-def drawn(row: Row, lanes: int) -> Parts:
-    """Return the tree beside the first line of a moment: two columns a lane."""
-    cells = _standing((*row.through, *row.cuts), "│")
-    cells |= {line.lane: ("┊", _colour(line)) for line in row.cuts}
-    own, ends = row.line.lane, {line.lane: line for line in row.joins}
-    low, high = min((own, *ends)), max((own, *ends))
-    for lane in range(low, high + 1):
-        if lane in cells:
-            cells[lane] = "┼", cells[lane][1]
-        elif lane != own:
-            cells[lane] = _joint(lane, own, ends, (low, high))
-    cells[own] = _mark(row)
-    bridge = _colour(ends.get(high, row.line))
-    return _laid(cells, lanes, dict.fromkeys(range(low, high), ("─", bridge)))
-
-
-def continued(row: Row, lanes: int) -> Parts:
-    """Return the tree beside a moment's further lines."""
-    own = (row.line,) if row.is_older else ()
-    return _laid(_standing((*row.through, *own), "│"), lanes, {})
-
-
-def below(row: Row, lanes: int) -> Parts:
-    """Return the tree below the oldest moment."""
-    return _laid({row.line.lane: ("┊", _colour(row.line))} if row.is_older else {}, lanes, {})
-
-
-def _standing(lines: Iterable[Line], char: str) -> dict[int, Part]:
-    return {line.lane: (char, _colour(line)) for line in lines}
-
-
-def _joint(lane: int, own: int, ends: dict[int, Line], span: tuple[int, int]) -> Part:
-    line = ends.get(lane) or ends[span[1] if lane > own else span[0]]
-    ways = _UP * (lane in ends) | _LEFT * (lane > span[0]) | _RIGHT * (lane < span[1])
-    return _BOXES[ways], _colour(line)
-
-
-def _mark(row: Row) -> Part:
-    if row.moment.is_head and not row.line.is_call:
-        return "◉", f"bold {_colour(row.line) or 'green'}"
-    return "○" if row.line.is_call else "●", _colour(row.line)
-
-
-def _colour(line: Line) -> str:
-    return _COLOURS[line.lane]
-
-
-def _laid(cells: dict[int, Part], lanes: int, bridges: dict[int, Part]) -> Parts:
-    blank = (" ", "")
-    return [part for lane in range(lanes) for part in (cells.get(lane, blank), bridges.get(lane, blank))]
-
-
-# -- text beside it --------------------------------------------------------------------------------------------
-
-
-def wrapped(parts: Iterable[Part], width: int) -> list[Parts]:
-    """Return parts as lines of at most `width` columns, broken between words where that is possible."""
-    from rich.cells import cell_len
-
-    lines: list[Parts] = [[]]
-    left = width
-    for word, style in _words(parts, width):
-        if cell_len(word.rstrip()) > left:
-            lines.append([])
-            left, word = width, word.lstrip()
-        word = word if cell_len(word) <= left else word.rstrip()
-        lines[-1].append((word.replace(JOINED, " "), style))
-        left -= cell_len(word)
-    return lines
-
-
-def filled(line: Parts, width: int, *, is_right: bool = False) -> Parts:
-    """Return a line padded to a width."""
-    blank = [(" " * (width - columns_of(line)), "")]
-    return [*blank, *line] if is_right else [*line, *blank]
-
-
-def columns_of(line: Sequence[Part]) -> int:
-    """Return how many columns a line takes."""
-    from rich.cells import cell_len
-
-    return sum(cell_len(text) for text, _ in line)
-
-
-def _words(parts: Iterable[Part], width: int) -> Iterator[Part]:
-    """Yield words, each with the space behind it; those that are too long in pieces."""
-    from rich.cells import cell_len, chop_cells
-
-    for text, style in parts:
-        for word in text.replace(" ", " \n").split("\n"):
-            pieces = [word] if cell_len(word.rstrip()) <= width else chop_cells(word, width)
-            yield from ((piece, style) for piece in pieces if piece)
-
-
+JOINED = "\ufdd0"
+"""Stands for a space at which no line is broken. It is no character, so nobody has written it."""
 WIDTH = 100
-"""Columns of plain text, which does not know where it is printed."""
-_WIDE, _STACKED = 96, 64
-_NODES, _MODEL = 24, 20
+"""Columns of plain text, which does not know where it will be printed."""
 TONES = {
     "label": "bold yellow",
     "origin": "magenta",
@@ -144,81 +47,132 @@ TONES = {
     "not read": "yellow",
     "next": "dim",
 }
+_WIDE, _STACKED = 96, 64
+_COLOURS = ("", "magenta", "cyan", "yellow", "blue", "green", "red", "bright_magenta", "dim")
 
 
-def as_text(moments: Sequence[Moment], older: int | None = None, width: int = WIDTH) -> str:
-    """Return a timeline as plain text, newest moment first.
+def page_text(page: Any, width: int = WIDTH) -> str:
+    """Return what rich would print for a page, as plain text: the same in a terminal, a notebook and a pipe."""
+    from rich.console import Console
 
-    Args:
-        moments: What to show, in order.
-        older: How many come before them; `None` if that is not known.
-        width: Columns that there are.
-    """
-    return plain_lines(lines(moments, older, width))
+    out = StringIO()
+    console = Console(
+        file=out, width=width, height=100, color_system=None, force_terminal=False, force_jupyter=False,
+        legacy_windows=False, markup=False, emoji=False, highlight=False,
+    )  # fmt: skip
+    console.print(page)
+    return "\n".join(line.rstrip() for line in out.getvalue().split("\n")[:-1])
 
 
-def as_rich(moments: Sequence[Moment], older: int | None = None) -> Page:
-    """Return a timeline for a rich console, as wide as that is, newest moment first."""
-    return Page(moments, older)
+def wrap_parts(parts: Iterable[tuple[str, str]], width: int) -> list[Text]:
+    """Return pieces of text as lines of at most `width` columns."""
+    from rich.text import Text
+
+    lines = list(Text.assemble(*parts).wrap(_console(), width, overflow="fold"))
+    for line in lines:
+        line.plain = line.plain.replace(JOINED, " ")
+    return lines
+
+
+@cache
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(file=StringIO())
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A timeline for a rich console."""
+class TimelinePage:
+    """A timeline for a rich console, as wide as the console is.
 
-    moments: Sequence[Moment]
+    Attributes:
+        moments: What to show, in order.
+        older: How many moments come before them; `None` if that is not known.
+    """
+
+    moments: Sequence[MomentRecord]
     older: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines."""
-        yield from map(rich_line, lines(self.moments, self.older, options.max_width))
+        """Yield the lines, newest moment first."""
+        from rich.text import Text
+
+        if not self.moments:
+            yield Text("no moments", "dim")
+            return
+        name, shown = heading(self.moments)
+        yield Text.assemble("thread ", (name, "bold"), (f" · {shown}", "dim"), overflow="fold")
+        rows = timeline_rows(self.moments)
+        lanes = lane_count(row.tree for row in rows)
+        table = _Table.fit(rows, options.max_width - 2 * lanes)
+        if not table.is_stacked:
+            yield from _beside(table.head(), [("  " * lanes, "")])
+        for row in rows:
+            yield from _beside(table.lines(row), draw_tree(row.tree, lanes), _tree_between(row.tree, lanes))
+        if note := footing(self.moments, self.older):
+            end = _lay({row.tree.line.lane: ("┊", _colour(row.tree.line))} if row.tree.is_older else {}, lanes, {})
+            yield from _beside(wrap_parts([(note, "dim")], table.width), end)
 
 
-def rich_line(line: Parts) -> Text:
-    """Return a line for a rich console, taken literally."""
+def _beside(lines: Iterable[Text], tree: Parts, tree_below: Parts | None = None) -> Iterator[Text]:
+    """Yield lines of text to the right of a tree: `tree` beside the first line, `tree_below` beside the others."""
     from rich.text import Text
 
-    return Text.assemble(*line, no_wrap=True, overflow="ignore")
+    for number, line in enumerate(lines):
+        yield Text.assemble(*(tree_below or tree if number else tree), line, no_wrap=True, overflow="ignore")
 
 
-def plain_lines(found: Iterator[Parts]) -> str:
-    """Return lines without their styles."""
-    return "\n".join("".join(text for text, _ in line).rstrip() for line in found)
+# -- the tree --------------------------------------------------------------------------------------------------
 
 
-def lines(moments: Sequence[Moment], older: int | None, width: int) -> Iterator[Parts]:
-    """Yield the lines of a timeline, each as wide as `width` at most."""
-    name, shown = heading(moments)
-    if not moments:
-        yield [("no moments", "dim")]
-        return
-    yield from wrapped([("thread ", ""), (name, "bold"), (f" · {shown}", "dim")], width)
-    rows = told(moments)
-    lanes = width_of(row.row for row in rows)
-    table = _table(rows, width - 2 * lanes)
-    if table.has_head:
-        yield [("  " * lanes, ""), *table.head()]
-    for row in rows:
-        yield from _row(row, table, lanes)
-    if note := footing(moments, older):
-        tree = below(rows[-1].row, lanes)
-        yield from ([*tree, *line] for line in wrapped([(note, "dim")], table.width))
+_UP, _LEFT, _RIGHT = 1, 2, 4
+_BOXES = {
+    _UP | _LEFT: "╯",
+    _UP | _RIGHT: "╰",
+    _UP | _LEFT | _RIGHT: "┴",
+    _LEFT | _RIGHT: "─",
+}
+_Cells: TypeAlias = dict[int, tuple[str, str]]
+"""By lane, a character of the tree and its style."""
 
 
-def _row(row: Told, table: _Table, lanes: int) -> Iterator[Parts]:
-    for number, line in enumerate(table.lines(row)):
-        tree = continued(row.row, lanes) if number else drawn(row.row, lanes)
-        yield [*tree, *line]
+def draw_tree(row: TreeRow, lanes: int) -> Parts:
+    """Return the tree beside the first line of a moment: two columns for each lane."""
+    cells: _Cells = {line.lane: ("│", _colour(line)) for line in row.through}
+    cells |= {line.lane: ("┊", _colour(line)) for line in row.cuts}
+    own, ends = row.line.lane, {line.lane: line for line in row.joins}
+    low, high = min((own, *ends)), max((own, *ends))
+    for lane in range(low, high + 1):
+        if lane in cells:
+            cells[lane] = "┼", cells[lane][1]
+        elif lane != own:
+            line = ends.get(lane) or ends[high if lane > own else low]
+            ways = _UP * (lane in ends) | _LEFT * (lane > low) | _RIGHT * (lane < high)
+            cells[lane] = _BOXES[ways], _colour(line)
+    if row.moment.is_head and not row.line.is_call:
+        cells[own] = "◉", f"bold {_colour(row.line) or 'green'}"
+    else:
+        cells[own] = "○" if row.line.is_call else "●", _colour(row.line)
+    bridge = _colour(ends.get(high, row.line))
+    return _lay(cells, lanes, dict.fromkeys(range(low, high), ("─", bridge)))
 
 
-# -- columns ---------------------------------------------------------------------------------------------------
+def _tree_between(row: TreeRow, lanes: int) -> Parts:
+    """Return the tree beside the further lines of a moment."""
+    own = (row.line,) if row.is_older else ()
+    return _lay({line.lane: ("│", _colour(line)) for line in (*row.through, *own)}, lanes, {})
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    name: str
-    width: int
-    is_right: bool = False
+def _lay(cells: _Cells, lanes: int, bridges: _Cells) -> Parts:
+    blank = (" ", "")
+    return [part for lane in range(lanes) for part in (cells.get(lane, blank), bridges.get(lane, blank))]
+
+
+def _colour(line: Line) -> str:
+    return _COLOURS[line.lane]
+
+
+# -- the table -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,92 +180,96 @@ class _Table:
     """The columns that a width has room for.
 
     Attributes:
-        columns: Their names and widths.
+        widths: By name, in order.
         is_wide: Whether nodes, model and size have columns of their own.
-        is_stacked: Whether what happened stands below the rest.
-        width: The columns that there are.
+        is_stacked: Whether what happened stands below the other columns.
+        width: All columns together.
     """
 
-    columns: tuple[_Column, ...]
+    widths: dict[str, int]
     is_wide: bool
     is_stacked: bool
     width: int
 
-    @property
-    def has_head(self) -> bool:
-        return not self.is_stacked
+    @classmethod
+    def fit(cls, rows: Sequence[TimelineRow], width: int) -> _Table:
+        """Return the table for some rows; the column of what happened gets what the others leave."""
+        from rich.cells import cell_len
 
-    def head(self) -> Parts:
-        """Return the names of the columns."""
-        names = [[(column.name, "dim")] for column in self.columns]
-        return self._beside(names)
+        is_wide = width >= _WIDE
+        most = {"nodes": 24, "model": 20, "what happened": 0}
+        widths = {name: len(name) for name in _cells(rows[0], is_wide=is_wide)}
+        for row in rows:
+            for name, parts in _cells(row, is_wide=is_wide).items():
+                widths[name] = max(widths[name], sum(cell_len(text) for text, _ in parts))
+        widths = {name: min(size, most.get(name, 40)) for name, size in widths.items()}
+        left = width - sum(widths.values()) - 2 * (len(widths) - 1)
+        return cls(widths | {"what happened": max(left, 16)}, is_wide, width < _STACKED, max(width, 16))
 
-    def lines(self, row: Told) -> Iterator[Parts]:
+    def head(self) -> Iterator[Text]:
+        """Yield the line with the names of the columns."""
+        return self._lines({name: [(name, "dim")] for name in self.widths})
+
+    def lines(self, row: TimelineRow) -> Iterator[Text]:
         """Yield the lines of a moment."""
         cells = _cells(row, is_wide=self.is_wide)
-        if self.is_stacked:
-            yield from wrapped(_spaced(cells[:-1]), self.width)
-            yield from wrapped(cells[-1], self.width)
+        if not self.is_stacked:
+            yield from self._lines(cells)
             return
-        pairs = zip(cells, self.columns, strict=False)
-        columns = [wrapped(cell, column.width) for cell, column in pairs]
-        for number in range(max(map(len, columns), default=0)):
-            yield self._beside([column[number] if number < len(column) else [] for column in columns])
+        *facts, happened = cells.values()
+        yield from wrap_parts([part for fact in facts for part in (*fact, ("  ", "")) if fact[0][0]], self.width)
+        yield from wrap_parts(happened, self.width)
 
-    def _beside(self, cells: Sequence[Parts]) -> Parts:
-        pairs = zip(cells, self.columns, strict=True)
-        padded = (filled(cell, column.width, is_right=column.is_right) for cell, column in pairs)
-        return [part for cell in padded for part in (*cell, ("  ", ""))][:-1]
+    def _lines(self, cells: dict[str, Parts]) -> Iterator[Text]:
+        from rich.text import Text
 
-
-def _table(rows: Sequence[Told], width: int) -> _Table:
-    """Return the table that fits: what happened has whatever the others leave."""
-    is_wide = width >= _WIDE
-    cells = [_cells(row, is_wide=is_wide) for row in rows]
-    names = ["#", "step", "checkpoint", "time", *["nodes"] * is_wide, "what happened", *["model", "stored"] * is_wide]
-    widths = [max([len(name), *(columns_of(row[place]) for row in cells)]) for place, name in enumerate(names)]
-    most = {"nodes": _NODES, "model": _MODEL, "what happened": 0}
-    found = [_Column(name, min(most.get(name, 40), size)) for name, size in zip(names, widths, strict=True)]
-    left = width - sum(column.width + 2 for column in found) + 2
-    return _Table(tuple(_fitted(column, left) for column in found), is_wide, width < _STACKED, max(width, 16))
+        blocks = [(name, wrap_parts(parts, self.widths[name])) for name, parts in cells.items()]
+        for number in range(max(len(block) for _, block in blocks)):
+            line = Text()
+            for name, block in blocks:
+                text = block[number] if number < len(block) else Text()
+                text.rstrip()
+                text.align("right" if name in ("#", "step", "stored") else "left", self.widths[name])
+                line.append("  " if line else "").append_text(text)
+            yield line
 
 
-def _fitted(column: _Column, left: int) -> _Column:
-    if column.name == "what happened":
-        return _Column(column.name, max(left, 16))
-    return _Column(column.name, column.width, column.name in ("#", "step", "stored"))
-
-
-def _cells(row: Told, *, is_wide: bool) -> list[Parts]:
+def _cells(row: TimelineRow, *, is_wide: bool) -> dict[str, Parts]:
+    """Return what each column says of a moment."""
     mark = "bold green" if row.is_head else "green"
-    first: list[Parts] = [[(row.place, "dim")], [(row.step, "")], [(row.id, mark)], [(row.time, "dim")]]
-    if is_wide:
-        return [*first, _ran(row), _joined(map(_said, row.notes)), [(row.model, "cyan")], [(row.size, "dim")]]
-    return [*first, [*said(row), (" · ", "dim"), (row.size.replace(" ", JOINED), "dim")]]
+    cells: dict[str, Parts] = {
+        "#": [(row.place, "dim")],
+        "step": [(row.step, "")],
+        "checkpoint": [(row.id, mark)],
+        "time": [(row.time, "dim")],
+    }
+    if not is_wide:
+        return cells | {"what happened": [*happened_parts(row), (" · ", "dim"), (row.size.replace(" ", JOINED), "dim")]}
+    return cells | {
+        "nodes": _nodes(row),
+        "what happened": _join(map(_note, row.notes)),
+        "model": [(row.model, "cyan")],
+        "stored": [(row.size, "dim")],
+    }
 
 
-def said(row: Told) -> Parts:
+def happened_parts(row: TimelineRow) -> Parts:
     """Return what happened, in one text."""
-    model = [[(row.model.replace(" ", JOINED), "dim")]] if row.model else []
-    return _joined([_ran(row), *map(_said, row.notes), *model])
+    model: list[Parts] = [[(row.model, "dim")]] if row.model else []
+    return _join([_nodes(row), *map(_note, row.notes), *model])
 
 
-def _ran(row: Told) -> Parts:
+def _nodes(row: TimelineRow) -> Parts:
     return [(f"{row.where} › ", "dim"), (row.nodes, "bold")] if row.where else [(row.nodes, "bold")]
 
 
-def _said(note: Note) -> Parts:
-    text = f"[{note.text}]" if note.tone == "label" else note.text
-    return [(text, TONES.get(note.tone, ""))]
+def _note(note: Note) -> Parts:
+    return [(f"[{note.text}]" if note.tone == "label" else note.text, TONES.get(note.tone, ""))]
 
 
-def _joined(groups: Iterable[Parts]) -> Parts:
-    """Return parts with a dot between the groups; it stays with the group before it."""
+def _join(groups: Iterable[Parts]) -> Parts:
+    """Return groups of parts as one, with a dot between them."""
     parts: Parts = []
     for group in groups:
-        parts += [*[(" · ", "dim")] * bool(parts), *group]
+        parts += [*([(" · ", "dim")] if parts else []), *group]
     return parts
-
-
-def _spaced(cells: Sequence[Parts]) -> list[Part]:
-    return [part for cell in cells for part in (*cell, ("  ", "")) if part[0]]

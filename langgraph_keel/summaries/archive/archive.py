@@ -13,14 +13,13 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel._langgraph import NS_END
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
-from langgraph_keel.display.messages import cut
-from langgraph_keel.display.text import one_line, plain
+from langgraph_keel.display.messages import LONGEST
+from langgraph_keel.display.text import count_of, cut, format_size, one_line, plain
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
-from langgraph_keel.history.render.rows import size
 from langgraph_keel.summaries.archive import restore as restoring
 from langgraph_keel.summaries.archive import storage as archives
 from langgraph_keel.summaries.archive.order import Conversation, Summaries
@@ -52,16 +51,16 @@ def when(entry: Archived) -> str:
 
 def counted(entry: Archived) -> str:
     """Return how much a part holds."""
-    return f"{entry.count:,} · {size(entry.bytes)}"
+    return f"{entry.count:,} · {format_size(entry.bytes)}"
 
 
 def total(thread_id: str, entries: Sequence[Archived]) -> str:
     """Return how much an archive holds, on one line."""
     if not entries:
         return f"the archive of thread {one_line(thread_id)} is empty"
-    parts = f"{len(entries):,} part{'s' * (len(entries) != 1)}"
+    parts = count_of(len(entries), "part")
     count, nbytes = sum(entry.count for entry in entries), sum(entry.bytes for entry in entries)
-    return f"archive of thread {one_line(thread_id)}: {parts}, {count:,} messages, {size(nbytes)}"
+    return f"archive of thread {one_line(thread_id)}: {parts}, {count:,} messages, {format_size(nbytes)}"
 
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
@@ -118,7 +117,7 @@ def _said(entry: Archived) -> Iterator[str]:
     summary = entry.summary or ""
     line = one_line(summary, LONG)
     if line != plain(summary):
-        yield folded(text(line), pre(cut(summary)))
+        yield folded(text(line), pre(cut(summary, LONGEST)))
     else:
         yield text(line)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.errors import CorruptStore
@@ -123,7 +124,7 @@ class Archived:
         """Return what it is, on one line."""
         step = "" if self.step is None else f", step {self.step}"
         pinned = ", pinned" if self.pinned else ""
-        held = f"{self.count:,} message{'s' * (self.count != 1)}"
+        held = count_of(self.count, "message")
         return f"{self.id[:12]}: {held} taken out by {self.by}{step}, {self.at:%Y-%m-%d %H:%M:%S} UTC{pinned}"
 
     def __repr__(self) -> str:

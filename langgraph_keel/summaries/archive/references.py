@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_keel.display.messages import said, who
+from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import one_line
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.summaries.archive.order import keys_of
@@ -36,7 +36,7 @@ class FoundMessage:
 
     def __str__(self) -> str:
         """Return a line that says where it is, and what it says."""
-        told = f"{who(self.message)}: {one_line(said(self.message), 80)}"
+        told = f"{speaker(self.message)}: {one_line(message_text(self.message), 80)}"
         return f"{self.entry.id[:12]} #{self.index}  {one_line(str(self.message.id or ''))}  {told}"
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Overwrite
 
 from langgraph_keel._langgraph import NS_END
+from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import USER, address_of, config_of, configurable, owner_in, owner_of, thread_id_of
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive.order import Conversation, Summaries, key_in, keys_of, own_id, with_summaries
@@ -224,10 +225,10 @@ class Restored:
     def __str__(self) -> str:
         """Return how much was done, on one line."""
         back, gone, missing = len(self.message_ids), len(self.summary_ids), len(self.missing)
-        told = [f"{back:,} message{'s' * (back != 1)} put back"]
+        told = [f"{count_of(back, 'message')} put back"]
         told += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} gone"] if gone else []
         told += [f"{self.present:,} in the state already"] if self.present else []
-        told += [f"{missing:,} part{'s' * (missing != 1)} of summaries not in the archive"] if missing else []
+        told += [f"{count_of(missing, 'part')} of summaries not in the archive"] if missing else []
         told += [] if len(told) > 1 or back else ["for the archive holds none that belong here"]
         return ", ".join(told)
 

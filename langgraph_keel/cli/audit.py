@@ -1,0 +1,136 @@
+"""`keel audit`: the audit trail of approvals, and whether it is as it was written."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
+from langgraph_keel.cli.output import Fitting, Tell, bar, console, local_time, print_json, table_of
+from langgraph_keel.display.text import count_of, one_line, plain
+from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
+
+audit = typer.Typer(
+    no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
+)
+_PAGE = 1000
+_FOR_MACHINES = ("at", "by", "kind", "n", "thread_id", "checkpoint_id", "interrupt_id", "request", "args_hash")
+
+
+def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
+    page: Sequence[AuditEvent] = saver.approvals.audit(after, _PAGE)
+    return page
+
+
+def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], None]) -> AuditVerdict:
+    verdict: AuditVerdict = saver.approvals.verify_audit(expected, progress)
+    return verdict
+
+
+@audit.command()
+def show(
+    thread: Annotated[str | None, typer.Option("--thread", "-t", help="Only the events of this thread.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most events to show, the newest.")] = 50,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """List what has happened to requests for approval, newest last. What was deleted with its thread is told as such.
+
+    Example: `keel audit show --thread my-thread`
+    """
+    with open_to_read(url) as saver, bar("Reading events", quiet=json) as tell:
+        chosen = deque((event for event in _events(saver, tell) if _is_of(event, thread)), limit + 1)
+    shown, more = list(chosen)[-limit:], len(chosen) > limit
+    if json:
+        print_json({"events": [asdict(event) for event in shown], "more": more})
+    else:
+        console().print(_events_page(shown, more=more))
+
+
+@audit.command()
+def verify(
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="N:HASH", help="An event noted earlier, which must still be there."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    json: AsJson = False,
+) -> None:
+    """Check that nobody has changed, removed or inserted an event. Exit status 1 if somebody has.
+
+    Note the event it names at the end where nobody can change it, and give it to `--expect` the next time: then a trail
+    that was made anew, or cut off, is found out too.
+
+    Example: `keel audit verify --expect 17:9f86d081884c7d65…`
+    """
+    with open_to_read(url) as saver, bar("Checking events", quiet=json) as tell:
+        verdict = _verdict(saver, expect, tell)
+    if json:
+        print_json({"ok": verdict.ok, **asdict(verdict)})
+    else:
+        for line in _verdict_lines(verdict):
+            console().print(line, soft_wrap=True)
+    if not verdict.ok:
+        raise typer.Exit(1)
+
+
+def _events(saver: Any, tell: Tell) -> Iterator[AuditEvent]:
+    after = 0
+    while page := _page(saver, after):
+        yield from page
+        after = page[-1].number
+        tell(after, None)
+
+
+def _is_of(event: AuditEvent, thread: str | None) -> bool:
+    return thread is None or (event.content is not None and event.content.get("thread_id") == thread)
+
+
+def _events_page(shown: Sequence[AuditEvent], *, more: bool) -> RenderableType:
+    if not shown:
+        return Text("No events in the audit trail", "dim")
+    table = table_of("event", "time", "what", "by", "thread", "about")
+    table.columns[0].justify = "right"
+    narrow: list[RenderableType] = []
+    for event in shown:
+        number, time, kind, by, thread, about = cells = _cells(event)
+        table.add_row(*cells)
+        narrow += [Text("  ").join([Text(number), Text(time), kind, by, thread]), Padding(about, (0, 2))]
+    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
+    return Group(*older, Fitting(table, Group(*narrow), 80))
+
+
+def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
+    start = str(event.number), local_time(event.at), Text(plain(event.kind), "bold")
+    if event.content is None:
+        return *start, Text(), Text(), Text("deleted with its thread", "dim")
+    by, thread = (Text(plain(str(event.content.get(name, ""))), overflow="fold") for name in ("by", "thread_id"))
+    return *start, by, thread, Text(one_line(_about(event.content), 200), overflow="fold")
+
+
+def _about(content: Mapping[str, Any]) -> str:
+    """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
+    facts = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
+    action, reason = (str(facts.pop(name, "")) for name in ("action", "reason"))
+    rest = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
+    return " · ".join(each for each in (action, reason, *rest) if each)
+
+
+def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:
+    for problem in verdict.problems:
+        yield Text(plain(problem), "red")
+    removed = f", {verdict.removed:,} without content (deleted with their threads)" if verdict.removed else ""
+    count = f"{count_of(verdict.events, 'event')}{removed}"
+    if verdict.problems:
+        yield Text(f"The audit trail is not what was written: {count}", "bold red")
+    else:
+        yield Text(f"The audit trail is as it was written: {count}", "green")
+        yield Text(f"To note down, for --expect: {verdict.head}")

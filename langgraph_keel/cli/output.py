@@ -1,0 +1,148 @@
+"""What reaches the terminal: consoles, JSON, tables, text made safe to print, and the bar that shows progress."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import Any, TypeAlias, TypeVar
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_keel.display.text import UNSAFE, plain
+from langgraph_keel.errors import KeelError
+
+_CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+
+
+def console(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Return a console that takes every string literally: no markup, no emoji codes, no highlighting."""
+    return Console(markup=False, emoji=False, highlight=False, stderr=stderr, quiet=quiet)
+
+
+def shell_word(text: str) -> str:
+    """Return `text` as one word for a shell; what could steer a terminal is written as an escape of bash and zsh."""
+    if plain(text) == text:
+        return shlex.quote(text)
+    inner = text.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", inner) + "'"
+
+
+def block(text: str, style: str = "", limit: int | None = None) -> Text:
+    """Return `text` as lines to print, cut after `limit` characters with a note of what is missing."""
+    shown = Text(plain(text if limit is None else text[:limit], keep="\n\t"), style, overflow="fold")
+    if limit is not None and len(text) > limit:
+        shown.append(f" … {len(text) - limit:,} more characters (--full)", "dim")
+    return shown
+
+
+def local_time(timestamp: str, now: datetime | None = None) -> str:
+    """Return an ISO timestamp in local time: the hour alone if it is of today."""
+    try:
+        moment = datetime.fromisoformat(timestamp).astimezone()
+    except ValueError:
+        return plain(timestamp)
+    today = (now or datetime.now()).astimezone().date()
+    return f"{moment:%H:%M:%S}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def without_password(url: str) -> str:
+    """Return `url` fit to be shown."""
+    return plain(_CREDENTIALS.sub(r"\1:***@", url))
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as JSON in ASCII, which every pipe and terminal can carry."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def report_error(error: KeelError, *, as_json: bool) -> None:
+    """Print `error`: one red line on standard error, or one JSON object on standard output."""
+    if as_json:
+        print_json({"error": {"code": error.code, "message": str(error)}})
+        return
+    console(stderr=True).print(error_line(error), soft_wrap=True)
+
+
+def error_line(error: KeelError) -> Text:
+    """Return the line that names an error."""
+    return Text.assemble(("error: ", "bold red"), plain(str(error)), (f" [{error.code}]", "dim"), style="red")
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The wide form of something where the terminal is at least `at` columns wide, else the narrow one."""
+
+    wide: RenderableType
+    narrow: RenderableType
+    at: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Choose by the width there is."""
+        yield self.wide if options.max_width >= self.at else self.narrow
+
+
+def table_of(*columns: str | Text) -> Table:
+    """Return a table without rows."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+@dataclass(frozen=True)
+class Indented:
+    """A text, two columns to the right, with no blanks at the ends of its lines."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Wrap it."""
+        for line in self.text.wrap(console, max(1, options.max_width - 2), overflow="fold"):
+            line.rstrip()
+            yield Text.assemble("  " if line else "", line)
+
+
+T = TypeVar("T")
+Tell: TypeAlias = Callable[[int, int | None], None]
+"""A function that is told how much is done, and of how much, if that is known."""
+PATIENCE = 0.5
+"""Seconds that work may take without a bar: a bar that is gone at once only flickers."""
+
+
+@contextmanager
+def bar(what: str, *, quiet: bool = False) -> Iterator[Tell]:
+    """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`."""
+    errors = console(stderr=True, quiet=quiet)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    shown = Progress(*columns, console=errors, transient=True)
+    task, begun = shown.add_task(what, total=None), monotonic()
+
+    def tell(done: int, total: int | None) -> None:
+        shown.update(task, completed=done, total=total)
+        if errors.is_terminal and not quiet and monotonic() - begun > PATIENCE:
+            shown.start()
+
+    try:
+        yield tell
+    finally:
+        if shown.live.is_started:  # else it would print an empty line
+            shown.stop()
+
+
+def with_bar(items: Sequence[T], what: str, *, quiet: bool = False) -> Iterator[T]:
+    """Yield the items, with a bar that shows how many of them are done."""
+    with bar(what, quiet=quiet) as tell:
+        for number, item in enumerate(items):
+            tell(number, len(items))
+            yield item

@@ -1,0 +1,100 @@
+"""Two branches side by side, step by step from where they part."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.render.compare import ComparisonPage, comparison_html
+from langgraph_keel.history.render.terminal import page_text
+
+Pair: TypeAlias = tuple[Moment | None, Moment | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two branches, aligned.
+
+    Attributes:
+        common: The moments that are in both, oldest first; the branches part at the last of them.
+        pairs: The moments after that, oldest first: moments of the same step stand side by side.
+        ends: The moments to which the branches lead; `None` for a branch without moments.
+    """
+
+    common: Sequence[Moment]
+    pairs: Sequence[Pair]
+    ends: Pair
+
+    @property
+    def left(self) -> list[Moment]:
+        """The moments of the first branch alone."""
+        return [moment for moment, _ in self.pairs if moment is not None]
+
+    @property
+    def right(self) -> list[Moment]:
+        """The moments of the second branch alone."""
+        return [moment for _, moment in self.pairs if moment is not None]
+
+    def __str__(self) -> str:
+        """Return them in two columns of plain text."""
+        return page_text(self.__rich__())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        """Return them in two columns for a terminal."""
+        return ComparisonPage(self.common, self.pairs, self.ends)
+
+    def _repr_html_(self) -> str:
+        return comparison_html(self.common, self.pairs, self.ends)
+
+
+def compare_branches(left: Sequence[Moment], right: Sequence[Moment]) -> Comparison:
+    """Return two branches, aligned at the last moment that is in both.
+
+    Args:
+        left: The moments of one branch, oldest first; it may begin with moments that are also in the other.
+        right: Those of the other. It may be of another thread: the checkpoints of a fork have the ids of the original.
+    """
+    places = {_key(moment): place for place, moment in enumerate(right)}
+    last = next((place for place in reversed(range(len(left))) if _key(left[place]) in places), -1)
+    start = places[_key(left[last])] + 1 if last >= 0 else 0
+    common = [moment for moment in left[: last + 1] if places.get(_key(moment), start) < start]
+    ends = (left[-1] if left else None, right[-1] if right else None)
+    return Comparison(common, list(_align(left[last + 1 :], right[start:])), ends)
+
+
+def _key(moment: Moment) -> tuple[str, str]:
+    return moment.namespace, moment.id
+
+
+def _align(left: Sequence[Moment], right: Sequence[Moment]) -> Iterator[Pair]:
+    """Yield pairs; a moment stands alone if the other branch has no such step."""
+    was, now = deque(_steps(left)), deque(_steps(right))
+    while was and now:
+        first, second = was[0][0], now[0][0]
+        ours = was.popleft()[1] if first <= second else []
+        theirs = now.popleft()[1] if second <= first else []
+        # The last moments of both stand side by side: they are those of the outermost graph.
+        more = len(ours) - len(theirs)
+        yield from zip((*[None] * -more, *ours), (*[None] * more, *theirs), strict=True)
+    yield from ((moment, None) for _, moments in was for moment in moments)
+    yield from ((None, moment) for _, moments in now for moment in moments)
+
+
+def _steps(moments: Sequence[Moment]) -> Iterator[tuple[float, list[Moment]]]:
+    """Yield the moments of each step of the outermost graph: first those of the subgraphs that it called."""
+    called: list[Moment] = []
+    least = float("-inf")
+    for moment in moments:
+        if moment.namespace:
+            called.append(moment)
+            continue
+        least = max(least, moment.step if isinstance(moment.step, int) else least + 1)
+        yield least, [*called, moment]
+        called = []
+    if called:
+        yield float("inf"), called

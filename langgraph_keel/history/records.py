@@ -1,0 +1,123 @@
+"""What is read of a thread, as plain data: `Moment` and `StateDiff` extend it, and the renderers draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from langgraph.types import Interrupt
+
+from langgraph_keel.engine.records import Address
+from langgraph_keel.history.edits import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a step did to one channel.
+
+    Attributes:
+        channel: Its name.
+        text: What happened to it, in a few words.
+        new: The elements that were added to a list, in order; empty for all else, and if they may not be revived here.
+    """
+
+    channel: str
+    text: str
+    new: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A call of a tool whose result a step has stored.
+
+    Attributes:
+        name: The tool's name.
+        is_replayed: Whether the result came from the ledger, and the tool did not act (`ToolCache`).
+    """
+
+    name: str
+    is_replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MomentRecord:
+    """What is known of one checkpoint; `Moment` says what each field holds."""
+
+    address: Address
+    position: int
+    parent: str | None = None
+    step: int | None = None
+    source: str = ""
+    time: datetime | None = None
+    nodes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    summary: str = ""
+    labels: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    tools: tuple[ToolUse, ...] = ()
+    asked: tuple[Interrupt, ...] = ()
+    interrupts: tuple[Interrupt, ...] = ()
+    errors: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    drift: tuple[str, ...] = ()
+    tokens: tuple[int, int] = (0, 0)
+    cost: float | None = None
+    bytes: int = 0
+    state_bytes: int | None = None
+    is_head: bool = False
+    is_leaf: bool = False
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are the same checkpoint."""
+        return self.address == other.address if isinstance(other, MomentRecord) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Hash the checkpoint's address."""
+        return hash(self.address)
+
+    @property
+    def id(self) -> str:
+        """The checkpoint's id."""
+        return str(self.address.checkpoint_id)
+
+    @property
+    def thread_id(self) -> str:
+        """The thread's id."""
+        return self.address.thread_id
+
+    @property
+    def namespace(self) -> str:
+        """The namespace; empty for the root graph."""
+        return self.address.checkpoint_ns
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRecord:
+    """What changed between two checkpoints; `StateDiff` says what each field holds."""
+
+    before: Address
+    after: Address
+    edits: Sequence[Edit]
+    deltas: Sequence[str] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether anything changed."""
+        return bool(self.edits or self.deltas)
+
+    def __len__(self) -> int:
+        """Count the edits."""
+        return len(self.edits)
+
+    def __iter__(self) -> Iterator[Edit]:
+        """Yield the edits."""
+        return iter(self.edits)
+
+    @property
+    def channels(self) -> list[str]:
+        """The channels that changed."""
+        return list(dict.fromkeys([*(str(edit.path[0]) for edit in self.edits), *self.deltas]))
