@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from provenance_models import Fake
 from provenance_runs import Scene, calling, thread_config
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import DriftWarning
-from langgraph_keel.provenance import reading as recorded
+from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
 from langgraph_keel.provenance.hook import models_of
 from langgraph_keel.provenance.records import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
@@ -72,8 +74,8 @@ async def test_pages(saver: KeelSaver, face: str, monkeypatch: pytest.MonkeyPatc
     scenes[0].told.calls.clear()
     whole = await scenes[0].records()
     assert len(whole) == 2
-    monkeypatch.setattr(recorded, "PAGE", 2)
-    monkeypatch.setattr("langgraph_keel.inspection.PAGE", 2)
+    monkeypatch.setattr(reading, "PAGE", 2)
+    monkeypatch.setattr("langgraph_keel.engine.queries.PAGE", 2)
     assert await scenes[0].records() == whole
     for limit, found in (
         (None, ["t0", "t4", "t2"]),
@@ -194,12 +196,11 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
 
 
 @each_backend
-async def test_a_header_of_a_store_from_before_has_three_parts(
-    saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(saver.engine.session, "recorder", None)
-        scene = await write(saver, "sync", "t", "one")
+async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver) -> None:
+    engine = saver.engine
+    hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not saver.recorder])
+    before = saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    scene = await write(before, "sync", "t", "one")
     assert await scene.records() == []
     await write(saver, "sync", "t", "two")
     assert [call.served_model for call in await scene.records()] == ["two"]
