@@ -20,8 +20,8 @@ from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import DriftWarning
 from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
-from langgraph_keel.provenance.hook import models_of
-from langgraph_keel.provenance.records import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
+from langgraph_keel.provenance.reading import models_of
+from langgraph_keel.provenance.records import CALLS, ModelCall, pack_call, record_of, unpack_call, unpack_calls
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -159,20 +159,20 @@ FIELDS = list(ModelCall.__dataclass_fields__)
 
 @given(JUNK | st.lists(JUNK | st.dictionaries(st.sampled_from(FIELDS), JUNK)))
 def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
-    for call in [unpacked(junk), *unpacked_all(junk)]:
+    for call in [unpack_call(junk), *unpack_calls(junk)]:
         assert call is None or isinstance(call.id, str)
     models_of({"calls": junk, "models": junk})
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_a_record_keeps_of_damage_what_can_be_taken(junk: dict[str, Any]) -> None:
-    call = unpacked({**junk, "id": "x"})
+    call = unpack_call({**junk, "id": "x"})
     assert call
     assert all(isinstance(name, str) for name in call.names)
     assert sorted([call.started_at, "2026"])
     assert hash(call.stop) == hash(tuple(call.stop))
-    again = unpacked(packed(call))
-    assert packed(again) == packed(call) if again else False
+    again = unpack_call(pack_call(call))
+    assert pack_call(again) == pack_call(call) if again else False
 
 
 JUNK = {"of_the_future": [1], "stop": 7, "usage": 1}
