@@ -326,7 +326,7 @@ def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | 
     Of a sequence that is a node (`prompt | model`), LangGraph runs the first step alone in the context of its task; the
     others find none there, or that of a graph around it. They know their task, not their saver: it is the one on which
     the thread was last seen to run. Nor do they know the checkpoint they began from: an id of this moment is younger
-    than that, and older than the one they lead to. The attempt is not told.
+    than that, and older than the one they lead to. The attempt is unknown.
     """
     thread_id = str(metadata.get("thread_id"))
     found = find_last_run(thread_id)

@@ -1,4 +1,4 @@
-"""Threads as training data: what was said, what it was said with, what it cost, and how it ended.
+"""Threads as training data: the messages, the models that wrote them, what that cost, and how it ended.
 
 A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
 beginning of the way was pruned, its calls were carried (`carryover`); where it was deleted, they are not known.
@@ -74,8 +74,8 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which threads, and what of them; see `KeelSaver.trajectories`."""
+class ThreadFilter:
+    """Which threads are wanted, and which channel of them; see `KeelSaver.trajectories`."""
 
     channel: str = "messages"
     model: str | None = None
@@ -101,15 +101,15 @@ class Wanted:
         """Return how a thread ended, by the nearest checkpoint that says so; `None` if none does."""
         return self.label(head) if callable(self.label) else way.label
 
-    def takes_label(self, label: Any) -> bool:
+    def accepts_label(self, label: Any) -> bool:
         """Return whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
         return not isinstance(self.label, str) or (label is not None and str(label) == self.label)
 
-    def takes_model(self, models: Collection[str]) -> bool:
+    def accepts_model(self, models: Collection[str]) -> bool:
         """Return whether threads that these models wrote are wanted."""
         return self.model is None or self.model in models
 
-    def refuses(self, cost: float | None) -> Reason | None:
+    def check_cost(self, cost: float | None) -> Reason | None:
         """Return why a thread that cost so much is not wanted."""
         if self.min_cost is None and self.max_cost is None:
             return None
@@ -133,7 +133,7 @@ class Export:
     def __init__(
         self,
         session: Session,
-        wanted: Wanted,
+        wanted: ThreadFilter,
         threads: Iterable[str] | None,
         limit: int | None,
         on_skip: OnSkip | None,
@@ -191,7 +191,7 @@ class Export:
     def _read(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | Reason]:
         trace = yield from read_trace(self._session, thread_id)
         # The records, not the list of names in the head, which is shortened where there are very many.
-        if trace.entries and not self._wanted.takes_model(_models_of(trace)):
+        if trace.entries and not self._wanted.accepts_model(_models_of(trace)):
             return "filtered"
         head = yield from get_tuple(self._session, {"configurable": {"thread_id": thread_id}})
         if head is None and self._is_named:
@@ -207,9 +207,9 @@ class Export:
     ) -> dict[str, Any] | Reason:
         wanted = self._wanted
         label = wanted.label_of(head, way)
-        if not (wanted.takes_label(label) and wanted.takes_model(_models_of(way.trace))):
+        if not (wanted.accepts_label(label) and wanted.accepts_model(_models_of(way.trace))):
             return "filtered"
-        return wanted.refuses(way.cost) or _trajectory(head, label, messages, way)
+        return wanted.check_cost(way.cost) or _trajectory(head, label, messages, way)
 
     def _value(self, head: CheckpointTuple) -> Plan[Any, Any, Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
@@ -324,7 +324,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cost(calls: Iterable[ModelCall]) -> float | None:
-    """Return what the calls cost; `None` if there is none, or one was answered and nobody said what it cost."""
+    """Return what the calls cost; `None` if there is none, or one was answered and its cost is unknown."""
     costs = [call.cost for call in calls if call.cost is not None or call.error is None]
     known = [cost for cost in costs if cost is not None and _is_number(cost)]
     return math.fsum(known) if known and len(known) == len(costs) else None

@@ -14,7 +14,7 @@ from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Engine, EngineSaver, Hooks
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.capture import build_recorder
-from langgraph_keel.provenance.export import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.export import Export, Label, OnSkip, ThreadFilter
 from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
 from langgraph_keel.provenance.records import ModelCall
@@ -113,7 +113,7 @@ class ProvenanceMethods(EngineSaver):
             CorruptStore: Stored bytes of a thread do not add up.
             RefusedType: A stored value is of a type that may not be revived here.
         """
-        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
         export = Export(self.engine.session, wanted, threads, limit, on_skip)
         while (found := self.engine.run(export.next())) is not None:
             yield found
@@ -131,7 +131,7 @@ class ProvenanceMethods(EngineSaver):
         on_skip: OnSkip | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """As `trajectories`, asynchronously."""
-        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
         export = Export(self.engine.session, wanted, threads, limit, on_skip)
         while (found := await self.engine.arun(export.next())) is not None:
             yield found
@@ -166,7 +166,7 @@ class ProvenanceMethods(EngineSaver):
 
         Compared is checkpoint by checkpoint what the root graph's channels hold, call by call what models were asked
         and have answered, subgraphs included, and what was asked of people; after the last checkpoint the questions and
-        the classes of errors, task by task. A difference is told where it comes up. Set aside is what is another each
+        the classes of errors, task by task. A difference is shown where it comes up. Set aside is what is another each
         time: ids of messages and calls where they are renamed consistently, times, and the marks of replays. Calls of
         models are not compared in runs of which none are recorded; the verdict says so.
 

@@ -35,7 +35,7 @@ class ModelCall:
         node: The node that called.
         path: The node with those of the graphs around it, such as `"research|model"`.
         task_id: LangGraph's id of the task.
-        attempt: 1, and more where LangGraph tried the task again; not told to later steps of a sequence that is a node.
+        attempt: 1, and more where LangGraph tried the task again; unknown in later steps of a sequence that is a node.
         run_id: The run's id, if the config named one.
         provider: Such as `"openai"`.
         model: The model that was asked for.
@@ -47,7 +47,7 @@ class ModelCall:
         max_tokens: Most tokens to answer with.
         stop: What would have ended the answer.
         parameters: Other parameters of the request, those that `PARAMETERS` names.
-        tools: The names of the tools that the model could call, and a hash of what it was told of each.
+        tools: The names of the tools that the model could call, and a hash of the description of each.
         prompt_hash: A hash of all messages of the request, without ids.
         system_hash: A hash of the system messages alone.
         answer_hash: A hash of the answer, without ids.

@@ -125,7 +125,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
 
 
 @each_face
-@pytest.mark.parametrize("where", ["_begun", "asked_of", "answer_of"])
+@pytest.mark.parametrize("where", ["_begin_call", "describe_request", "describe_answer"])
 async def test_a_fault_of_the_handler_breaks_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str, where: str
 ) -> None:
@@ -140,7 +140,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
             assert (await scene.run(graph))["said"] == ["hello", "all done"]
         assert "a fault" in caplog.text
         recorded = len(await scene.records())
-        assert recorded == (where == "answer_of")  # what was asked is known
+        assert recorded == (where == "describe_answer")  # what was asked is known
         assert dict(_CAPTURE._calls) == {}
         await scene.run(graph)
         assert len(await scene.records()) == recorded + 1

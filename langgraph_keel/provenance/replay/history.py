@@ -1,9 +1,8 @@
-"""A thread as it was written: the trunk of its root graph, what each run was given, who was asked and what was said.
+"""A thread as it was written: the trunk of its root graph, who was asked what, and what the runs were given.
 
-Task ids are hashes of checkpoint ids, so those of a replay are others. A task is known again by its place: the
-namespace, the step, and LangGraph's path of the task in it, all without ids.
-
-What the runs of a thread were told besides their inputs: answers to questions, and updates by `Command`.
+Task ids are hashes of checkpoint ids, so a replay has other ones. A task is recognized by its place: the namespace, the
+step, and LangGraph's path of the task in it, all without ids. `Recall` finds what the runs were given besides their
+inputs: answers to questions, and updates by `Command`.
 """
 
 from __future__ import annotations
@@ -77,8 +76,8 @@ class RecordedCheckpoint:
         return any(channel == FAILED for _, channel, _ in self.writes)
 
     @property
-    def commanded(self) -> list[tuple[str, Any]]:
-        """What a caller has written here with a `Command`, beside answers."""
+    def command_writes(self) -> list[tuple[str, Any]]:
+        """What a caller has written here with a `Command`, besides answers."""
         ours = [(channel, value) for task, channel, value in self.writes if task == NULL_TASK_ID]
         return [(channel, value) for channel, value in ours if channel not in WRITES_IDX_MAP]
 
@@ -169,7 +168,7 @@ class History:
 
         A question in a subgraph stands with each task around it too; who asks is the innermost.
         """
-        said = self.answers(root)
+        answers = self.answers(root)
         waiting = self._waiting(root)
         asked: dict[str, Place] = {}
         for checkpoint, task, channel, value in self._within(root):
@@ -177,7 +176,7 @@ class History:
                 place = self.place(checkpoint, task)
                 if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
                     asked[question.id] = place
-        return {name: (place, len(said.get(place, ()))) for name, place in asked.items()}
+        return {name: (place, len(answers.get(place, ()))) for name, place in asked.items()}
 
     def _waiting(self, root: str) -> set[str]:
         checkpoint = self.root(root)
@@ -203,7 +202,7 @@ class History:
         return checkpoint is not None and (checkpoint.has_failed or self.was_asked(checkpoint.id))
 
     def answers(self, root: str) -> dict[Place, list[Any]]:
-        """Return what each task of a root checkpoint's step was told, in order."""
+        """Return the answers that each task of a root checkpoint's step was given, in order."""
         found: dict[Place, list[Any]] = {}
         for checkpoint, task, channel, value in self._within(root):
             if channel == ANSWERED and task != NULL_TASK_ID:
@@ -217,7 +216,7 @@ class History:
     def last_answer(self, root: str) -> list[Any]:
         """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
         checkpoint = self.root(root)
-        taken = [said[-1] for said in self.answers(root).values() if said]
+        taken = [answers[-1] for answers in self.answers(root).values() if answers]
         last = [v for task, c, v in (checkpoint.writes if checkpoint else ()) if (task, c) == (NULL_TASK_ID, ANSWERED)]
         return [answer for answer in last if answer not in taken]
 
@@ -252,7 +251,7 @@ def _unpack_checkpoint(entry: Entry, batches: Sequence[Batch], codec: Codec) -> 
 
 
 class Recall:
-    """Tells a replay what the original was told.
+    """Finds what the runs of the original were given besides their inputs, for a replay to give it again.
 
     Args:
         history: The original.
@@ -266,7 +265,7 @@ class Recall:
         self._done: set[str] = set()
 
     @classmethod
-    def of(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
+    def read(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
         """Read what the ledger says of answers; tools that are allowed to run ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
         for record in (yield from read_ledger(session, history.thread_id)).values():
@@ -274,17 +273,17 @@ class Recall:
                 taken[record.task_id].update(record.taken)
         return cls(history, taken)
 
-    def commanded(self, before: RecordedCheckpoint) -> Any:
+    def find_command(self, before: RecordedCheckpoint) -> Any:
         """Return what was written at a checkpoint by `Command`, as one; `None` if nothing was, or it is done."""
-        if not before.commanded or before.id in self._done:
+        if not before.command_writes or before.id in self._done:
             return None
         self._done.add(before.id)
-        return _command(update=before.commanded)
+        return _command(update=before.command_writes)
 
-    def answers(self, before: RecordedCheckpoint, asked: Mapping[str, tuple[Place, int]]) -> Any:
+    def find_answers(self, before: RecordedCheckpoint, asked: Mapping[str, tuple[Place, int]]) -> Any:
         """Return the next answers to the questions of a step, as a command; `None` if they are not recorded."""
-        said = self._said(before.id)
-        given = {name: said[place][nth] for name, (place, nth) in asked.items() if nth < len(said.get(place, ()))}
+        answers = self._answers_of_people(before.id)
+        given = {name: answers[place][nth] for name, (place, nth) in asked.items() if nth < len(answers.get(place, ()))}
         if not given and len(asked) == 1 and before.id not in self._done:
             given = {name: answer for name in asked for answer in self._history.last_answer(before.id)}
             self._done.add(before.id)
@@ -293,14 +292,14 @@ class Recall:
         return _command(resume=given, update=self._update(before))
 
     def _update(self, before: RecordedCheckpoint) -> Any:
-        command = self.commanded(before)
+        command = self.find_command(before)
         return None if command is None else command.update
 
-    def _said(self, root: str) -> dict[Place, list[Any]]:
+    def _answers_of_people(self, root: str) -> dict[Place, list[Any]]:
         tasks, answers = self._history.tasks(root), self._history.answers(root)
         return {
-            place: [answer for nth, answer in enumerate(said) if nth not in self._taken.get(tasks[place], ())]
-            for place, said in answers.items()
+            place: [answer for nth, answer in enumerate(given) if nth not in self._taken.get(tasks[place], ())]
+            for place, given in answers.items()
         }
 
 

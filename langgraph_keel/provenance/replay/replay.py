@@ -160,7 +160,7 @@ class Replayer:
         self._was = yield from read_history(self._session, self._order.source)
         found = yield from self._session.store.read_entry(Address(self._order.source))
         self._trunk = self._was.trunk(found.entry.address.checkpoint_id if found else None, self._order.start)
-        self._recall = yield from Recall.of(self._session, self._was, self._order.allow_tools)
+        self._recall = yield from Recall.read(self._session, self._was, self._order.allow_tools)
         is_kept = False
         try:
             yield from self._begin()
@@ -253,7 +253,7 @@ class Replayer:
         may_resume = bool(find_outcomes(self._was, head.id))
         while not self._is_past:
             asked = yield from self._fork.pending()
-            given = self._recall.answers(head, asked) if asked else self._recall.commanded(head)
+            given = self._recall.find_answers(head, asked) if asked else self._recall.find_command(head)
             if given is None and (asked or self._error or not may_resume):
                 break
             may_resume = may_resume and given is not None
@@ -277,7 +277,7 @@ class Replayer:
         elif before is None or checkpoint.step > before.step + 1:
             given = self._next_input(f"what the run was given that made step {checkpoint.step} is not recorded")
         else:
-            given = self._recall.commanded(before)
+            given = self._recall.find_command(before)
         self._tried.add(checkpoint.id)
         return self._play(checkpoint, given, addressed)
 
@@ -287,7 +287,7 @@ class Replayer:
         return made
 
     def _find_answer(self, before: RecordedCheckpoint, asked: Mapping[str, Any]) -> Any:
-        if (command := self._recall.answers(before, asked)) is not None:
+        if (command := self._recall.find_answers(before, asked)) is not None:
             return command
         if not self._was.was_asked(before.id):
             step = before.step + 1
