@@ -57,7 +57,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
-from langgraph_keel.provenance.capture import recording
+from langgraph_keel.provenance.capture import build_recorder
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import UpkeepThread, upkeep_of
@@ -143,7 +143,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
         hooks: list[Hook] = [*extra_hooks, Runs(plain_resume), OwnerHook(), Questions()]
-        hooks.append(recording(graph_version, on_drift, provenance))
+        hooks.append(build_recorder(graph_version, on_drift, provenance))
         hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
         hooks += [each for each in (archive_rule(archive_removed),) if each]
         hooks += [each for each in (upkeep_of(self, driver, keep_last, ttl, upkeep_every),) if each]

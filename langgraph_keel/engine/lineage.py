@@ -17,7 +17,7 @@ from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header, unpack_header
-from langgraph_keel.engine.records import Graph, Node, Stamp
+from langgraph_keel.engine.records import Address, Graph, Node, Stamp
 from langgraph_keel.engine.serde.codec import Codec
 
 REWOUND_TO = "keel_rewound_to"
@@ -106,6 +106,30 @@ def came_from(parent: str | None, metadata: Mapping[str, Any], known: Container[
     """
     original = metadata.get(REWOUND_TO) or metadata.get(BRANCHED_FROM)
     return original if isinstance(original, str) and original in known else parent
+
+
+def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> Iterator[str | None]:
+    """Yield a root checkpoint and those it came from, the nearest first.
+
+    The line ends where a checkpoint is not there: it was pruned, or there was none. What stands beside the checkpoints
+    may say more (records of calls are carried to the first one that stays); no other checkpoint is put in its place.
+
+    Args:
+        start: The id of the checkpoint.
+        origins: Per id of the root checkpoints that are there, the id of the one it came from (`came_from`).
+    """
+    seen: set[str | None] = set()
+    while start in origins and start not in seen:  # what is stored may lead in a circle
+        seen.add(start)
+        yield start
+        start = origins[start]
+
+
+def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
+    """Return the id of the root graph's checkpoint: of itself, or of the one that a subgraph's step began from."""
+    parents = metadata.get("parents")
+    outer = parents.get("") if isinstance(parents, Mapping) else None
+    return outer if address.checkpoint_ns else address.checkpoint_id
 
 
 BEFORE_ALL = -1

@@ -27,7 +27,7 @@ from langgraph_keel.history.labels import labels_of
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
-from langgraph_keel.provenance.records import ModelCall, unpacked_all
+from langgraph_keel.provenance.records import ModelCall, unpack_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _moment(read: _Read, known: Mapping[Address, _Read], codec: Codec, unpacker:
     sides = _sides(read, parent)
     changes = tuple(sides.changes(unpacker))
     writes = read.writes
-    calls = unpacked_all(header.about.get("calls"))
+    calls = unpack_calls(header.about.get("calls"))
     return Moment(
         address=entry.address,
         position=0,

@@ -36,7 +36,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 
 CARRIED = ("known", "first")
-"""What of a header's `about` is true of the thread there, not of the step that led there (see `core.recorder`)."""
+"""What of a header's `about` is true of the thread there, not of the step that led there (see `provenance.hook`)."""
 
 
 def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:

@@ -1,4 +1,4 @@
-"""Captures every call of a model in a graph, with no code of the user's.
+"""Captures every call of a model in a graph, without any code of the user's.
 
 LangChain calls what `register_configure_hook` names at every call of a model: in nodes, tools, subgraphs, tasks and
 threads. It must be the context variable's default, which a raw thread sees too. The handler runs inline (a hop to
@@ -9,10 +9,7 @@ Not recorded is a call in a thread that a node starts without its context (`thre
 not `copy_context().run`): nothing there says where it belongs. Its answer's id would (`lc_run--<id>`), if the node
 returned the answer; but then each call outside of graphs would have to be kept, in case one does.
 
-Each fact about LangChain and LangGraph here was measured: study of the extension points, section A.
-
-What LangChain says of a call, narrowed to what a record may hold: an allow-list, and nothing of any other key.
-
+What LangChain says of a call is narrowed to what a record may hold: an allow-list, and nothing of any other key.
 Providers name things differently; where they do, the names stand side by side here. Hashes are of content without ids,
 which differ from run to run: equal requests have equal hashes.
 """
@@ -56,9 +53,10 @@ from langgraph_keel._langgraph import (
 )
 from langgraph_keel.engine.config import run_of
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.provenance.hook import Captured, OnDrift, Recorder, last_seen
+from langgraph_keel.provenance.hook import OnDrift, Recorder, find_last_run
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
+from langgraph_keel.provenance.waiting import WaitingRecord
 
 LONGEST = 200
 """Most characters of a name or a stop sequence."""
@@ -83,7 +81,7 @@ def _text_of(value: Any) -> bytes:
 # -- before the call -------------------------------------------------------------------------------------------
 
 
-def prompt_of(messages: Sequence[BaseMessage | str]) -> dict[str, Any]:
+def hash_prompt(messages: Sequence[BaseMessage | str]) -> dict[str, Any]:
     """Return hashes of a request: of all messages, and of the system's own."""
     system = [message.content for message in messages if isinstance(message, SystemMessage)]
     return {"prompt_hash": hash_of(_contents(messages)), "system_hash": hash_of(system) if system else None}
@@ -106,24 +104,24 @@ def _content(message: BaseMessage, numbers: dict[str | None, int]) -> list[Any]:
     return parts
 
 
-def asked_of(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
+def describe_request(given: Mapping[str, Any], prompt: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that are known when a call begins.
 
     Args:
         given: What LangChain hands a callback: `invocation_params` and `metadata`.
-        prompt: What `prompt_of` returned.
+        prompt: What `hash_prompt` returned.
     """
-    metadata, params = _mapping(given.get("metadata")), _merged(_mapping(given.get("invocation_params")))
+    metadata, params = _mapping(given.get("metadata")), _merge_sources(_mapping(given.get("invocation_params")))
     found = {**prompt, "provider": _text(params.get("_type"))}
     # Of the metadata only these names are LangChain's and LangGraph's; all others are the user's.
-    _take(metadata, _SAID, found)
-    _take(params, _ASKED, found)
+    _take(metadata, _IN_METADATA, found)
+    _take(params, _IN_REQUEST, found)
     if others := PARAMETERS & params.keys():
         found["parameters"] = {name: params[name] for name in sorted(others) if _is_short(params[name])}
     return found
 
 
-def _merged(params: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merge_sources(params: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a request asks for, by whichever way it was given."""
     nested = [params[name] for name in ("extra_body", "model_kwargs") if isinstance(params.get(name), dict)]
     if not nested:
@@ -133,8 +131,8 @@ def _merged(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _take(source: Mapping[str, Any], names: _Names, found: dict[str, Any]) -> None:
     """Take what is there under these names; the last name of a field that says something counts."""
-    for name, (key, taken) in names.items():
-        if name in source and (value := taken(source[name])) is not None:
+    for name, (key, convert) in names.items():
+        if name in source and (value := convert(source[name])) is not None:
             found[key] = value
 
 
@@ -185,7 +183,7 @@ def _name_of(tool: Any) -> str:
     return _text(name) or type(tool).__name__
 
 
-_SAID: _Names = {
+_IN_METADATA: _Names = {
     "ls_provider": ("provider", _text),
     "ls_model_name": ("model", _text),
     "ls_temperature": ("temperature", _number),
@@ -196,7 +194,7 @@ _SAID: _Names = {
     METADATA_NODE: ("node", _text),
 }
 # `invoke(model=...)` changes `model` and leaves `model_name` as it was.
-_ASKED: _Names = {
+_IN_REQUEST: _Names = {
     "model_id": ("model", _text),
     "model_name": ("model", _text),
     "model": ("model", _text),
@@ -217,12 +215,12 @@ _ASKED: _Names = {
 # -- after the call --------------------------------------------------------------------------------------------
 
 
-def answer_of(result: LLMResult) -> dict[str, Any]:
+def describe_answer(result: LLMResult) -> dict[str, Any]:
     """Return the fields of a record that are known when a call has ended."""
     generation = result.generations[0][0] if result.generations and result.generations[0] else None
     message = getattr(generation, "message", None)
-    said = [message] if message else [generation.text] if generation else []
-    found: dict[str, Any] = {"answer_hash": hash_of(_contents(said))}
+    content = [message] if message else [generation.text] if generation else []
+    found: dict[str, Any] = {"answer_hash": hash_of(_contents(content))}
     # Streams have no `llm_output`; messages always say what they know.
     parts = (
         result.llm_output,
@@ -230,7 +228,7 @@ def answer_of(result: LLMResult) -> dict[str, Any]:
         getattr(message, "response_metadata", None),
     )
     about = {name: value for part in parts if part for name, value in _mapping(part).items() if value is not None}
-    _take(about, _ANSWERED, found)
+    _take(about, _IN_ANSWER, found)
     usage = _mapping(getattr(message, "usage_metadata", None))
     if usage or "token_usage" in about or "usage" in about:
         costs = {**_mapping(_first(about, "token_usage", "usage")), **usage}
@@ -240,7 +238,7 @@ def answer_of(result: LLMResult) -> dict[str, Any]:
     return found
 
 
-_ANSWERED: _Names = {
+_IN_ANSWER: _Names = {
     "model_id": ("served_model", _text),
     "model": ("served_model", _text),
     "model_name": ("served_model", _text),
@@ -261,21 +259,21 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, weakref_slot=True)
-class _Begun:
+class _Call:
     """A call that is under way."""
 
     recorder: Recorder
-    captured: Captured
+    waiting: WaitingRecord
     clock: float = field(default_factory=time.perf_counter)
 
-    def end(self, answer: Mapping[str, Any]) -> None:
+    def end(self, facts: Mapping[str, Any]) -> None:
         """Complete the record, and hand it to the saver.
 
         Raises:
             DriftDetected: The saver was told to raise.
         """
-        self.captured.record.update(record_of({"seconds": round(time.perf_counter() - self.clock, 6), **answer}))
-        self.recorder.end(self.captured)
+        self.waiting.record.update(record_of({"seconds": round(time.perf_counter() - self.clock, 6), **facts}))
+        self.recorder.end(self.waiting)
 
 
 @dataclass(slots=True)
@@ -285,7 +283,7 @@ class _Place:
     Attributes:
         recorder: That of the saver.
         thread_id: The thread.
-        run: What tells the run from others (`waiting.run_of`).
+        run: What tells the run from others (`run_of`).
         namespace: LangGraph's namespace of the task: nodes, and their tasks, from the outermost on.
         lineage: Per namespace of a checkpoint around the call, the id of the one its step began from, or a younger one.
         more: What else a record holds of it.
@@ -308,7 +306,7 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
     info = getattr(values.get(CONFIG_KEY_RUNTIME), "execution_info", None)
     namespace = metadata.get(METADATA_NS)
     if isinstance(namespace, str) and namespace != getattr(info, "checkpoint_ns", None):
-        return _place_told(metadata, namespace)
+        return _place_by_metadata(metadata, namespace)
     # LangGraph may run on a shallow copy of the saver; they share the recorder.
     recorder = getattr(values.get(CONFIG_KEY_CHECKPOINTER), "recorder", None)
     if not isinstance(recorder, Recorder) or info is None or info.thread_id is None:
@@ -322,16 +320,16 @@ def _place_of(metadata: Mapping[str, Any]) -> _Place | None:
     return _Place(recorder, str(info.thread_id), run_of(config), info.checkpoint_ns, lineage, more)
 
 
-def _place_told(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
+def _place_by_metadata(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
     """Return where a call belongs by what LangChain hands on to it.
 
     Of a sequence that is a node (`prompt | model`), LangGraph runs the first step alone in the context of its task; the
     others find none there, or that of a graph around it. They know their task, not their saver: it is the one on which
     the thread was last seen to run. Nor do they know the checkpoint they began from: an id of this moment is younger
-    than that, and older than the one they lead to. The attempt is not told.
+    than that, and older than the one they lead to. The attempt is unknown.
     """
     thread_id = str(metadata.get("thread_id"))
-    found = last_seen(thread_id)
+    found = find_last_run(thread_id)
     if found is None:
         return None
     segments = namespace.split(NS_SEP)
@@ -343,7 +341,7 @@ def _place_told(metadata: Mapping[str, Any], namespace: str) -> _Place | None:
     return _Place(recorder, thread_id, run, namespace, lineage, more, is_guessed=True)
 
 
-def _begun(run_id: UUID, metadata: Mapping[str, Any]) -> _Begun | None:
+def _begin_call(run_id: UUID, metadata: Mapping[str, Any]) -> _Call | None:
     place = _place_of(metadata)
     if place is None or not place.recorder.captures:
         return None
@@ -357,8 +355,8 @@ def _begun(run_id: UUID, metadata: Mapping[str, Any]) -> _Begun | None:
         "started_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
     tasks = {place.more["task_id"], *[task for _, _, task in segments]} - {""}
-    captured = Captured(record, place.thread_id, place.lineage, tasks, place.run, place.is_guessed, is_ended=False)
-    return _Begun(place.recorder, captured)
+    waiting = WaitingRecord(record, place.thread_id, place.lineage, tasks, place.run, place.is_guessed, is_ended=False)
+    return _Call(place.recorder, waiting)
 
 
 class Capture(BaseCallbackHandler):
@@ -377,7 +375,7 @@ class Capture(BaseCallbackHandler):
     def forget(self) -> None:
         """Forget the calls that are under way."""
         # Held by their records alone: LangChain never says that a call was cancelled.
-        self._calls: WeakValueDictionary[UUID, _Begun] = WeakValueDictionary()
+        self._calls: WeakValueDictionary[UUID, _Call] = WeakValueDictionary()
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **more: Any
@@ -391,10 +389,11 @@ class Capture(BaseCallbackHandler):
 
     def _begin(self, run_id: UUID, messages: Sequence[BaseMessage | str], more: Mapping[str, Any]) -> None:
         try:
-            if begun := _begun(run_id, more.get("metadata") or {}):
-                begun.captured.record = record_of({**begun.captured.record, **asked_of(more, prompt_of(messages))})
-                self._calls[run_id] = begun.captured.call = begun
-                begun.recorder.capture(begun.captured)
+            if call := _begin_call(run_id, more.get("metadata") or {}):
+                waiting = call.waiting
+                waiting.record = record_of({**waiting.record, **describe_request(more, hash_prompt(messages))})
+                self._calls[run_id] = waiting.call = call
+                call.recorder.waiting.add(waiting)
         except Exception:
             _log.warning("a call of a model is not recorded", exc_info=True)
 
@@ -404,24 +403,21 @@ class Capture(BaseCallbackHandler):
         Raises:
             DriftDetected: The saver was told to raise.
         """
-        self._end(run_id, answer_of, response)
+        self._end(run_id, describe_answer, response)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Hand the record of a call that failed, or of a stream that was given up, to the saver."""
         # Only the class: what an error says may quote the request.
         self._end(run_id, lambda error: {"error": type(error).__name__}, error)
 
-    def _end(self, run_id: UUID, told: Callable[[Any], Mapping[str, Any]], what: Any) -> None:
-        if begun := self._calls.pop(run_id, None):
-            begun.end(_told(told, what))
-
-
-def _told(told: Callable[[Any], Mapping[str, Any]], what: Any) -> Mapping[str, Any]:
-    try:
-        return told(what)
-    except Exception:
-        _log.warning("what became of a call of a model is not recorded", exc_info=True)
-        return {}
+    def _end(self, run_id: UUID, describe: Callable[[Any], Mapping[str, Any]], outcome: Any) -> None:
+        if call := self._calls.pop(run_id, None):
+            facts: Mapping[str, Any] = {}
+            try:
+                facts = describe(outcome)
+            except Exception:
+                _log.warning("what became of a call of a model is not recorded", exc_info=True)
+            call.end(facts)
 
 
 _CAPTURE = Capture()
@@ -429,13 +425,13 @@ if hasattr(os, "register_at_fork"):
     # What other threads of the parent have called, they wait for themselves.
     os.register_at_fork(after_in_child=_CAPTURE.forget)
 _handler: ContextVar[Any] = ContextVar("keel_capture", default=_CAPTURE)
-_registering = Lock()
+_register_lock = Lock()
 _registered: list[ContextVar[Any]] = []
 
 
 def watch() -> None:
     """Have LangChain report every call of a model from now on; it knows no way back. Another call changes nothing."""
-    with _registering:
+    with _register_lock:
         if not _registered:
             register_configure_hook(_handler, inheritable=True)
             _registered.append(_handler)
@@ -447,7 +443,7 @@ def package_versions() -> Mapping[str, str]:
     return {name: version(name) for name in ("langgraph", "langchain-core")}
 
 
-def recording(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
     """Return a recorder; if it captures, have all model calls of this process reported from now on.
 
     Raises:

@@ -1,15 +1,16 @@
-"""What a thread was written with, and what is different now.
+"""What a thread was written with (its fingerprint), and what is different now (drift).
 
-Each root checkpoint says what its thread was written with so far: per node and model the served versions, fingerprints
-and tools seen, and the versions of packages. A call differs if it brings something that this thread has not seen there:
-providers serve from several backends at once, and deployments roll, so what comes and goes is told of once, not at each
-call. A tool that is merely new, or gone, is no drift: agents offer tools as they see fit; another schema is.
+Each root checkpoint says what its thread was written with so far: per node and model the served versions, system
+fingerprints and tools seen, and the versions of packages. A call differs if it brings something that this thread has
+not seen there: providers serve from several backends at once, and deployments roll, so what comes and goes is reported
+once, not at each call. A tool that is merely new, or gone, is no drift: agents offer tools as they see fit; a tool with
+another schema is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from langgraph_keel.provenance.records import Record, names_of
@@ -87,7 +88,7 @@ UNSEEN = Seen()
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Fingerprint:
     """What a thread was written with.
 
     Attributes:
@@ -102,7 +103,7 @@ class Known:
     step: int | None = None
     names: Sequence[str] = ()
 
-    def packed(self) -> list[Any]:
+    def pack(self) -> list[Any]:
         """Return it as it is stored."""
         nodes = {
             path: {name: [seen.served, seen.fingerprints, seen.tools, seen.step] for name, seen in models.items()}
@@ -111,47 +112,54 @@ class Known:
         return [nodes, self.versions, self.step, list(self.names)]
 
     @classmethod
-    def unpacked(cls, stored: Any) -> Known:
-        """Return it from what is stored; nothing known, if that is something else."""
+    def unpack(cls, stored: Any) -> Fingerprint:
+        """Return a fingerprint from what is stored; an empty one if that is something else."""
         try:
             nodes, versions, step, names = stored
-            seen = {path: {name: _seen(*each) for name, each in models.items()} for path, models in nodes.items()}
-            return cls(seen, _lists(versions), step, [name for name in names if isinstance(name, str)])
+            seen = {
+                path: {name: _unpack_seen(*each) for name, each in models.items()} for path, models in nodes.items()
+            }
+            return cls(seen, _unpack_lists(versions), step, [name for name in names if isinstance(name, str)])
         except (TypeError, ValueError, AttributeError):
             return cls()
 
 
-def _seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
-    return Seen(dict(served), dict(fingerprints), _lists(tools), step)
+def _unpack_seen(served: Any, fingerprints: Any, tools: Any, step: Any) -> Seen:
+    return Seen(dict(served), dict(fingerprints), _unpack_lists(tools), step)
 
 
-def _lists(stored: Any) -> dict[str, list[str]]:
+def _unpack_lists(stored: Any) -> dict[str, list[str]]:
     return {str(name): [str(value) for value in values] for name, values in stored.items()}
 
 
-def followed(known: Known, calls: Iterable[Record], versions: Mapping[str, str]) -> tuple[Known, list[Change]]:
-    """Return what is known after these calls, and what is new about them to a thread written with what was known."""
-    before = known
-    told = list(filter(_tells, calls))
-    if not before.nodes and not told:
-        return known, []
-    found = _of_versions(before, versions)
-    for call in told:
-        if before.nodes:  # else nothing was known: calls of a first step are not compared with each other
-            found += _of_versions(known, call.get("versions", {})) + _of_call(known, call)
-        known = _after(known, call)
-    if (seen := _with_versions(known.versions, versions)) is not known.versions:
-        known = Known(known.nodes, seen, known.step, known.names)
-    return known, list(dict.fromkeys(found))
+def update_fingerprint(
+    before: Fingerprint, calls: Iterable[Record], versions: Mapping[str, str]
+) -> tuple[Fingerprint, list[Change]]:
+    """Return the fingerprint of a thread after more calls, and what they bring that the thread has not seen.
+
+    Args:
+        before: What the thread was written with.
+        calls: The calls. Those that failed, or that a cache answered, say nothing.
+        versions: The versions of the packages of today.
+    """
+    answered = [call for call in calls if "error" not in call and not call.get("cached")]
+    if not before.nodes and not answered:
+        return before, []
+    changes = _compare_versions(before, versions)
+    after = before
+    for call in answered:
+        if before.nodes:  # the calls of a thread's first step are not compared with each other
+            changes += _compare_versions(after, call.get("versions", {})) + _compare_call(after, call)
+        after = _add_call(after, call)
+    seen = _with_versions(after.versions, versions)
+    if seen is not after.versions:
+        after = replace(after, versions=seen)
+    return after, list(dict.fromkeys(changes))
 
 
-def _tells(call: Record) -> bool:
-    return "error" not in call and not call.get("cached")
-
-
-def _after(known: Known, call: Record) -> Known:
+def _add_call(before: Fingerprint, call: Record) -> Fingerprint:
     path, model, step = call.get("path", ""), call.get("model", ""), call.get("step")
-    models = known.nodes.get(path, {})
+    models = before.nodes.get(path, {})
     seen = models.get(model, UNSEEN)
     seen = Seen(
         _with_value(seen.served, call.get("served_model"), step),
@@ -159,24 +167,24 @@ def _after(known: Known, call: Record) -> Known:
         _with_tools(seen.tools, call.get("tools", {})),
         step,
     )
-    nodes = _with_last(known.nodes, path, _with_last(models, model, seen, SEEN), NODES)
-    names = [*known.names, *sorted(names_of(call) - set(known.names))][-NAMES:]
-    return Known(nodes, _with_versions(known.versions, call.get("versions", {})), step, names)
+    nodes = _with_last(before.nodes, path, _with_last(models, model, seen, SEEN), NODES)
+    names = [*before.names, *sorted(names_of(call) - set(before.names))][-NAMES:]
+    return Fingerprint(nodes, _with_versions(before.versions, call.get("versions", {})), step, names)
 
 
 def _with_tools(seen: Mapping[str, Sequence[str]], tools: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
     if all(schema in seen.get(name, ()) for name, schema in tools.items()):
         return seen
-    return dict([*{**seen, **{name: _with_one(seen.get(name, ()), tools[name]) for name in tools}}.items()][-TOOLS:])
+    return dict([*{**seen, **{name: _with_latest(seen.get(name, ()), tools[name]) for name in tools}}.items()][-TOOLS:])
 
 
 def _with_versions(seen: Mapping[str, Sequence[str]], versions: Mapping[str, str]) -> Mapping[str, Sequence[str]]:
     if all(version in seen.get(name, ()) for name, version in versions.items()):
         return seen
-    return {**seen, **{name: _with_one(seen.get(name, ()), version) for name, version in versions.items()}}
+    return {**seen, **{name: _with_latest(seen.get(name, ()), version) for name, version in versions.items()}}
 
 
-def _with_one(values: Sequence[str], value: str) -> Sequence[str]:
+def _with_latest(values: Sequence[str], value: str) -> Sequence[str]:
     return [*(other for other in values if other != value), value][-SEEN:]
 
 
@@ -185,24 +193,24 @@ def _with_value(values: Mapping[str, int | None], value: str | None, step: int |
 
 
 def _with_last(values: Mapping[str, T], key: str, value: T, most: int) -> dict[str, T]:
-    """Return a mapping with one more at the end; the first are let go."""
+    """Return a mapping with one more at the end; the first ones are dropped."""
     if len(values) <= 1 and key in values:
         return {key: value}
     others = [(other, kept) for other, kept in values.items() if other != key]
     return dict([*others, (key, value)][-most:])
 
 
-def _of_versions(known: Known, versions: Mapping[str, str]) -> list[Change]:
+def _compare_versions(before: Fingerprint, versions: Mapping[str, str]) -> list[Change]:
     return [
-        Change(name, known.versions[name][-1] or None, version or None, known.step)
+        Change(name, before.versions[name][-1] or None, version or None, before.step)
         for name, version in versions.items()
-        if version not in known.versions.get(name, (version,))
+        if version not in before.versions.get(name, (version,))
     ]
 
 
-def _of_call(known: Known, call: Record) -> list[Change]:
+def _compare_call(before: Fingerprint, call: Record) -> list[Change]:
     path, model = call.get("path", ""), call.get("model", "")
-    models = known.nodes.get(path)
+    models = before.nodes.get(path)
     if models is None:
         return []
     seen = models.get(model)
@@ -210,13 +218,13 @@ def _of_call(known: Known, call: Record) -> list[Change]:
         was, last = list(models.items())[-1]
         return [Change("model", was or None, model or None, last.step, path)]
     return [
-        *_of_value("served_model", seen.served, call.get("served_model"), path),
-        *_of_value("system_fingerprint", seen.fingerprints, call.get("system_fingerprint"), path),
-        *_of_tools(seen, call.get("tools", {}), path),
+        *_compare_value("served_model", seen.served, call.get("served_model"), path),
+        *_compare_value("system_fingerprint", seen.fingerprints, call.get("system_fingerprint"), path),
+        *_compare_tools(seen, call.get("tools", {}), path),
     ]
 
 
-def _of_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
+def _compare_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
     return [
         Change(f"tool {name}", seen.tools[name][-1], schema, seen.step, path)
         for name, schema in tools.items()
@@ -224,7 +232,7 @@ def _of_tools(seen: Seen, tools: Mapping[str, str], path: str) -> list[Change]:
     ]
 
 
-def _of_value(what: str, seen: Mapping[str, int | None], now: str | None, path: str) -> list[Change]:
+def _compare_value(what: str, seen: Mapping[str, int | None], now: str | None, path: str) -> list[Change]:
     if now is None or now in seen or not seen:
         return []
     was, since = list(seen.items())[-1]

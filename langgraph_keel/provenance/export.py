@@ -1,7 +1,7 @@
-"""Threads as training data: what was said, what it was said with, what it cost, and how it ended.
+"""Threads as training data: the messages, the models that wrote them, what that cost, and how it ended.
 
 A trajectory is the way to a thread's latest checkpoint; calls on branches that were left are no part of it. Where the
-beginning of the way was pruned, its calls were carried (`core.carried`); where it was deleted, they are not known.
+beginning of the way was pruned, its calls were carried (`carryover`); where it was deleted, they are not known.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.lineage import came_from, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
-from langgraph_keel.provenance.carryover import behind, is_first, root_of
-from langgraph_keel.provenance.hook import known_models
-from langgraph_keel.provenance.reading import Trace, traced
+from langgraph_keel.provenance.carryover import find_behind, is_first
+from langgraph_keel.provenance.reading import Trace, read_trace, thread_models_of
 from langgraph_keel.provenance.records import ModelCall
 
 Reason: TypeAlias = Literal["no messages", "unknown cost", "filtered"]
@@ -75,8 +74,8 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which threads, and what of them; see `KeelSaver.trajectories`."""
+class ThreadFilter:
+    """Which threads are wanted, and which channel of them; see `KeelSaver.trajectories`."""
 
     channel: str = "messages"
     model: str | None = None
@@ -99,18 +98,18 @@ class Wanted:
                 raise InvalidInput(f"min_cost= and max_cost= are numbers from 0 up, not {cost!r}")
 
     def label_of(self, head: CheckpointTuple, way: Way) -> Any:
-        """Return how a thread ended, as the nearest checkpoint says that does; `None` if none does."""
+        """Return how a thread ended, by the nearest checkpoint that says so; `None` if none does."""
         return self.label(head) if callable(self.label) else way.label
 
-    def takes_label(self, label: Any) -> bool:
-        """Tell whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
+    def accepts_label(self, label: Any) -> bool:
+        """Return whether threads that ended so are wanted. Of metadata that is no text, its text is compared."""
         return not isinstance(self.label, str) or (label is not None and str(label) == self.label)
 
-    def takes_model(self, models: Collection[str]) -> bool:
-        """Tell whether threads that these models wrote are wanted."""
+    def accepts_model(self, models: Collection[str]) -> bool:
+        """Return whether threads that these models wrote are wanted."""
         return self.model is None or self.model in models
 
-    def refuses(self, cost: float | None) -> Reason | None:
+    def check_cost(self, cost: float | None) -> Reason | None:
         """Return why a thread that cost so much is not wanted."""
         if self.min_cost is None and self.max_cost is None:
             return None
@@ -128,13 +127,13 @@ class Export:
         wanted: Which threads.
         threads: Their ids; `None` for all, last activity first.
         limit: Most to read.
-        on_skip: Told of every thread that is passed over.
+        on_skip: Called for every thread that is passed over.
     """
 
     def __init__(
         self,
         session: Session,
-        wanted: Wanted,
+        wanted: ThreadFilter,
         threads: Iterable[str] | None,
         limit: int | None,
         on_skip: OnSkip | None,
@@ -163,7 +162,7 @@ class Export:
         return None
 
     def _list(self) -> Plan[Any, Any, bool]:
-        """Read the ids of more threads; tell whether there were any."""
+        """Read the ids of more threads; return whether there were any."""
         while not (self._ids or self._is_listed):
             page = yield from self._session.store.read_threads(self._after, PAGE)
             self._is_listed = len(page) < PAGE
@@ -190,9 +189,9 @@ class Export:
         return found
 
     def _read(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | Reason]:
-        trace = yield from traced(self._session, thread_id)
+        trace = yield from read_trace(self._session, thread_id)
         # The records, not the list of names in the head, which is shortened where there are very many.
-        if trace.entries and not self._wanted.takes_model(_models_of(trace)):
+        if trace.entries and not self._wanted.accepts_model(_models_of(trace)):
             return "filtered"
         head = yield from get_tuple(self._session, {"configurable": {"thread_id": thread_id}})
         if head is None and self._is_named:
@@ -200,17 +199,17 @@ class Export:
         messages = chat_of((yield from self._value(head))) if head else None
         if head is None or not messages:
             return "no messages"
-        way = _way(trace, head) or _way((yield from traced(self._session, thread_id)), head)
-        return self._judged(head, messages, way) if way else "no messages"
+        way = _find_way(trace, head) or _find_way((yield from read_trace(self._session, thread_id)), head)
+        return self._choose(head, messages, way) if way else "no messages"
 
-    def _judged(
+    def _choose(
         self, head: CheckpointTuple, messages: Sequence[Mapping[str, Any]], way: Way
     ) -> dict[str, Any] | Reason:
         wanted = self._wanted
         label = wanted.label_of(head, way)
-        if not (wanted.takes_label(label) and wanted.takes_model(_models_of(way.trace))):
+        if not (wanted.accepts_label(label) and wanted.accepts_model(_models_of(way.trace))):
             return "filtered"
-        return wanted.refuses(way.cost) or _trajectory(head, label, messages, way)
+        return wanted.check_cost(way.cost) or _trajectory(head, label, messages, way)
 
     def _value(self, head: CheckpointTuple) -> Plan[Any, Any, Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
@@ -218,11 +217,11 @@ class Export:
         value = head.checkpoint["channel_values"].get(channel)
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
             at = address_of(head.config)
-            return _replayed((yield from delta_history(self._session, at, [channel]))[channel])
+            return _replay_writes((yield from delta_history(self._session, at, [channel]))[channel])
         return value.value if isinstance(value, DeltaSnapshot) else value
 
 
-def _replayed(history: DeltaChannelHistory) -> Any:
+def _replay_writes(history: DeltaChannelHistory) -> Any:
     # Here, for they take as long to import as all of Keel's core; programs without a graph need neither.
     from langgraph.channels import DeltaChannel
     from langgraph.graph.message import add_messages
@@ -235,19 +234,19 @@ def _replayed(history: DeltaChannelHistory) -> Any:
 
 def _models_of(trace: Trace) -> set[str]:
     called = {name for call in trace.calls for name in call.names}
-    return called.union(*(known_models(header.about) for _, header in trace.entries))
+    return called.union(*(thread_models_of(header.about) for _, header in trace.entries))
 
 
-def _way(trace: Trace, head: CheckpointTuple) -> Way | None:
+def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
     """Return the way to a thread's head; `None` if the thread has gone on since the trace was read."""
-    line = _ancestors(trace, head.checkpoint["id"])
+    line = _line_to(trace, head.checkpoint["id"])
     if not line:
         return None
     kept = {entry.address.checkpoint_id for entry, _ in line}
     entries = [(entry, header) for entry, header in trace.entries if root_of(entry.address, header.metadata) in kept]
     places = {(entry.address.checkpoint_ns, entry.address.checkpoint_id) for entry, _ in entries}
-    carried, goes_back = behind(trace.carried, [entry.address.checkpoint_id for entry, _ in line])
-    before = {item[3]["id"] for each in carried for item in each.items}
+    carryovers, goes_back = find_behind(trace.carryovers, [entry.address.checkpoint_id for entry, _ in line])
+    before = {item[3]["id"] for each in carryovers for item in each.items}
     calls = [c for c in trace.calls if (c.checkpoint_ns, c.checkpoint_id) in places or c.id in before]
     labels = (header.metadata.get(key) for _, header in line for key in LABELS)
     label = next((label for label in labels if label is not None), None)
@@ -255,20 +254,15 @@ def _way(trace: Trace, head: CheckpointTuple) -> Way | None:
     return Way(trace=Trace(entries, calls), label=label, is_pruned=not is_whole, is_known=is_whole or goes_back)
 
 
-def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
+def _line_to(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
     """Return a root checkpoint and those it came from, the nearest first."""
     root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
-    line: list[tuple[Entry, Header]] = []
-    at: str | None = head
-    while at in root:
-        line.append(root.pop(at))
-        entry, header = line[-1]
-        at = came_from(entry.parent, header.metadata, root)
-    return line
+    origins = {name: came_from(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
+    return [root[name] for name in walk_back(head, origins)]
 
 
 def _is_first(entry: Entry, header: Header, calls: Iterable[ModelCall]) -> bool:
-    """Tell whether no calls were made before those that led to this checkpoint; a parent that is gone is not shown."""
+    """Return whether no calls were made before those that led to this checkpoint; its parent may have been pruned."""
     if is_first(header):
         return True
     here = [call for call in calls if call.checkpoint_id == entry.address.checkpoint_id and call.path == call.node]
@@ -330,7 +324,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cost(calls: Iterable[ModelCall]) -> float | None:
-    """Return what the calls cost; `None` if there is none, or one was answered and nobody said what it cost."""
+    """Return what the calls cost; `None` if there is none, or one was answered and its cost is unknown."""
     costs = [call.cost for call in calls if call.cost is not None or call.error is None]
     known = [cost for cost in costs if cost is not None and _is_number(cost)]
     return math.fsum(known) if known and len(known) == len(costs) else None

@@ -13,12 +13,12 @@ from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Engine, EngineSaver, Hooks
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.provenance.capture import recording
-from langgraph_keel.provenance.export import Export, Label, OnSkip, Wanted
+from langgraph_keel.provenance.capture import build_recorder
+from langgraph_keel.provenance.export import Export, Label, OnSkip, ThreadFilter
 from langgraph_keel.provenance.hook import Recorder
-from langgraph_keel.provenance.reading import DriftMark, recorded, traced
+from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
 from langgraph_keel.provenance.records import ModelCall
-from langgraph_keel.provenance.replay.replay import Order, Replayer, ordered
+from langgraph_keel.provenance.replay.replay import Order, Replayer, check_order
 from langgraph_keel.provenance.replay.run import AsyncReplayDriver, ReplayDriver
 from langgraph_keel.provenance.replay.verdict import Replay
 
@@ -46,19 +46,17 @@ class ProvenanceMethods(EngineSaver):
             CorruptStore: Stored bytes do not add up.
         """
         query = _query_of(config)
-        return [*self.engine.run(recorded(self.engine.session, query)), *self._waiting(query)]
+        return [*self.engine.run(read_calls(self.engine.session, query)), *self._waiting(query)]
 
     async def aprovenance(self, config: Mapping[str, Any]) -> Sequence[ModelCall]:
         """As `provenance`, asynchronously."""
         query = _query_of(config)
-        return [*await self.engine.arun(recorded(self.engine.session, query)), *self._waiting(query)]
+        return [*await self.engine.arun(read_calls(self.engine.session, query)), *self._waiting(query)]
 
     def _waiting(self, query: Query) -> Sequence[ModelCall]:
-        recorder = self.engine.session.hooks.find(Recorder)
-        if recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
+        if self.recorder is None or query.checkpoint_ns is not None or query.checkpoint_id is not None:
             return ()
-        thread_id = str(query.thread_id)
-        return [replace(call, thread_id=thread_id) for call in recorder.waiting(thread_id)]
+        return self.recorder.find_waiting(str(query.thread_id))
 
     def drifts(self, thread_id: str) -> Sequence[DriftMark]:
         """Return where a thread went on with something else than it was written with, oldest first.
@@ -67,11 +65,11 @@ class ProvenanceMethods(EngineSaver):
             InvalidConfig: `thread_id` is no usable id. Of a thread that is not there, nothing is returned.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(traced(self.engine.session, thread_id_of(thread_id))).marks()
+        return self.engine.run(read_trace(self.engine.session, thread_id_of(thread_id))).marks()
 
     async def adrifts(self, thread_id: str) -> Sequence[DriftMark]:
         """As `drifts`, asynchronously."""
-        return (await self.engine.arun(traced(self.engine.session, thread_id_of(thread_id)))).marks()
+        return (await self.engine.arun(read_trace(self.engine.session, thread_id_of(thread_id)))).marks()
 
     def trajectories(
         self,
@@ -115,7 +113,7 @@ class ProvenanceMethods(EngineSaver):
             CorruptStore: Stored bytes of a thread do not add up.
             RefusedType: A stored value is of a type that may not be revived here.
         """
-        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
         export = Export(self.engine.session, wanted, threads, limit, on_skip)
         while (found := self.engine.run(export.next())) is not None:
             yield found
@@ -133,7 +131,7 @@ class ProvenanceMethods(EngineSaver):
         on_skip: OnSkip | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """As `trajectories`, asynchronously."""
-        wanted = Wanted(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
+        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
         export = Export(self.engine.session, wanted, threads, limit, on_skip)
         while (found := await self.engine.arun(export.next())) is not None:
             yield found
@@ -168,7 +166,7 @@ class ProvenanceMethods(EngineSaver):
 
         Compared is checkpoint by checkpoint what the root graph's channels hold, call by call what models were asked
         and have answered, subgraphs included, and what was asked of people; after the last checkpoint the questions and
-        the classes of errors, task by task. A difference is told where it comes up. Set aside is what is another each
+        the classes of errors, task by task. A difference is shown where it comes up. Set aside is what is another each
         time: ids of messages and calls where they are renamed consistently, times, and the marks of replays. Calls of
         models are not compared in runs of which none are recorded; the verdict says so.
 
@@ -200,7 +198,7 @@ class ProvenanceMethods(EngineSaver):
             StoreError: The store failed. The thread is as it was: it is only read.
         """
         options = {} if context is None else {"context": context}
-        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
+        order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return run(self._replayer(graph, order).replay(), ReplayDriver(self.engine.driver))
 
     async def areplay(
@@ -220,7 +218,7 @@ class ProvenanceMethods(EngineSaver):
     ) -> Replay:
         """As `replay`, asynchronously: the graph is run by its async face."""
         options = {} if context is None else {"context": context}
-        order = ordered(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
+        order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self.engine.async_driver))
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
@@ -242,7 +240,7 @@ def _apart(engine: Engine) -> Engine:
     """
     session = engine.session
     known = session.hooks.find(Recorder)
-    recorder = recording(known.graph_version if known else None, "ignore", captures=True)
+    recorder = build_recorder(known.graph_version if known else None, "ignore", captures=True)
     hooks = Hooks([*(hook for hook in session.hooks.all if hook.hears_replays), recorder])
     return replace(engine, session=replace(session, memo=Memo(), hooks=hooks, on_conflict="fork"))
 

@@ -12,9 +12,9 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
-from langgraph_keel.provenance.carryover import Carried, may_be_pruned, read_carried
-from langgraph_keel.provenance.drift import MARK
-from langgraph_keel.provenance.records import ModelCall, strays_of, unpacked_all
+from langgraph_keel.provenance.carryover import Carryover, may_be_pruned, read_carryovers
+from langgraph_keel.provenance.drift import MARK, Fingerprint
+from langgraph_keel.provenance.records import ModelCall, strays_of, unpack_calls
 
 PAGE = 500
 """Checkpoints to a page: headers and pending writes, no values."""
@@ -22,7 +22,7 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
-    """What a thread went on with that is not what it was written with, as a checkpoint says.
+    """A checkpoint that says that its thread went on with something else than it was written with.
 
     Attributes:
         checkpoint_id: The first checkpoint after the change.
@@ -43,7 +43,7 @@ class Trace:
 
     entries: Sequence[tuple[Entry, Header]]
     calls: Sequence[ModelCall]
-    carried: Sequence[Carried] = ()
+    carryovers: Sequence[Carryover] = ()
 
     def marks(self) -> list[DriftMark]:
         """Return the marks of drift."""
@@ -63,45 +63,63 @@ class Trace:
         return next((call.id for call in self.calls if places.get(_address(call), -1) > place), None)
 
 
-def recorded(session: Session, query: Query) -> Plan[Any, Any, Sequence[ModelCall]]:
-    """Return the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
+# -- of one header ---------------------------------------------------------------------------------------------
+
+
+def models_of(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of the models that a header says led to its checkpoint."""
+    named = about.get("models")
+    called = {name for call in unpack_calls(about.get("calls")) for name in call.names}
+    return called | {name for name in (named if isinstance(named, list) else ()) if isinstance(name, str)}
+
+
+def thread_models_of(about: Mapping[str, Any]) -> set[str]:
+    """Return the names of all models that a root checkpoint's header says wrote its thread."""
+    return set(Fingerprint.unpack(about["known"]).names) if "known" in about else set()
+
+
+# -- of a thread -----------------------------------------------------------------------------------------------
+
+
+def read_calls(session: Session, query: Query) -> Plan[Any, Any, Sequence[ModelCall]]:
+    """Read the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
     # All of the thread: what stands in one namespace may have led to a checkpoint of another.
-    trace = yield from traced(session, str(query.thread_id))
-    return [call for call in trace.calls if _is_in(call, query)]
+    trace = yield from read_trace(session, str(query.thread_id))
+    return [
+        call
+        for call in trace.calls
+        if query.checkpoint_ns in (None, call.checkpoint_ns) and query.checkpoint_id in (None, call.checkpoint_id)
+    ]
 
 
-def traced(session: Session, thread_id: str) -> Plan[Any, Any, Trace]:
-    """Return the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
+def read_trace(session: Session, thread_id: str) -> Plan[Any, Any, Trace]:
+    """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
 
-    A record that stands among a task's writes only belongs to a task that has failed, asks, or whose step was not over;
-    it is shown at the checkpoint the task began from.
+    A record that is stored among a task's writes alone is of a task that has failed or asks, or whose step is not over.
+    It is shown at the checkpoint that the task began from.
     """
-    found = yield from entries_of(session, Query(thread_id))
+    found = yield from read_entries(session, Query(thread_id))
     entries = [(entry, unpack_header(entry.header, session.codec, where_is(entry.address))) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
-        _add(calls, unpacked_all(header.about.get("calls")), entry.address)
+        _add(calls, unpack_calls(header.about.get("calls")), entry.address)
     for entry, batches in found:
         _, stored = unpack_batches(batches, session.codec, where_is(entry.address))
-        _add(calls, (call for part in stored for call in unpacked_all(part)), entry.address)
+        _add(calls, (call for part in stored for call in unpack_calls(part)), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
     for entry, header in entries:
         for lineage, record in strays_of(header.about):
-            _add(calls, unpacked_all([record]), _began(lineage, places, entry.address))
+            _add(calls, unpack_calls([record]), _find_beginning(lineage, places, entry.address))
     is_whole = not any(may_be_pruned(entry, header) for entry, header in entries)
-    carried = [] if is_whole else (yield from read_carried(session, thread_id))
-    for call in [call for each in carried for call in each.calls(thread_id)]:
+    carryovers = [] if is_whole else (yield from read_carryovers(session, thread_id))
+    for call in [call for carryover in carryovers for call in carryover.calls(thread_id)]:
         calls.setdefault(call.id, call)
     ordered = sorted(calls.values(), key=lambda call: (places.get(_address(call), -1), call.started_at))
-    return Trace(entries, ordered, carried)
+    return Trace(entries, ordered, carryovers)
 
 
-def _is_in(call: ModelCall, query: Query) -> bool:
-    return query.checkpoint_ns in (None, call.checkpoint_ns) and query.checkpoint_id in (None, call.checkpoint_id)
-
-
-def entries_of(session: Session, query: Query) -> Plan[Any, Any, Sequence[tuple[Entry, Sequence[Batch]]]]:
-    """Return all entries that a query asks for with their batches, in the order they were put."""
+def read_entries(session: Session, query: Query) -> Plan[Any, Any, Sequence[tuple[Entry, Sequence[Batch]]]]:
+    """Read all entries that a query asks for with their batches, in the order they were put."""
     batches: dict[Address, Sequence[Batch]] = {}
     entries: list[Entry] = []
     while True:
@@ -114,7 +132,7 @@ def entries_of(session: Session, query: Query) -> Plan[Any, Any, Sequence[tuple[
             return [(entry, batches.get(entry.address, ())) for entry in reversed(entries)]
 
 
-def _began(lineage: Mapping[str, str], places: Collection[Address], otherwise: Address) -> Address:
+def _find_beginning(lineage: Mapping[str, str], places: Collection[Address], otherwise: Address) -> Address:
     """Return the checkpoint that a call began from: the innermost that is stored, or the last one before it that is."""
     began = [Address(otherwise.thread_id, namespace, lineage[namespace]) for namespace in sorted(lineage, reverse=True)]
     if stored := [address for address in began if address in places]:

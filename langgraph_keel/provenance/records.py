@@ -1,11 +1,11 @@
 """Which model wrote a step, and with what: one record a call, as it is stored and as it is read.
 
-A record stands in two places. With the task's writes, so that a crash before the step's checkpoint does not lose it (a
-task that is done is not run again); and in the header of the checkpoint the step led to, so that it lives as long as
-that; a prune carries it on (`core.carried`). On reading, a record is known by LangChain's id of the call: it is shown
+A record is stored in two places: with the task's writes, so that a crash before the step's checkpoint does not lose it
+(a task that is done is not run again), and in the header of the checkpoint that the step led to, so that it lives as
+long as that; a prune carries it on (`carryover`). A reader knows a record by LangChain's id of the call, and shows it
 once, at the checkpoint it led to.
 
-Only what is named here is ever stored. No prompt, no key and no header of a request has a place to stand.
+Only what is named here is ever stored: no prompt, no key and no header of a request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ModelCall:
         node: The node that called.
         path: The node with those of the graphs around it, such as `"research|model"`.
         task_id: LangGraph's id of the task.
-        attempt: 1, and more where LangGraph tried the task again; not told to later steps of a sequence that is a node.
+        attempt: 1, and more where LangGraph tried the task again; unknown in later steps of a sequence that is a node.
         run_id: The run's id, if the config named one.
         provider: Such as `"openai"`.
         model: The model that was asked for.
@@ -47,7 +47,7 @@ class ModelCall:
         max_tokens: Most tokens to answer with.
         stop: What would have ended the answer.
         parameters: Other parameters of the request, those that `PARAMETERS` names.
-        tools: The names of the tools that the model could call, and a hash of what it was told of each.
+        tools: The names of the tools that the model could call, and a hash of the description of each.
         prompt_hash: A hash of all messages of the request, without ids.
         system_hash: A hash of the system messages alone.
         answer_hash: A hash of the answer, without ids.
@@ -136,7 +136,7 @@ def names_of(record: Record) -> set[str]:
     return {record[name] for name in ("model", "served_model") if name in record}
 
 
-def packed(call: ModelCall) -> dict[str, Any]:
+def pack_call(call: ModelCall) -> dict[str, Any]:
     """Return a record as it is stored: what differs from a record of which nothing is known."""
     values = ((name, getattr(call, name)) for name in _STORED)
     return {name: list(value) if type(value) is tuple else value for name, value in values if value != _UNKNOWN[name]}
@@ -158,18 +158,18 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def unpacked(stored: Any) -> ModelCall | None:
+def unpack_call(stored: Any) -> ModelCall | None:
     """Return a record from what is stored, without what this version does not know or take; `None` if it is none."""
     if not isinstance(stored, dict) or not isinstance(stored.get("id"), str):
         return None
-    known = [name for name in stored if name in _TAKEN and isinstance(stored[name], _TAKEN[name])]
-    return ModelCall(**{name: _revived(stored[name], name) for name in known})
+    known = [name for name in stored if name in _ACCEPTED and isinstance(stored[name], _ACCEPTED[name])]
+    return ModelCall(**{name: _convert(stored[name], name) for name in known})
 
 
-_TAKEN = {name: _KINDS[str(_FIELDS[name].type)] for name in _STORED}
+_ACCEPTED = {name: _KINDS[str(_FIELDS[name].type)] for name in _STORED}
 
 
-def _revived(value: Any, name: str) -> Any:
+def _convert(value: Any, name: str) -> Any:
     if isinstance(value, list):
         return tuple(part for part in value if isinstance(part, str))
     if isinstance(value, dict):
@@ -178,10 +178,10 @@ def _revived(value: Any, name: str) -> Any:
     return value
 
 
-def unpacked_all(stored: Any) -> list[ModelCall]:
+def unpack_calls(stored: Any) -> list[ModelCall]:
     """Return the records among what is stored."""
     parts: Iterable[Any] = stored if isinstance(stored, list) else ()
-    return [call for part in parts if (call := unpacked(part)) is not None]
+    return [call for part in parts if (call := unpack_call(part)) is not None]
 
 
 def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:

@@ -42,7 +42,7 @@ def measure(plan: Plan) -> list[Row]:
         for name in ("recorded", "plain"):
             saver: Any = stack.enter_context(plan.pair.ours.open(plan.directory(f"provenance-{name}")))
             if name == "plain":
-                saver.engine.session.recorder = None  # as with provenance=False, which openers do not pass on
+                saver.recorder.captures = False  # as with provenance=False, which openers do not pass on
             graphs[name] = two_nodes(saver)
         took = interleaved(plan.rounds(301), {name: runs(graph) for name, graph in graphs.items()})
     return [

@@ -16,8 +16,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 
 from langgraph_keel import Change, DriftDetected, DriftReport, DriftWarning, InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.provenance.drift import NODES, SEEN, Known, followed
-from langgraph_keel.provenance.records import ModelCall, packed
+from langgraph_keel.provenance.drift import NODES, SEEN, Fingerprint, update_fingerprint
+from langgraph_keel.provenance.records import ModelCall, pack_call
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 HELLO: Any = {"messages": [("user", "hello")]}
@@ -274,12 +274,12 @@ def test_no_drift_is_seen_where_nothing_was_recorded(place: Place, world: World)
 CALL = ModelCall(id="1", path="model", step=3, model="m", served_model="m-1", system_fingerprint="a", tools={"t": "x"})
 
 
-def after(*calls: ModelCall) -> Known:
-    return followed(Known(), map(packed, calls), {})[0]
+def after(*calls: ModelCall) -> Fingerprint:
+    return update_fingerprint(Fingerprint(), map(pack_call, calls), {})[0]
 
 
-def told(known: Known, *calls: ModelCall) -> Sequence[str]:
-    return [str(change) for change in followed(known, map(packed, calls), {})[1]]
+def told(known: Fingerprint, *calls: ModelCall) -> Sequence[str]:
+    return [str(change) for change in update_fingerprint(known, map(pack_call, calls), {})[1]]
 
 
 def test_a_backend_that_comes_and_goes_is_told_of_once() -> None:
@@ -302,12 +302,12 @@ def test_what_is_known_stays_small() -> None:
     known = after(*many)
     assert len(known.nodes) == NODES
     assert {len(seen.fingerprints) for models in known.nodes.values() for seen in models.values()} == {SEEN}
-    assert Known.unpacked(known.packed()) == known
+    assert Fingerprint.unpack(known.pack()) == known
 
 
 @pytest.mark.parametrize("stored", [None, 1, [], [1, 2, 3], [{"a": 1}, {}, 1], [{"a": {"m": [1]}}, {}, None]])
 def test_what_is_no_knowledge_is_none(stored: Any) -> None:
-    assert list(Known.unpacked(stored).names) == []
+    assert list(Fingerprint.unpack(stored).names) == []
 
 
 def test_reports_travel() -> None:

@@ -59,7 +59,7 @@ async def test_each_of_very_many_threads_has_its_call() -> None:
     await graph.abatch([HELLO] * len(configs), configs)
     assert {len(saver.provenance(config)) for config in configs} == {1}
     assert saver.recorder
-    assert len(saver.recorder.waits) == 0
+    assert len(saver.recorder.waiting) == 0
 
 
 @tool

@@ -16,7 +16,7 @@ from langgraph_keel import KeelSaver, KeelSerializer, MemorySaver
 from langgraph_keel.engine.encoding.frames import RAW, ZSTD
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.provenance.capture import _CAPTURE
-from langgraph_keel.provenance.hook import WAITING_THREADS, Captured, Waiting
+from langgraph_keel.provenance.waiting import WAITING_THREADS, WaitingRecord, WaitingRecords
 from langgraph_keel.testing.faults import Counter, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
@@ -99,7 +99,7 @@ async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
         thread.start()
         thread.join()
         assert saver.recorder
-        assert (len(saver.recorder.waits), dict(_CAPTURE._calls)) == (0, {})
+        assert (len(saver.recorder.waiting), dict(_CAPTURE._calls)) == (0, {})
         assert list(saver.threads()) == []
 
 
@@ -120,12 +120,12 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
             await three_steps(saver, face, durability, durability, Fake())
             await three_steps(saver, face, durability, durability, Fake())
         assert saver.recorder
-        assert len(saver.recorder.waits) == 0
+        assert len(saver.recorder.waiting) == 0
         assert dict(_CAPTURE._calls) == {}
 
 
 @each_face
-@pytest.mark.parametrize("where", ["_begun", "asked_of", "answer_of"])
+@pytest.mark.parametrize("where", ["_begin_call", "describe_request", "describe_answer"])
 async def test_a_fault_of_the_handler_breaks_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, face: str, where: str
 ) -> None:
@@ -140,7 +140,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
             assert (await scene.run(graph))["said"] == ["hello", "all done"]
         assert "a fault" in caplog.text
         recorded = len(await scene.records())
-        assert recorded == (where == "answer_of")  # what was asked is known
+        assert recorded == (where == "describe_answer")  # what was asked is known
         assert dict(_CAPTURE._calls) == {}
         await scene.run(graph)
         assert len(await scene.records()) == recorded + 1
@@ -170,13 +170,14 @@ async def test_what_a_model_says_may_be_anything(odd: str) -> None:
 
 def test_what_stands_nowhere_is_never_let_go() -> None:
     """However many threads run at once; of the others, the latest are remembered."""
-    waits = Waiting()
+    waits = WaitingRecords()
     every = [
-        Captured({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1) for n in range(3 * WAITING_THREADS)
+        WaitingRecord({"id": str(n)}, str(n), {"": "c"}, {"t"}, is_written=n % 2 == 1)
+        for n in range(3 * WAITING_THREADS)
     ]
     for each in every:
         waits.add(each)
-    assert [len(waits.unstored(each.thread_id)) for each in every] == [1, 0] * (len(every) // 2)
+    assert [len(waits.find_unstored(each.thread_id)) for each in every] == [1, 0] * (len(every) // 2)
     assert len(waits) < len(every)
 
 
@@ -205,4 +206,4 @@ async def test_a_call_that_was_cancelled_leaves_nothing_in_memory() -> None:
     await scene.run(scene.compiled(("b", calling(scene.model()))))
     assert [call.path for call in await scene.records()] == ["a", "b"]
     assert saver.recorder
-    assert len(saver.recorder.waits) == 0
+    assert len(saver.recorder.waiting) == 0

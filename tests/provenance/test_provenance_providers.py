@@ -14,7 +14,7 @@ from provenance_models import PROVIDERS, reply_to
 from provenance_runs import ASK, Scene, both
 
 from langgraph_keel import MemorySaver, ModelCall
-from langgraph_keel.provenance.capture import prompt_of
+from langgraph_keel.provenance.capture import hash_prompt
 
 SERVED = {"openai": "gpt-4o-2024-08-06", "anthropic": "claude-test-20260101"}
 ASKED = {"openai": "gpt-4o", "anthropic": "claude-test"}
@@ -178,8 +178,8 @@ def test_a_prompt_has_one_hash_whatever_its_ids_are() -> None:
             ToolMessage("seen", tool_call_id=f"call {mark}", id=f"t{mark}"),
         ]
 
-    assert prompt_of(prompt("1")) == prompt_of(prompt("2"))
-    one, other = prompt_of(prompt("1")), prompt_of(prompt("1", "goodbye"))
+    assert hash_prompt(prompt("1")) == hash_prompt(prompt("2"))
+    one, other = hash_prompt(prompt("1")), hash_prompt(prompt("1", "goodbye"))
     assert one["system_hash"] == other["system_hash"]
     assert one["prompt_hash"] != other["prompt_hash"]
 
@@ -190,6 +190,6 @@ def test_what_a_provider_numbers_at_random_is_no_part_of_a_hash() -> None:
         read: Any = {"type": "file", "source_type": "id", "id": file}
         return [AIMessage([searched, read, {"type": "text", "text": "so", "id": f"msg {mark}"}])]
 
-    assert prompt_of(prompt("1")) == prompt_of(prompt("2"))
-    assert prompt_of(prompt("1")) != prompt_of(prompt("1", "file-2"))
-    assert prompt_of(prompt("1")) != prompt_of([AIMessage("so")])
+    assert hash_prompt(prompt("1")) == hash_prompt(prompt("2"))
+    assert hash_prompt(prompt("1")) != hash_prompt(prompt("1", "file-2"))
+    assert hash_prompt(prompt("1")) != hash_prompt([AIMessage("so")])

@@ -11,7 +11,7 @@ from provenance_runs import Scene, calling, graph_of, ns_of, thread_config
 
 from langgraph_keel import KeelSaver, ModelCall, StoreError
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.provenance.carryover import CARRIED
+from langgraph_keel.provenance.carryover import CARRYOVERS
 from langgraph_keel.testing.faults import Counter, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
@@ -53,7 +53,7 @@ def told(records: Sequence[ModelCall]) -> list[Any]:
 
 
 def cells(saver: KeelSaver, thread: str) -> list[Any]:
-    return list(saver.engine.run(saver.engine.session.store.list_cells(Shelf(thread, CARRIED), "", None, 100)))
+    return list(saver.engine.run(saver.engine.session.store.list_cells(Shelf(thread, CARRYOVERS.kind), "", None, 100)))
 
 
 @each_face

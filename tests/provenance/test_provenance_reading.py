@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from provenance_models import Fake
 from provenance_runs import Scene, calling, thread_config
 
 from langgraph_keel import DriftDetected, DriftReport, InvalidConfig, KeelSaver, MemorySaver
+from langgraph_keel.engine.session import Hooks
 from langgraph_keel.errors import DriftWarning
-from langgraph_keel.provenance import reading as recorded
+from langgraph_keel.provenance import reading
 from langgraph_keel.provenance.drift import Change
-from langgraph_keel.provenance.hook import models_of
-from langgraph_keel.provenance.records import CALLS, ModelCall, packed, record_of, unpacked, unpacked_all
+from langgraph_keel.provenance.reading import models_of
+from langgraph_keel.provenance.records import CALLS, ModelCall, pack_call, record_of, unpack_call, unpack_calls
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -72,8 +74,8 @@ async def test_pages(saver: KeelSaver, face: str, monkeypatch: pytest.MonkeyPatc
     scenes[0].told.calls.clear()
     whole = await scenes[0].records()
     assert len(whole) == 2
-    monkeypatch.setattr(recorded, "PAGE", 2)
-    monkeypatch.setattr("langgraph_keel.inspection.PAGE", 2)
+    monkeypatch.setattr(reading, "PAGE", 2)
+    monkeypatch.setattr("langgraph_keel.engine.queries.PAGE", 2)
     assert await scenes[0].records() == whole
     for limit, found in (
         (None, ["t0", "t4", "t2"]),
@@ -157,20 +159,20 @@ FIELDS = list(ModelCall.__dataclass_fields__)
 
 @given(JUNK | st.lists(JUNK | st.dictionaries(st.sampled_from(FIELDS), JUNK)))
 def test_junk_is_no_record_and_raises_nothing(junk: Any) -> None:
-    for call in [unpacked(junk), *unpacked_all(junk)]:
+    for call in [unpack_call(junk), *unpack_calls(junk)]:
         assert call is None or isinstance(call.id, str)
     models_of({"calls": junk, "models": junk})
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS), JUNK))
 def test_a_record_keeps_of_damage_what_can_be_taken(junk: dict[str, Any]) -> None:
-    call = unpacked({**junk, "id": "x"})
+    call = unpack_call({**junk, "id": "x"})
     assert call
     assert all(isinstance(name, str) for name in call.names)
     assert sorted([call.started_at, "2026"])
     assert hash(call.stop) == hash(tuple(call.stop))
-    again = unpacked(packed(call))
-    assert packed(again) == packed(call) if again else False
+    again = unpack_call(pack_call(call))
+    assert pack_call(again) == pack_call(call) if again else False
 
 
 JUNK = {"of_the_future": [1], "stop": 7, "usage": 1}
@@ -194,12 +196,11 @@ async def test_a_damaged_record_does_not_hide_the_others(saver: KeelSaver, monke
 
 
 @each_backend
-async def test_a_header_of_a_store_from_before_has_three_parts(
-    saver: KeelSaver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(saver.engine.session, "recorder", None)
-        scene = await write(saver, "sync", "t", "one")
+async def test_a_header_of_a_store_from_before_has_three_parts(saver: KeelSaver) -> None:
+    engine = saver.engine
+    hooks = Hooks([hook for hook in engine.session.hooks.all if hook is not saver.recorder])
+    before = saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
+    scene = await write(before, "sync", "t", "one")
     assert await scene.records() == []
     await write(saver, "sync", "t", "two")
     assert [call.served_model for call in await scene.records()] == ["two"]

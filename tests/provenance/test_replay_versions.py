@@ -15,7 +15,7 @@ from tool_graphs import BACKENDS, run, thread
 
 from langgraph_keel.engine.plan import run as plan
 from langgraph_keel.engine.records import Address
-from langgraph_keel.provenance.replay.verdict import Versions
+from langgraph_keel.provenance.replay.states import StateReader
 
 TURNS = 12
 
@@ -39,7 +39,7 @@ def talking(scene: Scene, node: Any) -> Any:
 
 def states(scene: Scene) -> list[tuple[Any, list[Any]]]:
     """What is read at each step of a thread, and what its messages are."""
-    versions, pairs = Versions(scene.saver.engine.session), []
+    versions, pairs = StateReader(scene.saver.engine.session), []
     for found in reversed(list(scene.saver.list(thread("t")))):
         address = Address("t", "", found.checkpoint["id"])
         read = plan(versions.next(address, address), scene.saver.engine.driver)

@@ -1,9 +1,9 @@
 """Where two states differ, when what is random by nature is set aside: the ids of messages and calls, times, marks.
 
 Ids may differ, if they do so consistently: what one side calls "a" wherever it is named, the other may call "b". All
-else is equal to the byte, or a difference: 1 is not 1.0, and a tuple no list.
+else is equal to the byte, or a difference: 1 is not 1.0, and a tuple is no list.
 
-Where a replay's calls of models differ from the recorded ones: call by call of a node, field by field.
+Calls of models are compared call by call of a node, field by field.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Difference:
         return f"step {self.step}{node}: {self.field}: was {self.recorded}, now {self.replayed}"
 
 
-def shown(value: Any) -> str:
+def show(value: Any) -> str:
     """Return a value as a difference shows it."""
     if isinstance(value, BaseMessage):
         parts = {"type": value.type, "name": value.name, "content": value.content}
@@ -88,13 +88,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text):,} characters)"
 
 
-def _both_shown(was: Any, now: Any) -> tuple[str, str]:
+def _show_both(was: Any, now: Any) -> tuple[str, str]:
     """Return two values as a difference shows them: of long texts the place where they part."""
     if type(was) is type(now) is str and max(len(was), len(now)) > LONGEST // 2:
         alike = next((n for n, pair in enumerate(zip(was, now, strict=False)) if pair[0] != pair[1]), 0)
         cut = max(0, alike - LONGEST // 4)
         was, now = (("..." if cut else "") + text[cut:] for text in (was, now))
-    return shown(was), shown(now)
+    return show(was), show(now)
 
 
 def state_of(values: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Comparison:
         """
         self._found, self._starts = [], starts or {}
         self._mapping("", was, now)
-        return [Difference(step, path, *_both_shown(before, after)) for path, before, after in self._found]
+        return [Difference(step, path, *_show_both(before, after)) for path, before, after in self._found]
 
     def _note(self, path: str, was: Any, now: Any) -> None:
         if len(self._found) < self._limit:
@@ -207,9 +207,9 @@ class Comparison:
         for key, part in was.items():
             name = self._names.now(key)
             compare = self._id if is_call and key == "id" else self._walk
-            compare(_joined(path, key), part, theirs.pop((type(name), name), NOTHING))
+            compare(_join_path(path, key), part, theirs.pop((type(name), name), NOTHING))
         for (_, key), part in theirs.items():
-            self._note(_joined(path, key), NOTHING, part)
+            self._note(_join_path(path, key), NOTHING, part)
 
     def _id(self, path: str, was: Any, now: Any) -> None:
         if not self._names.are_same(was, now):
@@ -218,12 +218,12 @@ class Comparison:
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _message(self, path: str, was: BaseMessage, now: BaseMessage) -> None:
-        before, after = _said_by(was), _said_by(now)
-        _level(before, after)
-        _level(before["response_metadata"], after["response_metadata"])
+        before, after = _parts_of_message(was), _parts_of_message(now)
+        _drop_one_sided(before, after)
+        _drop_one_sided(before["response_metadata"], after["response_metadata"])
         for name in dict.fromkeys([*before, *after]):
             compare = self._id if name in ("id", "tool_call_id") else self._walk
-            compare(_joined(path, name), before.get(name, NOTHING), after.get(name, NOTHING))
+            compare(_join_path(path, name), before.get(name, NOTHING), after.get(name, NOTHING))
 
 
 def _parts(value: Any) -> dict[str, Any] | None:
@@ -238,25 +238,25 @@ def _parts(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def _said_by(message: BaseMessage) -> dict[str, Any]:
+def _parts_of_message(message: BaseMessage) -> dict[str, Any]:
     """Return what a message is made of, without what is another each time, and in one form, streamed or not."""
     parts = _parts(message) or {}
     for name in ("response_metadata", "additional_kwargs"):
-        parts[name] = _lasting(parts.get(name) or {})
+        parts[name] = _drop_random(parts.get(name) or {})
     return {**parts, "content": content_of(message)}
 
 
-def _level(was: dict[str, Any], now: dict[str, Any]) -> None:
+def _drop_one_sided(was: dict[str, Any], now: dict[str, Any]) -> None:
     for name in _UNSTREAMED:
         if was.get(name) is None or now.get(name) is None:
             was.pop(name, None)
             now.pop(name, None)
 
 
-def _lasting(value: Any) -> Any:
+def _drop_random(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _lasting(part) for key, part in value.items() if key not in RANDOM and part is not None}
-    return [_lasting(part) for part in value] if isinstance(value, list) else value
+        return {key: _drop_random(part) for key, part in value.items() if key not in RANDOM and part is not None}
+    return [_drop_random(part) for part in value] if isinstance(value, list) else value
 
 
 def content_of(message: BaseMessage) -> Any:
@@ -283,7 +283,7 @@ def _block(block: Any) -> Any:
     return {key: part for key, part in block.items() if key not in left_out}
 
 
-def _joined(path: str, key: Any) -> str:
+def _join_path(path: str, key: Any) -> str:
     name = key if isinstance(key, str) and key.isidentifier() else None
     if name is None and path:
         return f"{path}[{key!r}]"
@@ -311,16 +311,16 @@ FIELDS = (
 BOUND = ("model", "seed", "temperature", "top_p", "max_tokens")
 """Parameters that can be handed to the graph's models by its config."""
 _Group: TypeAlias = tuple[int, str, int | None]
-_Said: TypeAlias = tuple[Any, ...]
+_Facts: TypeAlias = tuple[Any, ...]
 
 
-def agreed(calls: Sequence[ModelCall]) -> dict[str, Any]:
+def find_agreed(calls: Sequence[ModelCall]) -> dict[str, Any]:
     """Return the parameters in which all calls agree, and say something."""
-    said = {name: {getattr(call, name) for call in calls} for name in BOUND}
-    return {name: values.pop() for name, values in said.items() if len(values) == 1 and values != {None}}
+    found = {name: {getattr(call, name) for call in calls} for name in BOUND}
+    return {name: values.pop() for name, values in found.items() if len(values) == 1 and values != {None}}
 
 
-def declared(graph: Any) -> set[str]:
+def find_declared(graph: Any) -> set[str]:
     """Return the ids of the `ConfigurableField`s that the nodes of a graph and of its subgraphs show."""
     graphs = [graph, *(inner for _, inner in graph.get_subgraphs(recurse=True))]
     nodes = [node for each in graphs for node in getattr(each, "nodes", {}).values()]
@@ -328,7 +328,7 @@ def declared(graph: Any) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ComparedSteps:
     """The steps of the root graph that both sides have.
 
     Attributes:
@@ -341,8 +341,8 @@ class Steps:
     again: Collection[int]
 
 
-def differences_of(
-    steps: Steps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
+def compare_calls(
+    steps: ComparedSteps, was: tuple[History, Sequence[ModelCall]], now: tuple[History, Sequence[ModelCall]]
 ) -> tuple[list[Difference], list[int]]:
     """Return where calls differ, in the order of the steps; and the steps in which they cannot be compared.
 
@@ -353,17 +353,17 @@ def differences_of(
         was: The recorded thread and its calls.
         now: The replay's.
     """
-    before, after = (_grouped(list(steps.run_of), *side) for side in (was, now))
+    before, after = (_group_calls(list(steps.run_of), *side) for side in (was, now))
     recorded = {steps.run_of[group[0]] for group in before}
     groups = sorted({*before, *after}, key=lambda group: (group[0], group[2] or 0, group[1]))
     found: list[Difference] = []
     for group in groups:
         if steps.run_of[group[0]] in recorded:
-            found += _of_group(group, before[group], after[group], group[0] in steps.again)
+            found += _compare_group(group, before[group], after[group], group[0] in steps.again)
     return found, sorted({step for step, _, _ in groups if steps.run_of[step] not in recorded})
 
 
-def _grouped(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:
+def _group_calls(steps: Sequence[int], history: History, calls: Sequence[ModelCall]) -> dict[_Group, list[ModelCall]]:
     """Return the calls that were answered, per step and node, in their order."""
     groups: defaultdict[_Group, list[ModelCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda each: (history.path(each.task_id), each.started_at)):
@@ -380,40 +380,42 @@ def _step_of(call: ModelCall, history: History) -> int | None:
     return history.root_step(call.checkpoint_ns, call.checkpoint_id)
 
 
-def _said(call: ModelCall) -> _Said:
+def _facts_of(call: ModelCall) -> _Facts:
     values = (getattr(call, name) for name in FIELDS)
     return tuple(tuple(sorted(value.items())) if isinstance(value, Mapping) else value for value in values)
 
 
-def _of_group(
+def _compare_group(
     group: _Group, was: Sequence[ModelCall], now: Sequence[ModelCall], is_again: bool
 ) -> Iterable[Difference]:
     """Compare the calls that are not on both sides, in their order: those in parallel come in any."""
     # A task that runs again makes its calls again; how often is not the same if it does not fail this time.
     is_again = is_again or any(call.attempt > 1 for call in (*was, *now))
-    mine, its = (Counter({_said(call): 1 for call in side} if is_again else map(_said, side)) for side in (was, now))
+    mine, its = (
+        Counter({_facts_of(call): 1 for call in side} if is_again else map(_facts_of, side)) for side in (was, now)
+    )
     step, path, _ = group
     for before, after in zip_longest((mine - its).elements(), (its - mine).elements()):
         if before is None or after is None:
-            yield Difference(step, "call of a model", _named(before), _named(after), path)
+            yield Difference(step, "call of a model", _name_call(before), _name_call(after), path)
         else:
             for name, pair in zip(FIELDS, zip(before, after, strict=True), strict=True):
-                yield from _of_field(step, path, name, *pair)
+                yield from _compare_field(step, path, name, *pair)
 
 
-def _named(said: _Said | None) -> str:
-    if said is None:
+def _name_call(facts: _Facts | None) -> str:
+    if facts is None:
         return "none"
-    about = dict(zip(FIELDS, said, strict=True))
+    about = dict(zip(FIELDS, facts, strict=True))
     return f"{about['model'] or about['served_model'] or 'a model'}, prompt {about['prompt_hash']}"
 
 
-def _of_field(step: int, path: str, name: str, was: Any, now: Any) -> Iterable[Difference]:
+def _compare_field(step: int, path: str, name: str, was: Any, now: Any) -> Iterable[Difference]:
     if name not in ("tools", "parameters"):
         if was != now:
-            yield Difference(step, name, shown(was), shown(now), path)
+            yield Difference(step, name, show(was), show(now), path)
         return
     before, after = dict(was), dict(now)
     for key in dict.fromkeys([*before, *after]):
         if before.get(key) != after.get(key):
-            yield Difference(step, f"{name}.{key}", shown(before.get(key)), shown(after.get(key)), path)
+            yield Difference(step, f"{name}.{key}", show(before.get(key)), show(after.get(key)), path)

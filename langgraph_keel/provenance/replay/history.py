@@ -1,9 +1,8 @@
-"""A thread as it was written: the trunk of its root graph, what each run was given, who was asked and what was said.
+"""A thread as it was written: the trunk of its root graph, who was asked what, and what the runs were given.
 
-Task ids are hashes of checkpoint ids, so those of a replay are others. A task is known again by its place: the
-namespace, the step, and LangGraph's path of the task in it, all without ids.
-
-What the runs of a thread were told besides their inputs: answers to questions, and updates by `Command`.
+Task ids are hashes of checkpoint ids, so a replay has other ones. A task is recognized by its place: the namespace, the
+step, and LangGraph's path of the task in it, all without ids. `Recall` finds what the runs were given besides their
+inputs: answers to questions, and updates by `Command`.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.lineage import came_from, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import NotFound
-from langgraph_keel.provenance.reading import entries_of
+from langgraph_keel.provenance.reading import read_entries
 from langgraph_keel.tools.ledger import read_ledger
 
 ASKED, ANSWERED, FAILED = INTERRUPT, RESUME, ERROR
@@ -42,7 +41,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RecordedCheckpoint:
     """A recorded checkpoint, without its values.
 
     Attributes:
@@ -69,7 +68,7 @@ class Moment:
     @property
     def root(self) -> str:
         """The id of the root graph's checkpoint whose step it belongs to."""
-        return self.id if not self.address.checkpoint_ns else str((self.metadata.get("parents") or {}).get("", ""))
+        return str(root_of(self.address, self.metadata) or "")
 
     @property
     def has_failed(self) -> bool:
@@ -77,8 +76,8 @@ class Moment:
         return any(channel == FAILED for _, channel, _ in self.writes)
 
     @property
-    def commanded(self) -> list[tuple[str, Any]]:
-        """What a caller has written here with a `Command`, beside answers."""
+    def command_writes(self) -> list[tuple[str, Any]]:
+        """What a caller has written here with a `Command`, besides answers."""
         ours = [(channel, value) for task, channel, value in self.writes if task == NULL_TASK_ID]
         return [(channel, value) for channel, value in ours if channel not in WRITES_IDX_MAP]
 
@@ -86,25 +85,26 @@ class Moment:
 class History:
     """All checkpoints of a thread, in the order in which they were put."""
 
-    def __init__(self, thread_id: str, moments: Sequence[Moment], paths: Mapping[str, str]) -> None:
+    def __init__(self, thread_id: str, checkpoints: Sequence[RecordedCheckpoint], paths: Mapping[str, str]) -> None:
         self.thread_id = thread_id
-        self.moments = moments
+        self.checkpoints = checkpoints
         self._paths = paths
-        self._at = {moment.address: moment for moment in moments}
-        self._roots = {moment.id for moment in moments if not moment.address.checkpoint_ns}
-        self._of: defaultdict[str, list[Moment]] = defaultdict(list)
-        for moment in moments:
-            self._of[moment.root].append(moment)
+        self._at = {checkpoint.address: checkpoint for checkpoint in checkpoints}
+        self._roots = {each.address.checkpoint_id: each for each in checkpoints if not each.address.checkpoint_ns}
+        self._origins = {name: came_from(each.parent, each.metadata, self._roots) for name, each in self._roots.items()}
+        self._of: defaultdict[str, list[RecordedCheckpoint]] = defaultdict(list)
+        for checkpoint in checkpoints:
+            self._of[checkpoint.root].append(checkpoint)
 
-    def root(self, checkpoint_id: str | None) -> Moment | None:
+    def root(self, checkpoint_id: str | None) -> RecordedCheckpoint | None:
         """Return a checkpoint of the root graph."""
         return self.at("", checkpoint_id)
 
-    def at(self, namespace: str, checkpoint_id: str | None) -> Moment | None:
+    def at(self, namespace: str, checkpoint_id: str | None) -> RecordedCheckpoint | None:
         """Return a checkpoint of any graph."""
         return self._at.get(Address(self.thread_id, namespace, checkpoint_id))
 
-    def trunk(self, head: str | None, start: str | None) -> list[Moment]:
+    def trunk(self, head: str | None, start: str | None) -> list[RecordedCheckpoint]:
         """Return the way from a checkpoint to the one that was put last of those that come from it.
 
         Args:
@@ -115,32 +115,31 @@ class History:
             NotFound: There is no such checkpoint.
         """
         end = head if start is None else self._last_after(start, head)
-        way = list(self._up(end, start))
+        way: list[RecordedCheckpoint] = []
+        for checkpoint_id in walk_back(end, self._origins):
+            checkpoint = self._roots[checkpoint_id]
+            is_twin = self._origins[checkpoint_id] != checkpoint.parent
+            if not is_twin or checkpoint.id == start:  # what it is a twin of stands for a twin
+                way.append(checkpoint)
+            if checkpoint.id == start:
+                break
         if not way:
             what = "has no checkpoints" if start is None else f"has no checkpoint {start!r} of its root graph"
             raise NotFound(f"thread {self.thread_id!r} {what}")
         return way[::-1]
 
-    def _up(self, checkpoint_id: str | None, start: str | None) -> Iterator[Moment]:
-        while (moment := self.root(checkpoint_id)) is not None:
-            original = came_from(moment.parent, moment.metadata, self._roots)
-            if original == moment.parent or moment.id == start:
-                yield moment
-            # A twin is what it is a twin of, and that is what its way is told of.
-            checkpoint_id = None if moment.id == start else original
-
     def _last_after(self, start: str, head: str | None) -> str:
         after = {start: None}  # in order
-        for moment in self.moments:
-            if not moment.address.checkpoint_ns and moment.parent in after:
-                after[moment.id] = None
+        for checkpoint in self.checkpoints:
+            if not checkpoint.address.checkpoint_ns and checkpoint.parent in after:
+                after[checkpoint.id] = None
         return head if head in after else next(reversed(after))
 
     # -- places ------------------------------------------------------------------------------------------------
 
-    def place(self, moment: Moment, task_id: str) -> Place:
+    def place(self, checkpoint: RecordedCheckpoint, task_id: str) -> Place:
         """Return where a task stands that began at a checkpoint."""
-        return Place(self._without_ids(moment.address.checkpoint_ns), moment.step, self._paths.get(task_id, ""))
+        return Place(self._without_ids(checkpoint.address.checkpoint_ns), checkpoint.step, self._paths.get(task_id, ""))
 
     def path(self, task_id: str) -> str:
         """Return LangGraph's path of a task; empty if it has written nothing."""
@@ -152,94 +151,96 @@ class History:
 
     def root_step(self, namespace: str, checkpoint_id: str | None) -> int | None:
         """Return the step of the root graph in which a checkpoint was made; `None` if it is gone."""
-        moment = self.at(namespace, checkpoint_id)
-        if moment is None or not namespace:
-            return moment.step if moment else None
-        outer = self.root(moment.root)
+        checkpoint = self.at(namespace, checkpoint_id)
+        if checkpoint is None or not namespace:
+            return checkpoint.step if checkpoint else None
+        outer = self.root(checkpoint.root)
         return outer.step + 1 if outer else None
 
     # -- questions ---------------------------------------------------------------------------------------------
 
-    def _within(self, root: str) -> Iterator[tuple[Moment, str, str, Any]]:
-        for moment in self._of.get(root, ()):
-            yield from ((moment, task, channel, value) for task, channel, value in moment.writes)
+    def _within(self, root: str) -> Iterator[tuple[RecordedCheckpoint, str, str, Any]]:
+        for checkpoint in self._of.get(root, ()):
+            yield from ((checkpoint, task, channel, value) for task, channel, value in checkpoint.writes)
 
     def pending(self, root: str) -> dict[str, tuple[Place, int]]:
         """Return the questions that the root graph waits for at a checkpoint: by their ids, who asks, and which one.
 
         A question in a subgraph stands with each task around it too; who asks is the innermost.
         """
-        said = self.answers(root)
+        answers = self.answers(root)
         waiting = self._waiting(root)
         asked: dict[str, Place] = {}
-        for moment, task, channel, value in self._within(root):
+        for checkpoint, task, channel, value in self._within(root):
             for question in value if channel == ASKED else ():
-                place = self.place(moment, task)
+                place = self.place(checkpoint, task)
                 if question.id in waiting and len(place.namespace) >= len(asked.get(question.id, ("",))[0]):
                     asked[question.id] = place
-        return {name: (place, len(said.get(place, ()))) for name, place in asked.items()}
+        return {name: (place, len(answers.get(place, ()))) for name, place in asked.items()}
 
     def _waiting(self, root: str) -> set[str]:
-        moment = self.root(root)
-        writes = moment.writes if moment else ()
+        checkpoint = self.root(root)
+        writes = checkpoint.writes if checkpoint else ()
         done = {task for task, channel, _ in writes if channel not in NO_RESULTS}
         asked = [value for task, channel, value in writes if channel == ASKED and task not in done]
         return {question.id for questions in asked for question in questions}
 
     def questions(self, root: str) -> list[Any]:
         """Return what is asked at a checkpoint."""
-        waiting, moment = self._waiting(root), self.root(root)
-        values = [value for _, channel, value in (moment.writes if moment else ()) if channel == ASKED]
+        waiting, checkpoint = self._waiting(root), self.root(root)
+        values = [value for _, channel, value in (checkpoint.writes if checkpoint else ()) if channel == ASKED]
         return [question.value for asked in values for question in asked if question.id in waiting]
 
     def was_asked(self, root: str) -> bool:
         """Return whether anybody was asked anything at a checkpoint, answered or not."""
-        moment = self.root(root)
-        return any(channel == ASKED for _, channel, _ in (moment.writes if moment else ()))
+        checkpoint = self.root(root)
+        return any(channel == ASKED for _, channel, _ in (checkpoint.writes if checkpoint else ()))
 
     def was_left(self, root: str | None) -> bool:
         """Return whether a task has failed or asked at a checkpoint, and so was run again if the step was made."""
-        moment = self.root(root)
-        return moment is not None and (moment.has_failed or self.was_asked(moment.id))
+        checkpoint = self.root(root)
+        return checkpoint is not None and (checkpoint.has_failed or self.was_asked(checkpoint.id))
 
     def answers(self, root: str) -> dict[Place, list[Any]]:
-        """Return what each task of a root checkpoint's step was told, in order."""
+        """Return the answers that each task of a root checkpoint's step was given, in order."""
         found: dict[Place, list[Any]] = {}
-        for moment, task, channel, value in self._within(root):
+        for checkpoint, task, channel, value in self._within(root):
             if channel == ANSWERED and task != NULL_TASK_ID:
-                found[self.place(moment, task)] = list(value) if isinstance(value, list) else [value]
+                found[self.place(checkpoint, task)] = list(value) if isinstance(value, list) else [value]
         return found
 
     def tasks(self, root: str) -> dict[Place, str]:
         """Return the tasks of a root checkpoint's step."""
-        return {self.place(moment, task): task for moment, task, _, _ in self._within(root)}
+        return {self.place(checkpoint, task): task for checkpoint, task, _, _ in self._within(root)}
 
     def last_answer(self, root: str) -> list[Any]:
         """Return the answer that came last, if it stands with no task: the run has ended before one took it."""
-        moment = self.root(root)
-        taken = [said[-1] for said in self.answers(root).values() if said]
-        last = [v for task, c, v in (moment.writes if moment else ()) if (task, c) == (NULL_TASK_ID, ANSWERED)]
+        checkpoint = self.root(root)
+        taken = [answers[-1] for answers in self.answers(root).values() if answers]
+        last = [v for task, c, v in (checkpoint.writes if checkpoint else ()) if (task, c) == (NULL_TASK_ID, ANSWERED)]
         return [answer for answer in last if answer not in taken]
 
 
 def read_history(session: Session, thread_id: str) -> Plan[Any, Any, History]:
     """Read a thread's headers and writes, no values. Two trips a page."""
-    found = yield from entries_of(session, Query(thread_id))
+    found = yield from read_entries(session, Query(thread_id))
     paths: dict[str, str] = {}
     for _, batches in found:
         # A task that an update stands in for has its own path elsewhere.
         paths |= {batch.task_id: batch.task_path for batch in batches if batch.task_path}
     return History(
-        thread_id, [_moment(entry, batches, session.codec) for entry, batches in found], defaultdict(str, paths)
+        thread_id,
+        [_unpack_checkpoint(entry, batches, session.codec) for entry, batches in found],
+        defaultdict(str, paths),
     )
 
 
-def _moment(entry: Entry, batches: Sequence[Batch], codec: Codec) -> Moment:
+def _unpack_checkpoint(entry: Entry, batches: Sequence[Batch], codec: Codec) -> RecordedCheckpoint:
     where = where_is(entry.address)
     metadata = unpack_header(entry.header, codec, where).metadata
     writes, _ = unpack_batches(batches, codec, where)
     step = metadata.get("step")
-    return Moment(
+    return RecordedCheckpoint(
         entry.address,
         entry.parent,
         step if isinstance(step, int) else -1,
@@ -250,7 +251,7 @@ def _moment(entry: Entry, batches: Sequence[Batch], codec: Codec) -> Moment:
 
 
 class Recall:
-    """Tells a replay what the original was told.
+    """Finds what the runs of the original were given besides their inputs, for a replay to give it again.
 
     Args:
         history: The original.
@@ -264,7 +265,7 @@ class Recall:
         self._done: set[str] = set()
 
     @classmethod
-    def of(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
+    def read(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
         """Read what the ledger says of answers; tools that are allowed to run ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
         for record in (yield from read_ledger(session, history.thread_id)).values():
@@ -272,17 +273,17 @@ class Recall:
                 taken[record.task_id].update(record.taken)
         return cls(history, taken)
 
-    def commanded(self, before: Moment) -> Any:
+    def find_command(self, before: RecordedCheckpoint) -> Any:
         """Return what was written at a checkpoint by `Command`, as one; `None` if nothing was, or it is done."""
-        if not before.commanded or before.id in self._done:
+        if not before.command_writes or before.id in self._done:
             return None
         self._done.add(before.id)
-        return _command(update=before.commanded)
+        return _command(update=before.command_writes)
 
-    def answers(self, before: Moment, asked: Mapping[str, tuple[Place, int]]) -> Any:
+    def find_answers(self, before: RecordedCheckpoint, asked: Mapping[str, tuple[Place, int]]) -> Any:
         """Return the next answers to the questions of a step, as a command; `None` if they are not recorded."""
-        said = self._said(before.id)
-        given = {name: said[place][nth] for name, (place, nth) in asked.items() if nth < len(said.get(place, ()))}
+        answers = self._answers_of_people(before.id)
+        given = {name: answers[place][nth] for name, (place, nth) in asked.items() if nth < len(answers.get(place, ()))}
         if not given and len(asked) == 1 and before.id not in self._done:
             given = {name: answer for name in asked for answer in self._history.last_answer(before.id)}
             self._done.add(before.id)
@@ -290,15 +291,15 @@ class Recall:
             return None
         return _command(resume=given, update=self._update(before))
 
-    def _update(self, before: Moment) -> Any:
-        command = self.commanded(before)
+    def _update(self, before: RecordedCheckpoint) -> Any:
+        command = self.find_command(before)
         return None if command is None else command.update
 
-    def _said(self, root: str) -> dict[Place, list[Any]]:
+    def _answers_of_people(self, root: str) -> dict[Place, list[Any]]:
         tasks, answers = self._history.tasks(root), self._history.answers(root)
         return {
-            place: [answer for nth, answer in enumerate(said) if nth not in self._taken.get(tasks[place], ())]
-            for place, said in answers.items()
+            place: [answer for nth, answer in enumerate(given) if nth not in self._taken.get(tasks[place], ())]
+            for place, given in answers.items()
         }
 
 

@@ -1,6 +1,6 @@
-"""What a replay asks for besides the store: to run the graph for some steps. And the drivers that do it.
+"""Running the graph of a replay, for some steps at a time, and the fork that these runs write to.
 
-The thread that a replay writes to: what it begins with, what is put into it, what it waits for.
+`Play` is the one request of a replay's plan that does not go to the store; the drivers here carry out both kinds.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import config_of
-from langgraph_keel.engine.lineage import Moment as Node
+from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Address, Query, Stamp
 from langgraph_keel.engine.removal import remove
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import NotFound, StoreError
 from langgraph_keel.provenance.hook import Recorder
-from langgraph_keel.provenance.reading import recorded
+from langgraph_keel.provenance.reading import read_calls
 from langgraph_keel.provenance.records import ModelCall
-from langgraph_keel.provenance.replay.history import History, Moment, Place, read_history
+from langgraph_keel.provenance.replay.history import History, Place, RecordedCheckpoint, read_history
 from langgraph_keel.tools.guard import Held, Refused
 
 
@@ -53,10 +53,10 @@ class Play:
         given: Its input.
         config: Its config.
         until: The step.
-        since: The checkpoint it begins from, which LangGraph tells of once more.
-        held: What holds its tools back.
+        since: The checkpoint it begins from, which LangGraph reports once more.
+        guard: What keeps its tools from running.
         options: Other arguments of the run.
-        on_step: Told of each step.
+        on_step: Called with the number of each step.
     """
 
     graph: Any
@@ -64,14 +64,14 @@ class Play:
     config: Mapping[str, Any]
     until: int
     since: str | None
-    held: Held
+    guard: Held
     options: Mapping[str, Any] = field(default_factory=dict)
     on_step: Callable[[int], object] | None = None
 
     def run(self) -> Played:
         """Run it in this thread."""
         played = Played()
-        with self.held.active(), closing(self._events(self.graph.stream)) as events:
+        with self.guard.active(), closing(self._events(self.graph.stream)) as events:
             for event in _until_it_fails(events, played):
                 if self._is_over(played, event):
                     break
@@ -80,7 +80,7 @@ class Play:
     async def arun(self) -> Played:
         """Run it in this loop."""
         played = Played()
-        with self.held.active():
+        with self.guard.active():
             async with aclosing(self._events(self.graph.astream)) as events:
                 await self._afollow(events, played)
         return played
@@ -91,24 +91,24 @@ class Play:
                 return
 
     def _events(self, stream: Callable[..., Any]) -> Any:
-        # LangGraph tells of a checkpoint when it is stored, and before it begins a task of the next step.
+        # LangGraph reports a checkpoint when it is stored, and before it begins a task of the next step.
         return stream(self.given, self.config, stream_mode="checkpoints", durability="sync", **self.options)
 
     def _is_over(self, played: Played, event: Mapping[str, Any]) -> bool:
-        if self.held.refused:
+        if self.guard.refused:
             return True  # the step was made without what a tool would have said
         step, made = event["metadata"]["step"], event["config"]["configurable"]["checkpoint_id"]
         if made == self.since:
             return False
         played.made.append((step, made))
-        self.held.step = step + 1
+        self.guard.step = step + 1
         if self.on_step is not None:
             self.on_step(step)
         return bool(step >= self.until)
 
 
-def _note(error: BaseException, played: Played) -> None:
-    """Keep what the graph has raised; `Held.refused` says of itself what `Refused` ends, also in a group of tasks."""
+def _keep_error(error: BaseException, played: Played) -> None:
+    """Keep what the graph has raised, but no refusal of a tool, also in a group of tasks: the guard has noted that."""
     is_refusal = isinstance(error, BaseExceptionGroup) and error.subgroup(Refused)
     if isinstance(error, Refused) or is_refusal:
         return
@@ -121,7 +121,7 @@ def _until_it_fails(events: Iterator[Any], played: Played) -> Iterator[Any]:
     try:
         yield from events
     except BaseException as error:
-        _note(error, played)
+        _keep_error(error, played)
 
 
 async def _auntil_it_fails(events: AsyncIterator[Any], played: Played) -> AsyncIterator[Any]:
@@ -129,7 +129,7 @@ async def _auntil_it_fails(events: AsyncIterator[Any], played: Played) -> AsyncI
         async for event in events:
             yield event
     except BaseException as error:
-        _note(error, played)
+        _keep_error(error, played)
 
 
 def cached_subgraphs(graph: Any) -> list[str]:
@@ -178,36 +178,38 @@ class Fork:
         self.questions: Sequence[Any] = ()
         self._session = session
 
-    def begin_at(self, source: History, first: Moment) -> Plan[Any, Any, None]:
+    def begin_at(self, source: History, first: RecordedCheckpoint) -> Plan[Any, Any, None]:
         """Begin with a recorded checkpoint, and with what there was before it: subgraphs and delta channels need that.
 
         The checkpoint itself is put anew, without the writes of its tasks, which are to run again.
         """
-        before = {moment.id for moment in source.trunk(first.parent, None)} if source.root(first.parent) else set()
-        inner = any(moment.address.checkpoint_ns and moment.id < first.id for moment in source.moments)
+        before = {each.id for each in source.trunk(first.parent, None)} if source.root(first.parent) else set()
+        inner = any(each.address.checkpoint_ns and each.id < first.id for each in source.checkpoints)
         if before or inner:
             # What features have beside the thread is left where it is.
             plain = replace(self._session, hooks=Hooks())
             yield from checkpoints.copy_thread(plain, source.thread_id, self.thread_id)
-            yield from remove(plain, self.thread_id, partial(_kept, before=before, first=first.id))
+            yield from remove(plain, self.thread_id, partial(_choose_kept, before=before, first=first.id))
         found = yield from self.read(first)
         yield from self._put(found, first.id, first.parent)
 
-    def carry(self, moment: Moment, parent: str | None) -> Plan[Any, Any, str]:
+    def copy(self, recorded: RecordedCheckpoint, parent: str | None) -> Plan[Any, Any, str]:
         """Put a recorded checkpoint as it is, under an id of its own; return that."""
-        found = yield from self.read(moment)
-        made = str(uuid6(clock_seq=moment.step))
+        found = yield from self.read(recorded)
+        made = str(uuid6(clock_seq=recorded.step))
         yield from self._put(found, made, parent)
         return made
 
-    def read(self, moment: Moment) -> Plan[Any, Any, CheckpointTuple]:
+    def read(self, recorded: RecordedCheckpoint) -> Plan[Any, Any, CheckpointTuple]:
         """Read a recorded checkpoint.
 
         Raises:
             NotFound: It is gone by now.
         """
-        found = yield from checkpoints.get_tuple(self._session, config_of(moment.address, "named"))
-        return _there(found, moment.address)
+        found = yield from checkpoints.get_tuple(self._session, config_of(recorded.address, "named"))
+        if found is None:
+            raise NotFound(f"{where_is(recorded.address)} was deleted while the thread was replayed")
+        return found
 
     def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[Any, Any, None]:
         config = config_of(Address(self.thread_id, "", parent), "named")
@@ -227,20 +229,13 @@ class Fork:
 
     def calls(self, old: Collection[str]) -> Plan[Any, Any, list[ModelCall]]:
         """Return the calls of models that were made in it; those in `old` were copied."""
-        stored = yield from recorded(self._session, Query(self.thread_id))
+        stored = yield from read_calls(self._session, Query(self.thread_id))
         recorder = self._session.hooks.find(Recorder)
-        waiting = recorder.waiting(self.thread_id) if recorder else ()
-        found = [*stored, *(replace(call, thread_id=self.thread_id) for call in waiting)]
-        return [call for call in found if call.id not in old]
+        waiting = recorder.find_waiting(self.thread_id) if recorder else ()
+        return [call for call in (*stored, *waiting) if call.id not in old]
 
 
-def _kept(nodes: Sequence[Node], before: Collection[str], first: str) -> set[Stamp]:
+def _choose_kept(nodes: Sequence[Moment], before: Collection[str], first: str) -> set[Stamp]:
     """Return what stays of a copy: the way to its first checkpoint, and what other graphs had done by then."""
     places = [(node.stamp, node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node, _ in nodes]
     return {stamp for stamp, namespace, name in places if (name < first if namespace else name in before)}
-
-
-def _there(found: CheckpointTuple | None, address: Address) -> CheckpointTuple:
-    if found is None:
-        raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
-    return found

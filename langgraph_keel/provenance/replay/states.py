@@ -1,0 +1,114 @@
+"""The states of two threads, side by side and one after the other: of each, only what is not as in the one before.
+
+A state is as long as its thread: read and compared whole at each step, 400 turns took 46 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langgraph_keel.engine.checkpoints import delta_history, revive, where_is
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
+from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class StatePair:
+    """Two states, without what is in both as it was before.
+
+    Attributes:
+        was: The channels of one.
+        now: The channels of the other.
+        starts: Of lists, how many elements are left out at the beginning.
+    """
+
+    was: Mapping[str, Any]
+    now: Mapping[str, Any]
+    starts: Mapping[str, int]
+
+
+class StateReader:
+    """Reads pairs of states, in order.
+
+    Args:
+        session: What it runs on.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._before: Sequence[Mapping[str, Ref]] = ({}, {})
+
+    def next(self, was: Address, now: Address) -> Plan[Any, Any, StatePair]:
+        """Read the next two.
+
+        Raises:
+            NotFound: One is gone by now.
+        """
+        found = (yield from self._read_entry(was)), (yield from self._read_entry(now))
+        refs = [each.entry.refs for each in found]
+        same, starts = self._find_shared(refs)
+        self._before = refs
+        mine = yield from self._read_values(_without(found[0], same, starts))
+        its = yield from self._read_values(_without(found[1], same, starts))
+        return StatePair(mine, its, starts)
+
+    def _read_entry(self, address: Address) -> Plan[Any, Any, Found]:
+        found: Found | None = yield from self._session.store.read_entry(address)
+        if found is None:
+            raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
+        return found
+
+    def _find_shared(self, refs: Sequence[Mapping[str, Ref]]) -> tuple[set[str], dict[str, int]]:
+        """Return the channels that are as they were on both sides, and how much is at the beginning of lists."""
+        same, starts = set[str](), dict[str, int]()
+        for channel in refs[0].keys() & refs[1].keys():
+            pairs = [(old.get(channel), new[channel]) for old, new in zip(self._before, refs, strict=True)]
+            if all(new.kind is Kind.LIST and old and old.kind is Kind.LIST for old, new in pairs):
+                starts[channel] = min(_count_alike(old.runs, new.runs) for old, new in pairs if old)
+            elif all(old == new and new.kind is not Kind.INLINE for old, new in pairs):
+                same.add(channel)
+        return same, starts
+
+    def _read_values(self, found: Found) -> Plan[Any, Any, Mapping[str, Any]]:
+        """Return the channels of a checkpoint; of those that are kept as writes, the writes since their last value."""
+        revived = yield from revive(self._session, found, Unpacker(self._session.codec), "named")
+        values: dict[str, Any] = dict(revived.checkpoint["channel_values"])
+        counted = revived.metadata.get("counters_since_delta_snapshot") or {}
+        if channels := [name for name in counted if values.get(name) is None]:
+            histories = yield from delta_history(self._session, found.entry.address, channels)
+            for name, history in histories.items():
+                values[name] = {**history, "writes": [value for _, _, value in history["writes"]]}
+        return values
+
+
+def _count_alike(old: Sequence[Run], new: Sequence[Run]) -> int:
+    """Return how many items two versions have in common at the beginning."""
+    count = 0
+    for (lo, hi), (other_lo, other_hi) in zip(old, new, strict=False):
+        if lo != other_lo:
+            break
+        count += min(hi, other_hi) - lo
+        if hi != other_hi:
+            break
+    return count
+
+
+def _without(found: Found, same: Collection[str], starts: Mapping[str, int]) -> Found:
+    refs = {name: ref for name, ref in found.entry.refs.items() if name not in same}
+    refs |= {name: replace(refs[name], runs=_after(refs[name].runs, count)) for name, count in starts.items()}
+    return replace(found, entry=replace(found.entry, refs=refs))
+
+
+def _after(runs: Sequence[Run], count: int) -> tuple[Run, ...]:
+    left = []
+    for lo, hi in runs:
+        passed = min(count, hi - lo)
+        count -= passed
+        if lo + passed < hi:
+            left.append((lo + passed, hi))
+    return tuple(left)
