@@ -188,6 +188,16 @@ class Cells(Generic[T]):
             if done:
                 return record
 
+    def copy_to(self, thread_id: str) -> Plan[Any, Any, None]:
+        """Copy all cells to another thread that has none, as they are: what does not decode is copied, too.
+
+        Without bodies. A trip a page, and one for each cell.
+        """
+        found: list[tuple[str, Cell]] = []
+        yield from self._session.store.every_cell(self.shelf, lambda key, cell: found.append((key, cell)))
+        for key, cell in found:
+            yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
+
     def remove(self, tokens: Mapping[str, str]) -> Plan[Any, Any, int]:
         """Remove records, each only if its token is still this one; return how many went. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)

@@ -265,9 +265,12 @@ def copy_carryovers(
         target: The copy, or the fork.
         names: Of a fork, the ids of its root checkpoints: what was carried to those is copied. `None` for all.
     """
+    if names is None:
+        yield from Cells(session, CARRYOVERS, source).copy_to(target)
+        return
     found = yield from Cells(session, CARRYOVERS, source).every()
-    wanted, _ = find_behind([kept.record for _, kept in found], names or ())
+    wanted, _ = find_behind([kept.record for _, kept in found], names)
     cells = Cells(session, CARRYOVERS, target)
     for key, kept in found:
-        if names is None or kept.record in wanted:
+        if kept.record in wanted:
             yield from cells.swap(key, None, kept.record, token=kept.token)
