@@ -23,7 +23,7 @@ from langgraph_keel.cli.threads import table_of
 from langgraph_keel.display.text import plain
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.render.rows import counted, size
-from langgraph_keel.retention.policy import Retention, meant
+from langgraph_keel.retention.policy import Retention, check_rules
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -203,7 +203,7 @@ def set_(
         name: duration(value) for name, value in times.items() if value is not None
     }
     new = Retention(threads=threads, **rules)
-    meant(new)
+    check_rules(new)
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with changing(url) as saver:

@@ -23,7 +23,7 @@ from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import SHOWN, Sides, count, nbytes, news, replaced, tools_in
-from langgraph_keel.history.labels import labels_of
+from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Change, Moment
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpacked_all
@@ -262,7 +262,7 @@ class Pages:
 
     def _open(self, page: Sequence[Entry]) -> Plan[Any, Any, None]:
         labels: dict[Address, tuple[str, ...]] = {}
-        for label in (yield from labels_of(self._session, self.thread_id)):
+        for label in (yield from read_labels(self._session, self.thread_id)):
             labels[label.address] = (*labels.get(label.address, ()), label.name)
         self._labels = labels
         # The latest is not always what was put last: a branch is put beside the trunk.

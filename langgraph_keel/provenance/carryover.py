@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.lineage import origin_of
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Entry, Node, Stamp
 from langgraph_keel.engine.serde.codec import Codec
@@ -186,7 +186,7 @@ def _lines(moments: Moments, kept: Collection[Stamp]) -> list[list[tuple[Node, H
 
 
 def _origin(moment: tuple[Node, Header], known: Container[object]) -> str | None:
-    return came_from(moment[0].parent, moment[1].metadata, known)
+    return origin_of(moment[0].parent, moment[1].metadata, known)
 
 
 def _headed(node: Node, header: Header) -> list[Item]:

@@ -22,7 +22,7 @@ from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.lineage import origin_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
@@ -263,7 +263,7 @@ def _ancestors(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
     while at in root:
         line.append(root.pop(at))
         entry, header = line[-1]
-        at = came_from(entry.parent, header.metadata, root)
+        at = origin_of(entry.parent, header.metadata, root)
     return line
 
 

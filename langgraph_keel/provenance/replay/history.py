@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.lineage import came_from
+from langgraph_keel.engine.lineage import origin_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.serde.codec import Codec
@@ -123,7 +123,7 @@ class History:
 
     def _up(self, checkpoint_id: str | None, start: str | None) -> Iterator[Moment]:
         while (moment := self.root(checkpoint_id)) is not None:
-            original = came_from(moment.parent, moment.metadata, self._roots)
+            original = origin_of(moment.parent, moment.metadata, self._roots)
             if original == moment.parent or moment.id == start:
                 yield moment
             # A twin is what it is a twin of, and that is what its way is told of.
