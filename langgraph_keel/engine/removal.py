@@ -270,7 +270,8 @@ def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal)
     for is_last in (False, True):
         after = _find_memories(_graph_without(read.graph, removal), roots, headers)
         wrong = [root for root in roots if after[root.stamp] != before[root.stamp]]
-        for node in _ways(read.graph, wrong) if is_last else _find_roots(read.graph, callers if wrong else ()):
+        ways = Ancestry(read.graph.nodes).way(*wrong)
+        for node in ways if is_last else _find_roots(read.graph, callers if wrong else ()):
             if node.stamp in removal.gone:
                 removal.gone.discard(node.stamp)
                 removal.ghosts[node.stamp] = set()
@@ -317,8 +318,3 @@ def _graph_without(graph: Graph, removal: Removal) -> Graph:
 
 def _find_roots(graph: Graph, names: Collection[str | None]) -> Iterator[Node]:
     return (node for node in graph.nodes if not node.address.checkpoint_ns and node.address.checkpoint_id in names)
-
-
-def _ways(graph: Graph, roots: Sequence[Node]) -> Iterator[Node]:
-    """Yield root checkpoints, and all that they came from."""
-    return Ancestry(graph.nodes).way(*roots)

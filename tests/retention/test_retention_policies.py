@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import Moment, find_steps_behind, leaves
+from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, leaves
 from langgraph_keel.engine.records import Address, Graph, Node
 from langgraph_keel.engine.removal import Removal, Survey, plan_removal
 from langgraph_keel.engine.tables import Cells, CellTable
@@ -111,6 +111,17 @@ def test_updates_by_hand_end_a_run() -> None:
 def test_the_way_goes_on_where_a_parent_is_gone() -> None:
     left = [each for each in CHAT if each[0].stamp in (1, 3, 7, 9, 10)]
     assert [node.stamp for node in trunk(left)] == [10, 9, 3, 1]
+
+
+def test_what_is_certain_ends_where_a_parent_is_gone() -> None:
+    headers = {node.stamp: header for node, header in CHAT}
+    whole = Ancestry(node for node, _ in CHAT)
+    latest = next(node for node, _ in CHAT if node.stamp == 10)
+    left = Ancestry(node for node, _ in CHAT if node.stamp in (1, 3, 7, 9, 10))
+    assert [node.stamp for node in left.way(latest)] == [10, 9]
+    assert [node.stamp for node in left.likely_way(latest, lambda node: headers[node.stamp])] == [10, 9, 3, 1]
+    every = [node.stamp for node in whole.way(*(node for node, _ in CHAT))]
+    assert sorted(every) == sorted(headers)
 
 
 def test_a_circle_of_parents_ends() -> None:

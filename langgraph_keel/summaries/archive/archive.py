@@ -142,7 +142,7 @@ class Archive(Sequence[Archived]):
     # -- looking -----------------------------------------------------------------------------------------------
 
     def entries(self) -> list[Archived]:
-        """Return the archived parts, without their messages. One round trip for each 200.
+        """Return the archived parts, without their messages. One round trip for each 500.
 
         Raises:
             CorruptStore: One of them does not decode.

@@ -162,7 +162,7 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 
 
 def read_archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archived]]:
-    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 200.
+    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500.
 
     Raises:
         CorruptStore: A head does not decode.
@@ -172,14 +172,10 @@ def read_archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archi
 
 
 def list_archive_cells(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
-    """Return the cells of an archive by their keys, without bodies. A trip for each 200."""
+    """Return the cells of an archive by their keys, without bodies. A trip for each 500."""
     cells: list[tuple[str, Cell]] = []
-    while True:
-        after = cells[-1][0] if cells else None
-        page = yield from store.list_cells(shelf_of(thread_id), "", after, _PAGE)
-        cells += page
-        if len(page) < _PAGE:
-            return cells
+    yield from store.every_cell(shelf_of(thread_id), lambda *pair: cells.append(pair))
+    return cells
 
 
 def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Any, Any, bool]:
