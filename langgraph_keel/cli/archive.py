@@ -18,7 +18,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.summaries.archive.archive import SHORT, counted, taken, total
+from langgraph_keel.summaries.archive.archive import SHORT, size_text, taken_by, total
 from langgraph_keel.summaries.archive.parts import Archived
 from langgraph_keel.summaries.archive.references import part_in
 
@@ -87,9 +87,9 @@ def _parts_page(thread: str, entries: Sequence[Archived], *, full: bool) -> Rend
 def _cells(entry: Archived, *, full: bool) -> Iterator[Text]:
     yield Text(entry.id if full else entry.id[:SHORT], "bold")
     yield Text(local_time(entry.at.isoformat()))
-    yield Text(counted(entry))
+    yield Text(size_text(entry))
     pinned = ["pinned"] if entry.pinned else []
-    yield Text(" · ".join(filter(None, (entry.by, one_line(taken(entry)), *pinned))), overflow="fold")
+    yield Text(" · ".join(filter(None, (entry.by, one_line(taken_by(entry)), *pinned))), overflow="fold")
     summary = entry.summary or ""
     yield block(summary) if full else Text(one_line(summary, 120), overflow="fold")
 

@@ -17,7 +17,7 @@ from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.retention.policy import Retention, meant
+from langgraph_keel.retention.policy import Retention, check_rules
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -197,7 +197,7 @@ def set_(
         name: duration(value) for name, value in times.items() if value is not None
     }
     new = Retention(threads=threads, **rules)
-    meant(new)
+    check_rules(new)
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with open_to_change(url) as saver:

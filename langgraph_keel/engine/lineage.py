@@ -1,16 +1,20 @@
-"""Where the memories of subgraphs were at a moment of their root graph.
+"""Ancestry: what a checkpoint came from, and where the memories of subgraphs were then.
+
+The way back from a checkpoint goes over its parents (`Ancestry`). Where one was pruned, nobody knows for certain what
+lay before it: `way` ends there, for those who need what is certain, and `likely_way` goes on as well as it can.
 
 A subgraph with `checkpointer=True` has one namespace for all its calls, and each call begins with the latest checkpoint
 there. So when the root goes back, that must be the one the subgraph had come to. Its checkpoints say from which root
 checkpoint they were called (`metadata["parents"][""]`); those called from where a way leads through belong to it.
 
-How checkpoints say that they are another one again: what rewind, branch and fork leave in the metadata.
+Checkpoints also say in their metadata which other one they are again: rewind, branch and fork leave that there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
@@ -70,13 +74,82 @@ def _place(moment: Moment) -> tuple[str, str | None]:
     return moment[0].address.checkpoint_ns, moment[0].address.checkpoint_id
 
 
-def led_on(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str | None]:
+def step_of(header: Header) -> int | None:
+    """Return the number of the superstep that made a checkpoint; `None` where it does not say so."""
+    step = header.metadata.get("step")
+    return step if type(step) is int else None
+
+
+class Ancestry:
+    """The way back from each of the checkpoints of a thread.
+
+    Args:
+        nodes: The checkpoints, in the order they were put: of all namespaces, or of one.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._nodes = list(nodes)
+        addresses = (node.address for node in self._nodes)
+        self._places = {(at.checkpoint_ns, at.checkpoint_id): place for place, at in enumerate(addresses)}
+
+    def parent(self, node: Node) -> Node | None:
+        """Return the parent of a checkpoint; `None` if it has none, or that is gone."""
+        place = None if node.parent is None else self._places.get((node.address.checkpoint_ns, node.parent))
+        return None if place is None else self._nodes[place]
+
+    def way(self, *nodes: Node) -> Iterator[Node]:
+        """Yield checkpoints, each with its ancestors down to the first whose parent is gone; none of them twice."""
+        return _walk(nodes, self.parent)
+
+    def likely_parent(self, node: Node, header_of: Callable[[Node], Header]) -> Node | None:
+        """Return what a checkpoint came from, as far as that can be told.
+
+        Where the parent was pruned (some stores then say that there was none), that is the one of its namespace that
+        was put last before, of a lower step: those of higher ones were left by a rewind.
+        """
+        parent = self.parent(node)
+        if parent is not None:
+            return parent
+        namespace = node.address.checkpoint_ns
+        step = step_of(header_of(node))
+        if step is None and node.parent is None:
+            return None
+        for place in range(self._places.get((namespace, node.address.checkpoint_id), 0) - 1, -1, -1):
+            earlier = self._nodes[place]
+            if earlier.address.checkpoint_ns == namespace:
+                other = step_of(header_of(earlier))
+                if step is None or other is None or other < step:
+                    return earlier
+        return None
+
+    def likely_way(self, node: Node, header_of: Callable[[Node], Header]) -> Iterator[Node]:
+        """Yield a checkpoint and what it came from, the latest first, as far as that can be told."""
+        return _walk([node], lambda each: self.likely_parent(each, header_of))
+
+
+def _walk(nodes: Iterable[Node], before: Callable[[Node], Node | None]) -> Iterator[Node]:
+    seen: set[Stamp] = set()
+    for start in nodes:
+        node: Node | None = start
+        while node is not None and node.stamp not in seen:  # what is stored may lead in a circle
+            seen.add(node.stamp)
+            yield node
+            node = before(node)
+
+
+def find_steps_behind(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str | None]:
     """Yield the ids of checkpoints whose steps led to all that stays: what tools returned there is part of its state.
 
-    What was called from any other may be called again: on a branch that was left, on the way that a rewind gave up.
+    What was called from any other checkpoint may be called again: it lies on a branch that was left, or on the way that
+    a rewind gave up.
     """
-    root = {node.address.checkpoint_id: (node, header) for node, header in roots_in(moments)}
-    ways = [set(_way(name, root)) for name, (node, _) in root.items() if node.stamp in kept]
+    roots = roots_in(moments)
+    ancestry = Ancestry(node for node, _ in roots)
+    # An update or a copy goes on without the results of the step.
+    steps = {node.stamp for node, header in roots if header.metadata.get("source") == "loop"}
+    ways = [
+        {each.parent for each in ancestry.way(node) if each.stamp in steps} for node, _ in roots if node.stamp in kept
+    ]
     led = set.intersection(*ways) if ways else set()
     yield from led
     for node, header in moments:
@@ -85,27 +158,16 @@ def led_on(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str |
             yield node.address.checkpoint_id
 
 
-def _way(at: str | None, root: Mapping[str | None, Moment]) -> Iterator[str | None]:
-    """Yield the ids of checkpoints whose steps led to one. An update or a copy goes on without the step's results."""
-    for _ in root:  # what is stored may lead in a circle
-        if at not in root:
-            return
-        node, header = root[at]
-        if header.metadata.get("source") == "loop":
-            yield node.parent
-        at = node.parent
-
-
-def came_from(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
-    """Return from which checkpoint one came: of a twin that it is a twin of, for what led there led to the twin, too.
+def origin_of(parent: str | None, metadata: Mapping[str, Any], known: Container[object]) -> str | None:
+    """Return the checkpoint that one came from; for a twin, its original: what led there led to the twin, too.
 
     Args:
         parent: The id of its parent.
         metadata: Its metadata.
-        known: The ids of those that are there; without the one it is a twin of, the parent counts.
+        known: The ids of the checkpoints that are there; where the original is not, the parent counts.
     """
-    original = metadata.get(REWOUND_TO) or metadata.get(BRANCHED_FROM)
-    return original if isinstance(original, str) and original in known else parent
+    originals = (metadata.get(mark) for mark in (REWOUND_TO, BRANCHED_FROM))
+    return next((each for each in originals if isinstance(each, str) and each in known), parent)
 
 
 def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> Iterator[str | None]:
@@ -116,7 +178,7 @@ def walk_back(start: str | None, origins: Mapping[str | None, str | None]) -> It
 
     Args:
         start: The id of the checkpoint.
-        origins: Per id of the root checkpoints that are there, the id of the one it came from (`came_from`).
+        origins: Per id of the root checkpoints that are there, the id of the one it came from (`origin_of`).
     """
     seen: set[str | None] = set()
     while start in origins and start not in seen:  # what is stored may lead in a circle
@@ -133,7 +195,7 @@ def root_of(address: Address, metadata: Mapping[str, Any]) -> Any:
 
 
 BEFORE_ALL = -1
-"""The place of what was called from a checkpoint that is gone, when no root checkpoint was there that still is."""
+"""The place of what was called from a checkpoint that is gone, before any root checkpoint that is still there."""
 
 
 class Memory(NamedTuple):
@@ -171,20 +233,21 @@ class Memories:
 
     def __init__(self, graph: Graph, header_of: Callable[[Node], Header]) -> None:
         self._header_of = header_of
-        self._order = [node for node in graph.nodes if not node.address.checkpoint_ns]
-        self._places = {node.address.checkpoint_id: place for place, node in enumerate(self._order)}
+        self._roots = [node for node in graph.nodes if not node.address.checkpoint_ns]
+        self._ids = {node.address.checkpoint_id for node in self._roots}
+        self._ancestry = Ancestry(self._roots)
         self._found: dict[str, list[Memory]] = {}
         for memory in self._memories(graph):
             self._found.setdefault(memory.node.address.checkpoint_ns, []).append(memory)
 
-    def moved_back(self, moment: Node) -> dict[str, Node | None]:
-        """Return what the memories must go back to with the root, where that is not their latest already.
+    def find_moves_back(self, moment: Node) -> dict[str, Node | None]:
+        """Return where memories must go back to, together with the root; without those that are there already.
 
         Returns:
             Per namespace, outer ones first, the checkpoint; `None` if there was nothing yet.
         """
         way = self._way(moment) if self._found else {}
-        back = {namespace: _chosen(found, way) for namespace, found in sorted(self._found.items())}
+        back = {namespace: _choose_memory(found, way) for namespace, found in sorted(self._found.items())}
         return {namespace: node for namespace, (node, is_there) in back.items() if not is_there}
 
     def has(self, node: Node) -> bool:
@@ -199,47 +262,33 @@ class Memories:
             elif not node.is_ghost and _has_memory(node.address.checkpoint_ns):
                 header = self._header_of(node)
                 caller = (header.metadata.get("parents") or {}).get("")
-                yield Memory(node, header, str(caller) if caller in self._places else latest)
+                yield Memory(node, header, str(caller) if caller in self._ids else latest)
 
     def _way(self, moment: Node) -> dict[str, int]:
         """Return the root checkpoints whose steps led to a moment: the later the step, the greater the number."""
-        way: list[str] = []
-        node: Node | None = moment
-        seen: set[str | None] = set()
-        while node is not None and node.address.checkpoint_id not in seen:
-            seen.add(node.address.checkpoint_id)
-            node, led = self._before(node)
-            way += led
-        return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(way))} | {"": BEFORE_ALL}
+        way = list(self._ancestry.likely_way(moment, self._header_of))
+        led = [str(before.address.checkpoint_id) for node, before in pairwise(way) if not self._is_copy(node, before)]
+        return {checkpoint_id: place for place, checkpoint_id in enumerate(reversed(led))} | {"": BEFORE_ALL}
 
-    def _before(self, node: Node) -> tuple[Node | None, list[str]]:
-        """Return the root checkpoint that one came from, and the ids of those whose steps led from there."""
-        if node.parent in self._places:
-            parent = self._order[self._places[node.parent]]
-            is_copy = _is_copy(self._header_of(node).metadata, self._header_of(parent).metadata)
-            return parent, [] if is_copy else [str(node.parent)]
-        # If it had one, it was pruned: what is left of the way is the one put last before, of a lower step.
-        earlier = self._order[: self._places.get(node.address.checkpoint_id, 0)]
-        step = self._header_of(node).metadata.get("step")
-        found = next((each for each in reversed(earlier) if _is_lower(self._header_of(each), step)), None)
-        return found, [str(found.address.checkpoint_id)] if found else []
+    def _is_copy(self, node: Node, before: Node) -> bool:
+        """Return whether LangGraph made a checkpoint as a copy of its parent, to run that one's step again."""
+        metadata = self._header_of(node).metadata
+        is_same_step = metadata.get("step") == self._header_of(before).metadata.get("step")
+        return node.parent == before.address.checkpoint_id and metadata.get("source") == "fork" and is_same_step
 
 
-def moved_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
-    """As `Memories.moved_back`, for one moment of a thread."""
-    return Memories(graph, lambda node: unpack_header(node.header, codec, where_is(node.address))).moved_back(moment)
-
-
-def _is_lower(header: Header, step: object) -> bool:
-    other = header.metadata.get("step")
-    return isinstance(other, int) and isinstance(step, int) and other < step
+def find_moves_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
+    """Do what `Memories.find_moves_back` does, for one moment of a thread."""
+    return Memories(graph, lambda node: unpack_header(node.header, codec, where_is(node.address))).find_moves_back(
+        moment
+    )
 
 
 def _has_memory(namespace: str) -> bool:
     return not any(is_task(part.partition(NS_END)[2]) for part in namespace.split(NS_SEP))
 
 
-def _chosen(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:
+def _choose_memory(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, bool]:
     """Return the memory that belongs to a way, and whether it is the latest.
 
     What was called later on the way counts more, and then what was put later. A twin is put later than what it is a
@@ -257,8 +306,3 @@ def _chosen(found: list[Memory], way: Mapping[str, int]) -> tuple[Node | None, b
 
 def _is_twin_of(head: Memory, best: Memory) -> bool:
     return head.header.metadata.get(REWOUND_TO) == best.node.address.checkpoint_id
-
-
-def _is_copy(metadata: Mapping[str, Any], of_parent: Mapping[str, Any]) -> bool:
-    """Return whether LangGraph made a checkpoint as a copy of its parent, to run that one's step again."""
-    return metadata.get("source") == "fork" and metadata.get("step") == of_parent.get("step")

@@ -8,25 +8,25 @@ whose rows were counted. A crash in between leaves rows that the next removal ta
 *Ghosts*: a delta channel is rebuilt from the writes of its ancestors, so ancestors that a kept checkpoint needs
 stay, stripped to those channels, unseen by everything but that walk.
 
-What a removal would give back, found without removing anything: in pages, so in bounded memory.
+`measure` finds what a removal would give back, without removing anything: in pages, so in bounded memory.
 
-What tells which memory of a subgraph belongs to which moment, when most of the moments are gone.
-
-`core.memories` finds that by the root checkpoints that called the subgraph, and by the way on which they lie. Where a
-removal would make it find something else, those checkpoints stay as ghosts: seldom, for it takes branches, and
-subgraphs with a memory. Of the latest moment it is no question: a run goes on from the latest memory.
+*Callers of memories*: `engine.lineage` finds which memory of a subgraph belongs to a moment by the root checkpoints
+that called the subgraph, and by the way on which they lie. Where a removal would make it find another one, those
+checkpoints stay as ghosts (`keep_memory_callers`). That is rare: it takes branches, and subgraphs with a memory. It
+does not concern the latest moment, from which a run goes on with the latest memory anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, UnreadHeader
 from langgraph_keel.engine.hooks import Leaving
-from langgraph_keel.engine.lineage import REWOUND_TO, Memories
+from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp, resolve
 from langgraph_keel.engine.session import Session
@@ -40,8 +40,13 @@ BATCH = 1024
 
 
 @dataclass(slots=True)
-class Doomed:
-    """The entries to remove, and those to keep as ghosts with the channels they are needed for."""
+class Removal:
+    """What is about to be removed of a thread.
+
+    Attributes:
+        gone: The entries that go.
+        ghosts: The entries that stay as ghosts, with the channels that they are needed for.
+    """
 
     gone: set[Stamp] = field(default_factory=set)
     ghosts: dict[Stamp, set[str]] = field(default_factory=dict)
@@ -74,12 +79,12 @@ def survey(session: Session, thread_id: str) -> Plan[Any, Any, Survey]:
     return Survey(thread_id, graph, read)
 
 
-def doomed(moments: Moments, keep: Collection[Stamp]) -> Doomed:
+def plan_removal(moments: Moments, keep: Collection[Stamp]) -> Removal:
     """Return what must go if only the entries in `keep` are to be seen."""
-    by_id = {(node.address.checkpoint_ns, node.address.checkpoint_id): node for node, _ in moments}
-    result = Doomed()
+    ancestry = Ancestry(node for node, _ in moments)
+    result = Removal()
     kept = [moment for moment in moments if moment[0].stamp in keep]
-    for ancestor, channels in [need for moment in kept for need in _needed(*moment, by_id)]:
+    for ancestor, channels in [need for moment in kept for need in _find_needed(*moment, ancestry)]:
         if ancestor.stamp not in keep:
             result.ghosts.setdefault(ancestor.stamp, set()).update(channels)
     result.gone = {node.stamp for node, _ in moments} - set(keep) - set(result.ghosts)
@@ -90,20 +95,17 @@ def doomed(moments: Moments, keep: Collection[Stamp]) -> Doomed:
     return result
 
 
-def _needed(node: Node, header: Header, by_id: Mapping[tuple[str, str | None], Node]) -> list[tuple[Node, set[str]]]:
-    """Walk back to the ancestors whose writes or snapshots rebuild the delta channels of `node`."""
+def _find_needed(node: Node, header: Header, ancestry: Ancestry) -> list[tuple[Node, set[str]]]:
+    """Return the ancestors whose writes or snapshots rebuild the delta channels of `node`, each with the channels."""
     counters = header.metadata.get("counters_since_delta_snapshot")
     missing = {channel for channel in counters or () if channel not in node.refs}
-    walk: list[tuple[Node, set[str]]] = []
-    # What is stored may lead in a circle.
-    while missing and node.parent is not None and len(walk) < len(by_id):
-        ancestor = by_id.get((node.address.checkpoint_ns, node.parent))
-        if ancestor is None:
+    needed: list[tuple[Node, set[str]]] = []
+    for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
+        needed.append((ancestor, set(missing)))
+        missing -= set(ancestor.refs)
+        if not missing:
             break
-        node = ancestor
-        walk.append((node, set(missing)))
-        missing -= set(node.refs)
-    return walk
+    return needed
 
 
 def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
@@ -112,10 +114,10 @@ def live_runs(graph: Graph) -> dict[tuple[str, str], list[Run]]:
     for node in graph.nodes:
         for channel, ref in node.refs.items():
             shown.setdefault((node.address.checkpoint_ns, channel), set()).update(ref.runs)
-    return {key: merged(runs) for key, runs in shown.items()}
+    return {key: merge_runs(runs) for key, runs in shown.items()}
 
 
-def merged(runs: Collection[Run]) -> list[Run]:
+def merge_runs(runs: Collection[Run]) -> list[Run]:
     """Return runs joined where they overlap or touch, in order."""
     found: list[Run] = []
     for lo, hi in sorted(runs):
@@ -132,27 +134,27 @@ def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection
         session: What it runs on.
         thread_id: The thread.
         choose: Returns what stays.
-        run_ids: The runs whose checkpoints go, if it is for them: hooks are told.
+        run_ids: The runs whose checkpoints go, if that is why; hooks hear of them.
     """
     read = yield from survey(session, thread_id)
     kept = choose(read.seen)
-    yield from carry_out(session, read, kept, doomed(read.all, kept), run_ids)
+    yield from carry_out(session, read, kept, plan_removal(read.all, kept), run_ids)
 
 
 def carry_out(
-    session: Session, read: Survey, kept: Collection[Stamp], doom: Doomed, run_ids: Collection[str] = ()
+    session: Session, read: Survey, kept: Collection[Stamp], removal: Removal, run_ids: Collection[str] = ()
 ) -> Plan[Any, Any, int]:
-    """Remove what is doomed; return how many rows went. Three trips; one more for each 1,024 entries after the first.
+    """Carry out a removal; return how many rows went. Three trips; one more for each 1,024 entries after the first.
 
-    The oldest go first: a removal that is cut off leaves ways that can still be followed, and is made again. One trip
-    if nothing is doomed: the rows that such a removal has left.
+    The oldest entries go first: a removal that is cut off leaves ways that can still be followed, and is made again.
+    One trip if no entry is to go: then only the rows do that a removal which was cut off has left.
     """
-    leaving = Leaving(read.thread_id, read.seen, kept, doom.gone, run_ids)
-    is_changed = bool(doom.gone or doom.ghosts)
+    leaving = Leaving(read.thread_id, read.seen, kept, removal.gone, run_ids)
+    is_changed = bool(removal.gone or removal.ghosts)
     if is_changed:
         for hear in session.hooks.before_remove:
             yield from hear(session, leaving)
-        yield from _remove_entries(session, read, doom)
+        yield from _remove_entries(session, read, removal)
     for hear in session.hooks.after_remove:
         yield from hear(session, leaving)
     if is_changed:
@@ -160,12 +162,12 @@ def carry_out(
     return (yield from _remove_rows(session, read.thread_id, read.graph))
 
 
-def _remove_entries(session: Session, read: Survey, doom: Doomed) -> Plan[Any, Any, None]:
-    order = [node.stamp for node, _ in read.all if node.stamp in doom.gone or node.stamp in doom.ghosts]
+def _remove_entries(session: Session, read: Survey, removal: Removal) -> Plan[Any, Any, None]:
+    order = [node.stamp for node, _ in read.all if node.stamp in removal.gone or node.stamp in removal.ghosts]
     for start in range(0, len(order), BATCH):
         part = order[start : start + BATCH]
-        ghosts = {stamp: doom.ghosts[stamp] for stamp in part if stamp in doom.ghosts}
-        yield from session.store.remove_entries(read.thread_id, doom.gone.intersection(part), ghosts)
+        ghosts = {stamp: removal.ghosts[stamp] for stamp in part if stamp in removal.ghosts}
+        yield from session.store.remove_entries(read.thread_id, removal.gone.intersection(part), ghosts)
         session.memo.forget_thread(read.thread_id)
 
 
@@ -193,35 +195,35 @@ PAGE = 16
 """Checkpoints whose values are read at once."""
 
 
-def weigh(session: Session, read: Survey, doom: Doomed) -> Plan[Any, Any, tuple[int, int]]:
+def measure(session: Session, read: Survey, removal: Removal) -> Plan[Any, Any, tuple[int, int]]:
     """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
 
     A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.
     """
-    live = live_runs(Graph([left for node in read.graph.nodes if (left := _node_without(node, doom))], {}, None))
-    gone = [node for node in reversed(read.graph.nodes) if node.stamp in doom.gone or node.stamp in doom.ghosts]
-    size = sum(len(node.header) for node in gone if node.stamp in doom.gone)
+    live = live_runs(Graph([left for node in read.graph.nodes if (left := _node_without(node, removal))], {}, None))
+    gone = [node for node in reversed(read.graph.nodes) if node.stamp in removal.gone or node.stamp in removal.ghosts]
+    size = sum(len(node.header) for node in gone if node.stamp in removal.gone)
     rows: dict[tuple[str, str, int], int] = {}
-    entries = list(_to_read(gone, live))
+    entries = list(_list_unread(gone, live))
     for start in range(0, len(entries), PAGE):
         found = yield from session.store.read_values(entries[start : start + PAGE])
         for each in found:
-            size += sum(len(batch.body) for batch in each.batches) if each.entry.stamp in doom.gone else 0
-            rows.update(_dead(each, live))
+            size += sum(len(batch.body) for batch in each.batches) if each.entry.stamp in removal.gone else 0
+            rows.update(_find_dead_rows(each, live))
     return len(rows), size + sum(rows.values())
 
 
-def _node_without(node: Node, doom: Doomed) -> Node | None:
+def _node_without(node: Node, removal: Removal) -> Node | None:
     """Return what is left of an entry; `None` if nothing is."""
-    if node.stamp in doom.gone:
+    if node.stamp in removal.gone:
         return None
-    channels = doom.ghosts.get(node.stamp)
+    channels = removal.ghosts.get(node.stamp)
     if channels is None:
         return node
     return replace(node, refs={name: ref for name, ref in node.refs.items() if name in channels})
 
 
-def _to_read(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
+def _list_unread(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[Entry]:
     """Yield the entries that go, each only with the channels of which it shows what those before it did not."""
     known = {key: list(runs) for key, runs in live.items()}
     for node in gone:
@@ -230,7 +232,7 @@ def _to_read(gone: Sequence[Node], live: Mapping[tuple[str, str], Sequence[Run]]
             runs = known.setdefault((node.address.checkpoint_ns, channel), [])
             if not all(_is_within(run, runs) for run in ref.runs):
                 refs[channel] = ref
-                runs[:] = merged([*runs, *ref.runs])
+                runs[:] = merge_runs([*runs, *ref.runs])
         yield Entry(node.address, node.parent, node.stamp, node.header, refs, node.run_id)
 
 
@@ -238,7 +240,9 @@ def _is_within(run: Run, runs: Sequence[Run]) -> bool:
     return any(lo <= run[0] and run[1] <= hi for lo, hi in runs)
 
 
-def _dead(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterator[tuple[tuple[str, str, int], int]]:
+def _find_dead_rows(
+    found: Found, live: Mapping[tuple[str, str], Sequence[Run]]
+) -> Iterator[tuple[tuple[str, str, int], int]]:
     namespace = found.entry.address.checkpoint_ns
     for channel, rows in found.rows.items():
         shown = live.get((namespace, channel), ())
@@ -247,60 +251,62 @@ def _dead(found: Found, live: Mapping[tuple[str, str], Sequence[Run]]) -> Iterat
                 yield (namespace, channel, row.lo), len(row.body)
 
 
-_Found: TypeAlias = Mapping[Stamp, Mapping[str, str | None]]
+_FoundMemories: TypeAlias = Mapping[Stamp, Mapping[str, str | None]]
 
 
-def anchor(read: Survey, kept: Collection[Stamp], doom: Doomed) -> None:
-    """Make ghosts of some that are doomed, so that each moment keeps its memories."""
-    if not doom.gone:
+def keep_memory_callers(read: Survey, kept: Collection[Stamp], removal: Removal) -> None:
+    """Change a removal so that each moment keeps its memories: some entries stay as ghosts that would have gone."""
+    if not removal.gone:
         return
     others = [node for node, _ in read.seen if node.stamp in kept and not node.is_head]
     roots = [node for node in others if not node.address.checkpoint_ns]
     if not roots:
         return
     headers = {node.stamp: header for node, header in read.all}
-    before = _found(read.graph, roots, headers)
+    before = _find_memories(read.graph, roots, headers)
     if not any(before.values()):
         return
     callers = {(header.metadata.get("parents") or {}).get("") for node, header in read.seen if node.stamp in kept}
     for is_last in (False, True):
-        after = _found(_graph_without(read.graph, doom), roots, headers)
+        after = _find_memories(_graph_without(read.graph, removal), roots, headers)
         wrong = [root for root in roots if after[root.stamp] != before[root.stamp]]
-        for node in _ways(read.graph, wrong) if is_last else _named(read.graph, callers if wrong else ()):
-            if node.stamp in doom.gone:
-                doom.gone.discard(node.stamp)
-                doom.ghosts[node.stamp] = set()
+        ways = Ancestry(read.graph.nodes).way(*wrong)
+        for node in ways if is_last else _find_roots(read.graph, callers if wrong else ()):
+            if node.stamp in removal.gone:
+                removal.gone.discard(node.stamp)
+                removal.ghosts[node.stamp] = set()
 
 
-def _found(graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]) -> _Found:
-    """Return, by root and namespace, the checkpoint that the subgraph would go on from; `None` is from nothing."""
+def _find_memories(graph: Graph, roots: Sequence[Node], headers: Mapping[Stamp, Header]) -> _FoundMemories:
+    """Return, by root and namespace, the checkpoint that a subgraph would go on from; `None` if from nothing."""
     memories = Memories(graph, lambda node: headers[node.stamp])
     latest = {node.address.checkpoint_ns: node for node in graph.nodes if node.is_head and memories.has(node)}
     # In what a removal leaves, its parent may be another one.
     same = {node.stamp: node for node in graph.nodes}
     return {
         root.stamp: {
-            ns: _meant(node, headers) for ns, node in {**latest, **memories.moved_back(same[root.stamp])}.items()
+            ns: _id_meant(node, headers)
+            for ns, node in {**latest, **memories.find_moves_back(same[root.stamp])}.items()
         }
         for root in roots
     }
 
 
-def _meant(node: Node | None, headers: Mapping[Stamp, Header]) -> str | None:
+def _id_meant(node: Node | None, headers: Mapping[Stamp, Header]) -> str | None:
     if node is None or not headers[node.stamp].checkpoint.get("channel_versions"):
         return None
     return str(headers[node.stamp].metadata.get(REWOUND_TO) or node.address.checkpoint_id)
 
 
-def _graph_without(graph: Graph, doom: Doomed) -> Graph:
-    """Return what a removal leaves, as every store tells it."""
-    nodes = [node for node in graph.nodes if node.stamp not in doom.gone]
+def _graph_without(graph: Graph, removal: Removal) -> Graph:
+    """Return the graph that a removal leaves, as stores return it: a parent that is gone is no parent."""
+    nodes = [node for node in graph.nodes if node.stamp not in removal.gone]
     ids = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in nodes}
     return Graph(
         [
             replace(
                 node,
-                is_ghost=node.is_ghost or node.stamp in doom.ghosts,
+                is_ghost=node.is_ghost or node.stamp in removal.ghosts,
                 parent=node.parent if (node.address.checkpoint_ns, node.parent) in ids else None,
             )
             for node in nodes
@@ -310,17 +316,5 @@ def _graph_without(graph: Graph, doom: Doomed) -> Graph:
     )
 
 
-def _named(graph: Graph, names: Collection[str | None]) -> Iterator[Node]:
+def _find_roots(graph: Graph, names: Collection[str | None]) -> Iterator[Node]:
     return (node for node in graph.nodes if not node.address.checkpoint_ns and node.address.checkpoint_id in names)
-
-
-def _ways(graph: Graph, roots: Sequence[Node]) -> Iterator[Node]:
-    """Yield all that root checkpoints came from."""
-    by_id = {node.address.checkpoint_id: node for node in graph.nodes if not node.address.checkpoint_ns}
-    seen: set[Stamp] = set()
-    for root in roots:
-        node: Node | None = root
-        while node is not None and node.stamp not in seen:
-            seen.add(node.stamp)
-            yield node
-            node = by_id.get(node.parent)

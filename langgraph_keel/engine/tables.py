@@ -158,8 +158,7 @@ class Cells(Generic[T]):
         """
         new = None
         if record is not None:
-            header = self._session.codec.encode(list(self._table.pack(record)))
-            new = Cell(token or self._session.new_token(), header, body, origin, expires_at)
+            new = Cell(token or self._session.new_token(), self._pack(record), body, origin, expires_at)
         reply = yield from self._session.store.swap_cell(self.shelf, key, expected, new)
         if reply.done:
             return True, None if record is None or new is None else Kept(record, new)
@@ -198,7 +197,28 @@ class Cells(Generic[T]):
         for key, cell in found:
             yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
 
+    def overwrite(self, key: str, record: T | None) -> Plan[Any, Any, None]:
+        """Write a record over whatever stands there, even if that does not decode; whoever does so last, wins.
+
+        Two trips, and one for each who was quicker.
+
+        Args:
+            key: Its key.
+            record: What to write; `None` is nothing.
+        """
+        new = None if record is None else Cell(self._session.new_token(), self._pack(record))
+        cells = yield from self._session.store.read_cells(self.shelf, [key])
+        held = cells.get(key)
+        while True:
+            reply = yield from self._session.store.swap_cell(self.shelf, key, held.token if held else None, new)
+            if reply.done:
+                return
+            held = reply.cell
+
     def remove(self, tokens: Mapping[str, str]) -> Plan[Any, Any, int]:
         """Remove records, each only if its token is still this one; return how many went. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
         return removed
+
+    def _pack(self, record: T) -> bytes:
+        return self._session.codec.encode(list(self._table.pack(record)))

@@ -13,7 +13,7 @@ from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.history import travel as forks
 from langgraph_keel.history.diff import StateDiff, diff_checkpoints
-from langgraph_keel.history.labels import Label, give_label, labels_of, remove_label
+from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import SHOWN, Timeline
@@ -147,19 +147,19 @@ class HistoryMethods(EngineSaver):
         Raises:
             NotFound: No checkpoint of the thread has it.
         """
-        self.engine.run(remove_label(self.engine.session.store, thread_id_of(thread_id), name))
+        self.engine.run(remove_label(self.engine.session, thread_id_of(thread_id), name))
 
     async def aunlabel(self, thread_id: str, name: str) -> None:
         """As `unlabel`, asynchronously."""
-        await self.engine.arun(remove_label(self.engine.session.store, thread_id_of(thread_id), name))
+        await self.engine.arun(remove_label(self.engine.session, thread_id_of(thread_id), name))
 
     def labels(self, thread_id: str) -> Sequence[Label]:
         """Return the names in a thread and the checkpoints that have them, in the order of the checkpoints' ids."""
-        return self.engine.run(labels_of(self.engine.session, thread_id_of(thread_id)))
+        return self.engine.run(read_labels(self.engine.session, thread_id_of(thread_id)))
 
     async def alabels(self, thread_id: str) -> Sequence[Label]:
         """As `labels`, asynchronously."""
-        return await self.engine.arun(labels_of(self.engine.session, thread_id_of(thread_id)))
+        return await self.engine.arun(read_labels(self.engine.session, thread_id_of(thread_id)))
 
 
 def _address(at: At) -> Address:

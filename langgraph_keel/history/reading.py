@@ -22,8 +22,16 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
-from langgraph_keel.history.changes import SHOWN, Sides, count_items, lost_runs, nbytes, new_refs, tools_in
-from langgraph_keel.history.labels import labels_of
+from langgraph_keel.history.changes import (
+    SHOWN,
+    Sides,
+    count_items,
+    lost_runs,
+    nbytes,
+    new_refs,
+    tools_in,
+)
+from langgraph_keel.history.labels import read_labels
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
@@ -263,7 +271,7 @@ class Pages:
 
     def _open(self, page: Sequence[Entry]) -> Plan[Any, Any, None]:
         labels: dict[Address, tuple[str, ...]] = {}
-        for label in (yield from labels_of(self._session, self.thread_id)):
+        for label in (yield from read_labels(self._session, self.thread_id)):
             labels[label.address] = (*labels.get(label.address, ()), label.name)
         self._labels = labels
         # The latest is not always what was put last: a branch is put beside the trunk.

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Travel
-from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, moved_back
+from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
     Address,
@@ -36,13 +36,13 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 
 CARRIED = ("known", "first")
-"""What of a header's `about` is true of the thread there, not of the step that led there (see `provenance.hook`)."""
+"""What a header's `about` says of the thread at this point, not of the step that led there (`provenance.hook`)."""
 
 
 def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
-    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`core.memories`). Two trips, and one
+    Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`engine.lineage`). Two trips, and one
     more for each of those that moves; more, if a question is known to wait. The first reads the headers of the whole
     thread, however long it is: nothing else tells which namespaces there are.
 
@@ -59,12 +59,14 @@ def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:
     """
     _check_root(address)
     graph = yield from session.store.read_graph(address.thread_id)
-    moment = _moment(graph, address)
+    moment = _find_moment(graph, address)
     travel = Travel("rewound", moment.address)
-    return (yield from _tell(session, travel, _take_back(session, graph, moment)))
+    return (yield from _tell_hooks(session, travel, _take_back(session, graph, moment)))
 
 
-def _tell(session: Session, travel: Travel, plan: Plan[Any, Any, tuple[Address, Header]]) -> Plan[Any, Any, Address]:
+def _tell_hooks(
+    session: Session, travel: Travel, plan: Plan[Any, Any, tuple[Address, Header]]
+) -> Plan[Any, Any, Address]:
     """Carry out a plan that adds a twin, and tell the hooks of it."""
     try:
         for hear in session.hooks.before_travel:
@@ -81,7 +83,7 @@ def _tell(session: Session, travel: Travel, plan: Plan[Any, Any, tuple[Address, 
 
 
 def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[Any, Any, tuple[Address, Header]]:
-    for namespace, memory in moved_back(graph, moment, session.codec).items():
+    for namespace, memory in find_moves_back(graph, moment, session.codec).items():
         if memory is None:
             yield from _put(session, _empty_checkpoint(session, replace(moment.address, checkpoint_ns=namespace)))
         else:
@@ -113,8 +115,8 @@ def branch(session: Session, address: Address) -> Plan[Any, Any, Address]:
         InvalidInput: It belongs to a subgraph.
     """
     _check_root(address)
-    entry = yield from _entry(session, address)
-    return (yield from _tell(session, Travel("branched", entry.address), _put_branch(session, entry)))
+    entry = yield from _read_entry(session, address)
+    return (yield from _tell_hooks(session, Travel("branched", entry.address), _put_branch(session, entry)))
 
 
 def _put_branch(session: Session, entry: Entry) -> Plan[Any, Any, tuple[Address, Header]]:
@@ -147,7 +149,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Any, Any, Addr
         InvalidInput: The checkpoint belongs to a subgraph.
     """
     _check_root(address)
-    entry = yield from _entry(session, address)
+    entry = yield from _read_entry(session, address)
     header = unpack_header(entry.header, session.codec, where_is(entry.address))
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
@@ -156,17 +158,17 @@ def fork(session: Session, address: Address, target: str) -> Plan[Any, Any, Addr
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):
-        raise _missing(entry.address)
+        raise _not_found(entry.address)
     graph = yield from session.store.read_graph(target)
     ahead = {node.stamp for node in graph.nodes if _called_by(node, session.codec) == entry.address.checkpoint_id}
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
     for hear in session.hooks.after_copy:
         yield from hear(session, Copy(address.thread_id, target, entry.address, graph))
-    yield from _trimmed(session, target, graph, ahead)
+    yield from _trim(session, target, graph, ahead)
     return replace(entry.address, thread_id=target)
 
 
-def _trimmed(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Any, Any, None]:
+def _trim(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Any, Any, None]:
     """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
     if ahead:
         yield from session.store.remove_entries(target, ahead, {})
@@ -175,7 +177,7 @@ def _trimmed(session: Session, target: str, graph: Graph, ahead: Collection[Stam
 
 
 def _called_by(node: Node, codec: Codec) -> object:
-    """Return the root checkpoint from which a subgraph's step was called; `""` of a root checkpoint."""
+    """Return the id of the root checkpoint that called a subgraph's step; `""` for a root checkpoint."""
     if not node.address.checkpoint_ns:
         return ""
     parents = unpack_header(node.header, codec, where_is(node.address)).metadata.get("parents")
@@ -193,19 +195,19 @@ def _check_root(address: Address) -> None:
         )
 
 
-def _missing(address: Address) -> NotFound:
+def _not_found(address: Address) -> NotFound:
     return NotFound(f"{where_is(address)}: there is no such checkpoint")
 
 
-def _moment(graph: Graph, address: Address) -> Node:
+def _find_moment(graph: Graph, address: Address) -> Node:
     for node in graph.nodes:
         is_it = node.address == address if address.checkpoint_id else node.is_head and not node.address.checkpoint_ns
         if is_it and not node.is_ghost:
             return node
-    raise _missing(address)
+    raise _not_found(address)
 
 
-def _entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
+def _read_entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
     """Read a checkpoint without its values, or the latest: that with them, as only `read_entry` knows which it is."""
     if address.checkpoint_id is None:
         found = yield from session.store.read_entry(address)
@@ -214,7 +216,7 @@ def _entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
         query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
         entries = yield from session.store.scan(query)
     if not entries:
-        raise _missing(address)
+        raise _not_found(address)
     return entries[0]
 
 

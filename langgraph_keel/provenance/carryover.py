@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import Moment, came_from, root_of, walk_back
+from langgraph_keel.engine.lineage import Moment, origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Node, Stamp
 from langgraph_keel.engine.session import Session
@@ -170,7 +170,7 @@ def _find_lines(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[list
     Where what it came from stays in sight, the line is that checkpoint alone.
     """
     root = {each[0].address.checkpoint_id: each for each in moments if not each[0].address.checkpoint_ns}
-    origins = {name: came_from(node.parent, header.metadata, root) for name, (node, header) in root.items()}
+    origins = {name: origin_of(node.parent, header.metadata, root) for name, (node, header) in root.items()}
     lines = []
     for name, (node, _) in root.items():
         if node.stamp not in kept:

@@ -22,7 +22,7 @@ from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import came_from, root_of, walk_back
+from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
@@ -257,7 +257,7 @@ def _find_way(trace: Trace, head: CheckpointTuple) -> Way | None:
 def _line_to(trace: Trace, head: str) -> list[tuple[Entry, Header]]:
     """Return a root checkpoint and those it came from, the nearest first."""
     root = {each[0].address.checkpoint_id: each for each in trace.entries if not each[0].address.checkpoint_ns}
-    origins = {name: came_from(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
+    origins = {name: origin_of(entry.parent, header.metadata, root) for name, (entry, header) in root.items()}
     return [root[name] for name in walk_back(head, origins)]
 
 

@@ -1,4 +1,4 @@
-"""Upkeep by itself: a thread of a saver that prunes what it has put, and deletes threads whose time is over."""
+"""Upkeep in the background: prunes the threads that a saver has put to, and deletes those whose time is over."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
 from langgraph_keel.retention.prune import Pruning, prune
-from langgraph_keel.retention.sweep import Sweep, policy_for, stored_policies
+from langgraph_keel.retention.sweep import Sweep, policy_for, read_policies
 
 _log = logging.getLogger(__name__)
-_PATIENCE = 30.0
+_CLOSE_TIMEOUT = 30.0
 """Seconds that `close` gives to what is under way and to the last prune: it must not hold a program for ever."""
 _NEVER = 9e9
 """Seconds: some 285 years."""
@@ -30,12 +30,12 @@ def upkeep_of(saver: EngineSaver, driver: Any, keep_last: int | None, ttl: Any, 
     Args:
         saver: The saver.
         driver: Its blocking driver. If that has `read_only` or `is_async_only`, and it is true, there can be no upkeep.
-        keep_last: As for `KeelSaver`, and so are the others.
-        ttl: See there.
-        every: See there.
+        keep_last: The option of `KeelSaver`.
+        ttl: The option of `KeelSaver`.
+        every: The option `upkeep_every` of `KeelSaver`.
 
     Raises:
-        InvalidInput: One of them cannot be meant, or this saver cannot do it.
+        InvalidInput: One of them makes no sense, or this saver cannot do it.
     """
     if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
         raise InvalidInput(f"keep_last must be a whole number of checkpoints, at least 1, not {keep_last!r}")
@@ -61,7 +61,7 @@ def _refuse_if_it_cannot(driver: Any) -> None:
 
 
 class UpkeepThread(Hook):
-    """Keeps small what a saver has put. It begins with the first put, and nothing that it does raises anywhere.
+    """Keeps the threads small that a saver puts to. It starts with the first put; its errors are logged, never raised.
 
     A policy that is stored and fits a thread counts instead of the saver's: with it, more may stay, or all.
 
@@ -99,7 +99,7 @@ class UpkeepThread(Hook):
                 # It knows the saver weakly: one that is dropped without `close` is not held by its upkeep.
                 ours = weakref.ref(self)
                 self._thread = Thread(
-                    target=_rounds, args=(ours, self._stop, self._every), name="keel-upkeep", daemon=True
+                    target=_run_rounds, args=(ours, self._stop, self._every), name="keel-upkeep", daemon=True
                 )
                 self._thread.start()
         except RuntimeError as error:  # the interpreter ends
@@ -109,10 +109,10 @@ class UpkeepThread(Hook):
 
     def close(self) -> None:
         """Stop, and prune once more what was put to since the last round. Safe to call again."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _CLOSE_TIMEOUT
         self._stop.set()
         if self._thread is not None and self._thread.is_alive() and self._thread is not current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_CLOSE_TIMEOUT)
             if self._thread.is_alive():
                 _log.warning("upkeep: the store does not answer; threads that were not pruned: %d", len(self._put_to))
                 return
@@ -137,7 +137,7 @@ class UpkeepThread(Hook):
 
     def _prune(self, goes_on: Callable[[], bool]) -> None:
         """Prune what was put to since the last round, one thread after the other, as long as it may."""
-        stored = self._stored() if self._put_to else ()
+        stored = self._read_policies() if self._put_to else ()
         for thread_id in list(self._put_to):
             if not goes_on():
                 return
@@ -148,31 +148,27 @@ class UpkeepThread(Hook):
             if isinstance(error, StoreUnavailable | StoreClosed):
                 return
 
-    def _stored(self) -> Sequence[Retention]:
-        return self._saver.engine.run(stored_policies(self._saver.engine.session))
+    def _read_policies(self) -> Sequence[Retention]:
+        return self._saver.engine.run(read_policies(self._saver.engine.session))
 
     def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
             engine = self._saver.engine
-            engine.run(prune(engine.session, thread_id, _task(policy)))
+            engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
-        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._stored()), ttl]
+        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._read_policies()), ttl]
         engine = self._saver.engine
-        sweep = Sweep(engine.session, policies, _task(None))
+        sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
         while not self._stop.is_set() and engine.run(sweep.next()):
             pass
         for thread_id, why in sweep.report().failed.items():
             _log.warning("upkeep of thread %r: %s", thread_id, why)
 
 
-def _task(policy: Retention | None) -> Pruning:
-    return Pruning(policy, time.time() * 1000)
-
-
-def _rounds(ours: weakref.ref[UpkeepThread], stop: Event, every: float) -> None:
+def _run_rounds(ours: weakref.ref[UpkeepThread], stop: Event, every: float) -> None:
     while not stop.wait(every):
         upkeep = ours()
         if upkeep is None:

@@ -1,8 +1,8 @@
-"""Erasure: every thread of a person is found and deleted with all that belongs to it; what stays is said.
+"""Erasure: every thread of a person is found and deleted with all that belongs to it; what stays is reported.
 
-Whose a thread is, its checkpoints say (`core.owners`), and its requests for approval; so a fork or a copy is found by
-what it carries. All headers are read, thread by thread: no store has an index on what only the core can read. The walk
-is made again until it finds nothing: a run that goes on meanwhile may put a thread back.
+The checkpoints of a thread say whose it is (`retention.owners`), and so do its requests for approval: a fork or a copy
+is found by what it carries. All headers are read, thread by thread, since no store has an index on what only the engine
+can read. The walk is made again until it finds nothing: a run that goes on meanwhile may put a thread back.
 
 Nothing is marked before and nothing kept after: an erasure that broke off is finished by the next one.
 
@@ -37,8 +37,8 @@ from langgraph_keel.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from langgraph_keel.retention.owners import noted_owners
-from langgraph_keel.retention.sweep import stored_policies
+from langgraph_keel.retention.owners import read_noted_owners
+from langgraph_keel.retention.sweep import read_policies
 
 ROUNDS = 5
 """Walks that are made at most: whoever writes without a pause must be stopped first."""
@@ -75,11 +75,11 @@ class Order:
         return sha256(self.user.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def ordered(user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str = True) -> Order:
-    """Return the order that arguments make.
+def check_order(user_id: object, dry_run: bool, shared: str, node_cache: str, reclaim: bool | str = True) -> Order:
+    """Check the arguments of an erasure, and return them as an order.
 
     Raises:
-        InvalidInput: One of them cannot be meant.
+        InvalidInput: One of them makes no sense.
     """
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
     user = str(user_id).replace("\0", "") if is_id else ""
@@ -113,14 +113,14 @@ class Owners:
 
     Attributes:
         threads: Those that name the person, and those with requests.
-        nobodys: How many name nobody.
+        unowned: How many threads name nobody.
         named: How many requests of others name the person, as who decides or has decided.
         policies: How many stored policies have the person's id in the pattern of their threads.
         failed: What could not be read, and why.
     """
 
     threads: dict[str, ThreadOwners] = field(default_factory=dict)
-    nobodys: int = 0
+    unowned: int = 0
     named: int = 0
     policies: int = 0
     failed: dict[str, str] = field(default_factory=dict)
@@ -167,21 +167,21 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Any, Any, Owner
         for holding in (yield from hear(session, user)):
             _add_holding(holding, found)
     with suppress(CorruptStore):  # they keep nobody from being erased
-        found.policies = sum(user in policy.threads for policy in (yield from stored_policies(session)))
+        found.policies = sum(user in policy.threads for policy in (yield from read_policies(session)))
     seen, after, page = 0, None, THREADS
     while page == THREADS:
         infos = yield from session.store.read_threads(after, THREADS)
         for info, _ in infos:
-            yield from _looked(session, info.thread_id, user, found)
+            yield from _add_thread(session, info.thread_id, user, found)
             seen += 1
             tell(seen, None)
         page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
     return found
 
 
-def _looked(session: Session, thread_id: str, user: str, found: Owners) -> Plan[Any, Any, None]:
+def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> Plan[Any, Any, None]:
     try:
-        whose = yield from _whose(session, thread_id)
+        whose = yield from _read_thread(session, thread_id)
     except KeelError as error:
         # Nor is it the person's for what it has asked: its checkpoints may name others.
         found.threads.pop(thread_id, None)
@@ -190,12 +190,12 @@ def _looked(session: Session, thread_id: str, user: str, found: Owners) -> Plan[
     asked = found.threads.pop(thread_id, ThreadOwners())
     whose.owners |= asked.owners
     whose.requests = asked.requests
-    found.nobodys += not whose.owners
+    found.unowned += not whose.owners
     if user in whose.owners:
         found.threads[thread_id] = whose
 
 
-def _whose(session: Session, thread_id: str) -> Plan[Any, Any, ThreadOwners]:
+def _read_thread(session: Session, thread_id: str) -> Plan[Any, Any, ThreadOwners]:
     whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
     while size == ENTRIES:
         entries = yield from session.store.scan(query)
@@ -204,7 +204,7 @@ def _whose(session: Session, thread_id: str) -> Plan[Any, Any, ThreadOwners]:
             whose.owners |= {owner} if owner else set()
         whose.checkpoints += len(entries)
         size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)
-    whose.owners |= yield from noted_owners(session, thread_id)
+    whose.owners |= yield from read_noted_owners(session, thread_id)
     return whose
 
 
@@ -241,24 +241,24 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Any, Any, Erased]:
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0:
-            yield from _uncached(session.store, erased, going)
+            yield from _clear_node_cache(session.store, erased, going)
         if order.dry_run:
             break
-        yield from _deleted(session, erased, list(dict.fromkeys([*going, *again])), tell)
+        yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)
         if not going:
             break
     else:
         erased.failed |= dict.fromkeys(going, "written to again and again: stop its runs, and erase again")
     erased.failed = erased.owners.failed | erased.failed
     try:
-        yield from _left(session, erased, tell)
+        yield from _count_strays(session, erased, tell)
     except KeelError as error:  # the threads are gone by now, and the receipt must say so
         erased.problems.append(f"what has no checkpoint could not be looked for: {error}")
     return erased
 
 
-def _left(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any, None]:
-    """Count what has no checkpoint; of threads that went, it goes as well."""
+def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any, None]:
+    """Count the threads that hold something but no checkpoint; those that were just deleted are deleted again."""
     ours: list[str] = []
     others = 0
 
@@ -274,10 +274,10 @@ def _left(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any, None]:
     yield from each_stray(session.store, take)
     erased.strays = others
     if ours and not erased.order.dry_run:
-        yield from _deleted(session, erased, ours, tell)
+        yield from _delete_threads(session, erased, ours, tell)
 
 
-def _deleted(session: Session, erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Any, Any, None]:
+def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Any, Any, None]:
     for nth, thread_id in enumerate(going):
         tell(nth, len(going))
         erased.failed.pop(thread_id, None)
@@ -290,8 +290,8 @@ def _deleted(session: Session, erased: Erased, going: Sequence[str], tell: Tell)
     tell(len(going), len(going))
 
 
-def _uncached(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Any, Any, None]:
-    """Empty the cache of nodes before the first thread goes: a person's results in it name nobody."""
+def _clear_node_cache(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Any, Any, None]:
+    """Empty the cache of nodes before the first thread goes: the results in it do not say whose they are."""
     clears = erased.order.node_cache == "clear" and not erased.order.dry_run
     page = (yield from store.list_cells(NODE_CACHE, "", None, CELLS)) if going else ()
     while page:

@@ -5,11 +5,9 @@ Erasure: a person's data goes, everywhere, and a receipt says what went. And spa
 
 from __future__ import annotations
 
-import time
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
@@ -19,13 +17,13 @@ from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.errors import InvalidInput, KeelError
 from langgraph_keel.retention import erase as erasure
 from langgraph_keel.retention.policy import Retention
-from langgraph_keel.retention.prune import PruneReport, Pruning, SweepReport, ThreadPruned, prune, to_prune
-from langgraph_keel.retention.receipt import Receipt, noted, receipt_of
+from langgraph_keel.retention.prune import PruneReport, Pruning, SweepReport, ThreadPruned, check_request, prune
+from langgraph_keel.retention.receipt import Receipt, receipt_of, record_receipt
 from langgraph_keel.retention.reclaim import Reclaimed, sweep_all
-from langgraph_keel.retention.sweep import Sweep, checked, store_policies, stored_policies
+from langgraph_keel.retention.sweep import Sweep, check_policies, read_policies, store_policies
 
 Progress: TypeAlias = Callable[[int, int | None], object]
-"""Told how many threads are done, and of how many if that is known."""
+"""Is called with how many threads are done, and of how many if that is known."""
 
 
 class PruneMethods(EngineSaver):
@@ -63,7 +61,7 @@ class PruneMethods(EngineSaver):
             CorruptStore: A thread cannot be read; those before it are pruned.
             StoreError: The store fails (it is busy, cannot be reached, may only be read); those before it are pruned.
         """
-        return self.engine.run(self._pruned(thread_ids, strategy, dry_run, on_progress))
+        return self.engine.run(self._prune(thread_ids, strategy, dry_run, on_progress))
 
     async def aprune(  # type: ignore[override]
         self,
@@ -74,13 +72,13 @@ class PruneMethods(EngineSaver):
         on_progress: Progress | None = None,
     ) -> PruneReport:
         """As `prune`, asynchronously."""
-        return await self.engine.arun(self._pruned(thread_ids, strategy, dry_run, on_progress))
+        return await self.engine.arun(self._prune(thread_ids, strategy, dry_run, on_progress))
 
-    def _pruned(
+    def _prune(
         self, thread_ids: Iterable[str], strategy: str | Retention, dry_run: bool, on_progress: Progress | None
     ) -> Plan[Any, Any, PruneReport]:
-        names, policy = to_prune(thread_ids, strategy)
-        task, done = _task(policy, dry_run), list[ThreadPruned]()
+        names, policy = check_request(thread_ids, strategy)
+        task, done = Pruning(policy, self.engine.session.milliseconds, dry_run), list[ThreadPruned]()
         for thread_id in names:
             done.append((yield from prune(self.engine.session, thread_id, task)))
             _tell(on_progress, len(done), len(names))
@@ -101,14 +99,14 @@ class PruneMethods(EngineSaver):
                 one fits all that it fits.
             StoreError: The store fails (it is busy, cannot be reached, may only be read).
         """
-        self.engine.run(self._stored(policies))
+        self.engine.run(self._replace_policies(policies))
 
     async def aset_retention(self, *policies: Retention | Sequence[Retention]) -> None:
         """As `set_retention`, asynchronously."""
-        await self.engine.arun(self._stored(policies))
+        await self.engine.arun(self._replace_policies(policies))
 
-    def _stored(self, policies: Sequence[Any]) -> Plan[Any, Any, None]:
-        found = checked(policies[0] if len(policies) == 1 else policies)
+    def _replace_policies(self, policies: Sequence[Any]) -> Plan[Any, Any, None]:
+        found = check_policies(policies[0] if len(policies) == 1 else policies)
         yield from store_policies(self.engine.session, found)
 
     def retention(self) -> tuple[Retention, ...]:
@@ -118,11 +116,11 @@ class PruneMethods(EngineSaver):
             CorruptStore: They do not decode: `set_retention` replaces them.
             StoreError: The store fails.
         """
-        return self.engine.run(stored_policies(self.engine.session))
+        return self.engine.run(read_policies(self.engine.session))
 
     async def aretention(self) -> tuple[Retention, ...]:
         """As `retention`, asynchronously."""
-        return await self.engine.arun(stored_policies(self.engine.session))
+        return await self.engine.arun(read_policies(self.engine.session))
 
     def sweep(
         self,
@@ -156,7 +154,7 @@ class PruneMethods(EngineSaver):
             CorruptStore: The stored policies do not decode; requests for approval were looked after.
             StoreError: The store fails (it is busy, cannot be reached, may only be read).
         """
-        return self.engine.run(self._swept(policies, dry_run, limit, remind_after, on_progress))
+        return self.engine.run(self._sweep(policies, dry_run, limit, remind_after, on_progress))
 
     async def asweep(
         self,
@@ -168,9 +166,9 @@ class PruneMethods(EngineSaver):
         on_progress: Progress | None = None,
     ) -> SweepReport:
         """As `sweep`, asynchronously."""
-        return await self.engine.arun(self._swept(policies, dry_run, limit, remind_after, on_progress))
+        return await self.engine.arun(self._sweep(policies, dry_run, limit, remind_after, on_progress))
 
-    def _swept(
+    def _sweep(
         self,
         policies: Retention | Sequence[Retention] | None,
         dry_run: bool,
@@ -179,19 +177,16 @@ class PruneMethods(EngineSaver):
         on_progress: Progress | None,
     ) -> Plan[Any, Any, SweepReport]:
         # All is checked before anything is written.
-        given, limit = None if policies is None else checked(policies), checked_limit(limit)
+        given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
         reminders: list[Any] = []
         for hear in () if dry_run else self.engine.session.hooks.before_sweep:
             reminders += yield from hear(self.engine.session, remind_after)
-        found = given if given is not None else (yield from stored_policies(self.engine.session))
-        sweep = Sweep(self.engine.session, found, _task(None, dry_run), limit)
+        found = given if given is not None else (yield from read_policies(self.engine.session))
+        task = Pruning(None, self.engine.session.milliseconds, dry_run)
+        sweep = Sweep(self.engine.session, found, task, limit)
         while (yield from sweep.next()):
             _tell(on_progress, sweep.looked, None)
         return sweep.report(reminders)
-
-
-def _task(policy: Retention | None, dry_run: bool) -> Pruning:
-    return Pruning(policy, time.time() * 1000, dry_run)
 
 
 def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
@@ -245,10 +240,12 @@ class RetentionMethods(PruneMethods):
             ReadOnlyStore: This saver only reads, and it is no `dry_run`.
             StoreError: The store cannot be asked; what was deleted by then is, and the next erasure goes on.
         """
-        order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
+        order = erasure.check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = self._weight() if reclaim and not dry_run else None
-        receipt = self.engine.run(self._erasing(order, on_progress or _untold, self._elsewhere()))
-        return receipt if dry_run or not reclaim else _with(receipt, self._scrubbed(full=reclaim == "full"), before)
+        receipt = self.engine.run(self._erase(order, on_progress or _ignore_progress, self._elsewhere()))
+        return (
+            receipt if dry_run or not reclaim else _add_reclaimed(receipt, self._scrub(full=reclaim == "full"), before)
+        )
 
     async def aerase(
         self,
@@ -261,13 +258,13 @@ class RetentionMethods(PruneMethods):
         on_progress: Progress | None = None,
     ) -> Receipt:
         """As `erase`, asynchronously."""
-        order = erasure.ordered(user_id, dry_run, shared, node_cache, reclaim)
+        order = erasure.check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = await to_thread(self._weight) if reclaim and not dry_run else None
         elsewhere = await to_thread(self._elsewhere)
-        receipt = await self.engine.arun(self._erasing(order, on_progress or _untold, elsewhere))
+        receipt = await self.engine.arun(self._erase(order, on_progress or _ignore_progress, elsewhere))
         if dry_run or not reclaim:
             return receipt
-        return _with(receipt, await self._ascrubbed(full=reclaim == "full"), before)
+        return _add_reclaimed(receipt, await self._ascrub(full=reclaim == "full"), before)
 
     def reclaim(self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None) -> Reclaimed:
         """Give back the space of what was deleted.
@@ -301,8 +298,10 @@ class RetentionMethods(PruneMethods):
         """
         _check(full=full, strays=strays)
         before = self._weight() if full or strays else None
-        swept = self.engine.run(sweep_all(self.engine.session, on_progress or _untold, rows=full, strays=strays))
-        return _since(before, self._reclaim(full=full, scrub=strays), str(swept))
+        leftovers = self.engine.run(
+            sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
+        )
+        return _compare_with(before, self._reclaim(full=full, scrub=strays), str(leftovers))
 
     async def areclaim(
         self, *, full: bool = False, strays: bool = False, on_progress: Progress | None = None
@@ -310,8 +309,10 @@ class RetentionMethods(PruneMethods):
         """As `reclaim`, asynchronously."""
         _check(full=full, strays=strays)
         before = await to_thread(self._weight) if full or strays else None
-        swept = await self.engine.arun(sweep_all(self.engine.session, on_progress or _untold, rows=full, strays=strays))
-        return _since(before, await self._areclaim(full=full, scrub=strays), str(swept))
+        leftovers = await self.engine.arun(
+            sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
+        )
+        return _compare_with(before, await self._areclaim(full=full, scrub=strays), str(leftovers))
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         """Give back space; backends override it, and the next three.
@@ -334,42 +335,42 @@ class RetentionMethods(PruneMethods):
         """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
         return ()
 
-    def _erasing(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Any, Any, Receipt]:
+    def _erase(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Any, Any, Receipt]:
         erased = yield from erasure.erase(self.engine.session, order, tell)
-        receipt = receipt_of(erased, datetime.now(UTC).isoformat(), elsewhere)
+        receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
         if not receipt.threads or order.dry_run:
             return receipt
         try:
-            yield from noted(self.engine.session, receipt)
+            yield from record_receipt(self.engine.session, receipt)
         except KeelError as error:
             return replace(receipt, problems=(f"the audit trail does not say it: {error}",))
         return receipt
 
-    def _scrubbed(self, *, full: bool) -> Reclaimed | str:
+    def _scrub(self, *, full: bool) -> Reclaimed | str:
         try:
             return self._reclaim(full=full, scrub=True)
         except KeelError as error:
-            return _unscrubbed(error)
+            return _scrub_problem(error)
 
-    async def _ascrubbed(self, *, full: bool) -> Reclaimed | str:
+    async def _ascrub(self, *, full: bool) -> Reclaimed | str:
         try:
             return await self._areclaim(full=full, scrub=True)
         except KeelError as error:
-            return _unscrubbed(error)
+            return _scrub_problem(error)
 
 
-def _unscrubbed(error: KeelError) -> str:
+def _scrub_problem(error: KeelError) -> str:
     # The threads are gone by now, and the receipt must say so.
     return f"the space of what was deleted is not cleaned yet: saver.reclaim(full=True) does that. {error}"
 
 
-def _with(receipt: Receipt, reclaimed: Reclaimed | str, before: int | None) -> Receipt:
+def _add_reclaimed(receipt: Receipt, reclaimed: Reclaimed | str, before: int | None) -> Receipt:
     if isinstance(reclaimed, str):
         return replace(receipt, problems=(*receipt.problems, reclaimed))
-    return replace(receipt, reclaimed=_since(before, reclaimed))
+    return replace(receipt, reclaimed=_compare_with(before, reclaimed))
 
 
-def _since(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:
+def _compare_with(before: int | None, reclaimed: Reclaimed, also: str = "") -> Reclaimed:
     """Return what was given back since the store took so many bytes; `also` says what else was done."""
     note = f"{also}; {reclaimed.note}" if also else reclaimed.note
     return replace(reclaimed, before=reclaimed.before if before is None else before, note=note)
@@ -381,5 +382,5 @@ def _check(**options: object) -> None:
             raise InvalidInput(f"{name} must be True or False, not {value!r:.100}")
 
 
-def _untold(done: int, total: int | None) -> None:
+def _ignore_progress(done: int, total: int | None) -> None:
     """Tell nobody how far it is."""

@@ -12,17 +12,17 @@ from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.records import Stamp
 
 
-def latest_only(moments: Sequence[Moment], others: Collection[str | None] = ()) -> set[Stamp]:
-    """Return the heads to keep: the latest of every namespace, but not of subgraph calls that are over.
+def find_open_heads(moments: Sequence[Moment], others: Collection[str | None] = ()) -> set[Stamp]:
+    """Return the latest checkpoint of every namespace, except those of subgraph calls that are over.
 
     Args:
         moments: The checkpoints of a thread, in the order they were put.
         others: The ids of checkpoints beside the heads whose steps are not over.
     """
-    return _Heads(moments, others).going()
+    return _Heads(moments, others).find_open()
 
 
-def called_from(moments: Sequence[Moment], ids: Collection[str | None]) -> set[Stamp]:
+def find_called_from(moments: Sequence[Moment], ids: Collection[str | None]) -> set[Stamp]:
     """Return what subgraphs have put in the steps of these root checkpoints, however deep they are nested."""
     inner = [each for each in moments if each[0].address.checkpoint_ns] if ids else []
     return {node.stamp for node, header in inner if _parents(header).get("") in ids}
@@ -45,7 +45,7 @@ class _Heads:
         }
         self._ids = {node.address.checkpoint_id for _, node, _ in self._heads.values()} | set(others)
 
-    def going(self) -> set[Stamp]:
+    def find_open(self) -> set[Stamp]:
         return {node.stamp for namespace, (_, node, _) in self._heads.items() if not self._is_over(namespace)}
 
     def _is_over(self, namespace: str) -> bool:

@@ -1,4 +1,7 @@
-"""What is noted beside a thread, in cells: when it was made of another one, and whom it named before a prune."""
+"""Whose a thread is: written into each checkpoint, and noted beside the thread where checkpoints cannot tell any more.
+
+The notes are cells of the thread: when it was made as a copy of another one, and whom it named before a prune.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,35 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, address_of, owner_in, owner_of
 from langgraph_keel.engine.encoding.frames import HEAD, RAW, unframe
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
 from langgraph_keel.engine.lineage import Moment, instant
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Stamp
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.engine.tables import Cells, CellTable
+from langgraph_keel.errors import CorruptStore
 
-MADE, AT = "made", "at"
-OWNERS = "owners"
+
+def _pack_text(text: str) -> list[str]:
+    return [text]
+
+
+def _unpack_text(parts: Sequence[Any]) -> str:
+    (text,) = parts
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.60} stands where a text should")
+    return text
+
+
+COPY_TIMES = CellTable("made", "the note beside it of when it was made", _pack_text, _unpack_text)
+"""When a thread was made as a copy or a fork, as ISO text, under the key `AT`."""
+OWNERS = CellTable("owners", "a note beside it of an owner", _pack_text, _unpack_text)
+"""The owners that only removed checkpoints named, each under the hash of its id."""
+AT = "at"
 
 _pack = KeelSerializer().pack
 _USER = _pack(USER)
@@ -29,7 +46,7 @@ _FOREIGN = array_header(3) + _pack(2)
 
 
 _REMEMBERED = 10_000
-"""Of so many threads it is known whose they are, as a run that names nobody goes on for them."""
+"""So many owners are remembered, for the runs that go on with somebody's thread and name nobody."""
 
 
 class OwnerHook(Hook):
@@ -68,12 +85,11 @@ class OwnerHook(Hook):
         self._remember(put.address, owner_in(put.header.metadata))
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
-        """Note when a copy was made, and whom its source named: see `note_copy`."""
-        made = Cell(session.new_token(), session.codec.encode([session.now]))
-        yield from note_copy(session.store, copy.source, copy.target, made)
+        """Note beside a copy or a fork when it was made, and whom its source named: see `note_copy`."""
+        yield from note_copy(session, copy.source, copy.target)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
-        """Note whom only checkpoints name that go: see `note_owners`."""
+        """Note the owners that only these checkpoints name: see `note_owners`."""
         yield from note_owners(session, leaving.thread_id, leaving.moments, leaving.kept)
 
     def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
@@ -95,73 +111,57 @@ class OwnerHook(Hook):
                 self._last.pop(next(iter(list(self._last))), None)
 
 
-def note_copy(store: Store[Any, Any], source: str, target: str, made: Cell) -> Plan[Any, Any, None]:
+def note_copy(session: Session, source: str, target: str) -> Plan[Any, Any, None]:
     """Note beside a copy or a fork when it was made, and whom its source named. Two trips, one more for each of those.
 
     Its checkpoints have the times of the source: by them alone, it would be as old as that.
     """
-    yield from store.swap_cell(Shelf(target, MADE), AT, None, made)
-    for key, cell in (yield from _owner_cells(store, source)):
-        yield from store.swap_cell(Shelf(target, OWNERS), key, None, cell)
+    yield from Cells(session, COPY_TIMES, target).swap(AT, None, session.now)
+    named: list[tuple[str, Cell]] = []
+    yield from session.store.every_cell(Cells(session, OWNERS, source).shelf, lambda *pair: named.append(pair))
+    for key, cell in named:  # undecoded: a damaged note must not stop the copy, and is reported where it is read
+        yield from session.store.swap_cell(Cells(session, OWNERS, target).shelf, key, None, cell)
 
 
-def made_at(session: Session, thread_id: str) -> Plan[Any, Any, float | None]:
+def read_copy_time(session: Session, thread_id: str) -> Plan[Any, Any, float | None]:
     """Return when a thread was made of another one, in milliseconds since 1970; `None` if it was not. One trip.
 
     Raises:
         CorruptStore: The note does not decode.
     """
-    cells = yield from session.store.read_cells(Shelf(thread_id, MADE), [AT])
-    if AT not in cells:
-        return None
-    return instant(_said(session.codec, cells[AT], thread_id))
+    held = yield from Cells(session, COPY_TIMES, thread_id).find(AT)
+    return None if held is None else instant(held.record)
 
 
 def note_owners(
     session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]
 ) -> Plan[Any, Any, None]:
-    """Note whom only checkpoints name that go: the state that stays may be made of what they said.
+    """Note the owners that no checkpoint will name any more: the state that stays may be made of what they said.
 
-    No trip, if there are none; else one for each.
+    One trip for each of them.
     """
-    for owner in owners_lost(moments, kept):
+    cells = Cells(session, OWNERS, thread_id)
+    for owner in find_lost_owners(moments, kept):
         # Of one owner it is always the same note, so whoever has written it has done it for all.
         key = sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
-        yield from session.store.swap_cell(
-            Shelf(thread_id, OWNERS), key, None, Cell(key[:32], session.codec.encode([owner]))
-        )
+        yield from cells.swap(key, None, owner, token=key[:32])
 
 
-def noted_owners(session: Session, thread_id: str) -> Plan[Any, Any, set[str]]:
-    """Return whom checkpoints have named that are gone. One trip.
+def read_noted_owners(session: Session, thread_id: str) -> Plan[Any, Any, set[str]]:
+    """Return the owners that only removed checkpoints named. A trip for each 500.
 
     Raises:
         CorruptStore: A note does not decode.
     """
-    cells = yield from _owner_cells(session.store, thread_id)
-    return {str(_said(session.codec, cell, thread_id)) for _, cell in cells}
+    return {held.record for _, held in (yield from Cells(session, OWNERS, thread_id).every())}
 
 
-def _owner_cells(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
-    found: list[tuple[str, Cell]] = []
-    yield from store.every_cell(Shelf(thread_id, OWNERS), lambda *pair: found.append(pair))
-    return found
-
-
-def _said(codec: Codec, cell: Cell, thread_id: str) -> object:
-    try:
-        (said,) = codec.decode(cell.header)
-    except (CorruptStore, ValueRefused, ValueError) as error:
-        raise CorruptStore(f"thread {thread_id!r}: a note beside it does not decode: {error}") from error
-    return said
-
-
-def owners_lost(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[str]:
-    """Return whom only checkpoints name that are not kept, sorted; nobody if none is kept."""
+def find_lost_owners(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[str]:
+    """Return the owners that only checkpoints name which are not kept, sorted; none if no checkpoint is kept."""
     if not kept:
         return []
     seen: dict[bytes, str] = {}
-    lost = {_owner(moment, seen) for moment in moments if moment[0].stamp not in kept} - {""}
+    lost = {_find_owner(moment, seen) for moment in moments if moment[0].stamp not in kept} - {""}
     for node, header in moments:
         if lost and node.stamp in kept and _may_name(node.header, lost, seen):
             # Decoded: a channel of the state may hold the same words, and then nobody would be noted.
@@ -171,22 +171,22 @@ def owners_lost(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[str]
 
 def _may_name(header: bytes, lost: Collection[str], seen: Mapping[bytes, str]) -> bool:
     """Return whether a header that is kept can name one of these, whose packed entries were seen."""
-    data = _bytes(header)
+    data = _read_frame(header)
     is_legible = bool(data) and not data.startswith(_FOREIGN, HEAD + 1)
     return not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost)
 
 
-def _owner(moment: Moment, seen: dict[bytes, str]) -> str:
-    """Return whom a checkpoint names that goes, or perhaps whom a channel of its names: then too much is noted.
+def _find_owner(moment: Moment, seen: dict[bytes, str]) -> str:
+    """Return the owner that a checkpoint names, or perhaps one that a channel of it names: then too much is noted.
 
-    Of a thousand that name the same one, the metadata of one is decoded.
+    Of a thousand checkpoints with one owner, only one has its metadata decoded.
 
     Args:
         moment: The checkpoint.
         seen: The owners by their packed entry of metadata; what is decoded is added.
     """
     node, header = moment
-    data = _bytes(node.header)
+    data = _read_frame(node.header)
     if not data.startswith(_FOREIGN, HEAD + 1):
         times = data.count(_USER)
         if not times and data:
@@ -200,8 +200,8 @@ def _owner(moment: Moment, seen: dict[bytes, str]) -> str:
     return owner
 
 
-def _bytes(body: bytes) -> bytes:
-    """Return a frame as it is if it were not compressed; nothing of one that is damaged, whose own error says where."""
+def _read_frame(body: bytes) -> bytes:
+    """Return a frame uncompressed; nothing if it is damaged: the error of whoever decodes it says where."""
     if body.startswith(RAW):
         return body
     try:

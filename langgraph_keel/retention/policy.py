@@ -12,12 +12,13 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from html import escape
+from itertools import chain, islice
 from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Moment, made_at
+from langgraph_keel.engine.lineage import Ancestry, Moment, made_at, origin_of, step_of
 from langgraph_keel.engine.records import Address, Node, Stamp
-from langgraph_keel.errors import CorruptStore, InvalidInput
+from langgraph_keel.errors import InvalidInput
 
 Per: TypeAlias = Literal["run", "day"]
 
@@ -107,10 +108,10 @@ class Retention:
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Retention:
-        """Return what `to_dict` has told.
+        """Return the policy that `to_dict` has written.
 
         Raises:
-            InvalidInput: It names what no policy has, or a value cannot be meant.
+            InvalidInput: It names something that no policy has, or a value makes no sense.
         """
         known = {each.name for each in fields(cls)}
         if not isinstance(said, Mapping) or set(said) - known:
@@ -165,11 +166,11 @@ def seconds_of(name: str, given: object) -> float | None:
     return float(seconds)
 
 
-def meant(policy: Retention) -> Retention:
-    """Return a policy that says what stays.
+def check_rules(policy: Retention) -> Retention:
+    """Return a policy, if it says what stays.
 
     Raises:
-        InvalidInput: It does not.
+        InvalidInput: It does not say so.
     """
     if policy.says_nothing:
         is_about = policy.threads != "*" or policy.idle is not None
@@ -185,25 +186,28 @@ KEEP_LATEST = Retention(waiting=False)
 """LangGraph's own strategy: branches go, whatever they wait for."""
 
 
-def read_policies(said: object) -> tuple[Retention, ...]:
+def pack_policies(policies: Sequence[Retention]) -> list[dict[str, Any]]:
+    """Return policies as they are stored."""
+    return [policy.to_dict() for policy in policies]
+
+
+def unpack_policies(stored: object) -> tuple[Retention, ...]:
     """Return policies that were stored.
 
     Raises:
-        CorruptStore: They are not what was stored.
+        TypeError: That is no list, or something else than policies stands in it.
+        InvalidInput: One of them makes no sense.
     """
-    try:
-        if not isinstance(said, list):
-            raise TypeError("not a list")
-        return tuple(Retention.from_dict(each) for each in said)
-    except (InvalidInput, TypeError) as error:
-        raise CorruptStore(f"the stored retention policies do not decode: {error}") from error
+    if not isinstance(stored, list):
+        raise TypeError("not a list")
+    return tuple(Retention.from_dict(each) for each in stored)
 
 
 # -- choosing --------------------------------------------------------------------------------------------------
 
 
-def chosen(policy: Retention, moments: Sequence[Moment], now: float, named: Collection[Address]) -> set[Stamp]:
-    """Return what the rules keep of a thread, beside its heads and what those that wait need.
+def choose(policy: Retention, moments: Sequence[Moment], now: float, named: Collection[Address]) -> set[Stamp]:
+    """Return what the rules keep of a thread, besides its heads and the branches that wait for somebody.
 
     Args:
         policy: The rules.
@@ -216,15 +220,15 @@ def chosen(policy: Retention, moments: Sequence[Moment], now: float, named: Coll
         return {node.stamp for node, _ in moments}
     kept = {node.stamp for node, _ in moments if policy.labelled and node.address in named}
     if policy.last is not None:
-        kept.update(node.stamp for (node, _), _ in zip(trunk(roots), range(policy.last), strict=False))
+        kept.update(node.stamp for node in islice(trunk(roots), policy.last))
     if policy.within is not None:
         since = now - 1000 * in_seconds(policy.within)
         kept.update(node.stamp for node, header in roots if (made_at(header) or now) >= since)
     if policy.per == "run":
-        kept.update(_ends_of_runs(roots))
+        kept.update(_find_ends_of_runs(roots))
     if policy.per == "day":
         kept.update({_day(header): node.stamp for node, header in roots}.values())
-    return kept | (_partings(roots) if policy.branch_points else set())
+    return kept | (_find_partings(roots) if policy.branch_points else set())
 
 
 def _day(header: Header) -> str:
@@ -232,44 +236,21 @@ def _day(header: Header) -> str:
     return "" if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
 
 
-def trunk(roots: Sequence[Moment]) -> Iterator[Moment]:
-    """Yield the way to the latest checkpoint of the root graph, that one first.
-
-    Where a parent was pruned (some stores then say that there was none), it goes on with the one that was put last
-    before, of a lower step: those of higher ones were left by a rewind.
-    """
-    places = {node.address.checkpoint_id: place for place, (node, _) in enumerate(roots)}
-    at = next((place for place, (node, _) in enumerate(roots) if node.is_head), None)
-    seen: set[int] = set()
-    while at is not None and at not in seen:
-        seen.add(at)
-        yield roots[at]
-        parent = roots[at][0].parent
-        at = places[parent] if parent in places else _before(roots, at)
+def trunk(roots: Sequence[Moment]) -> Iterator[Node]:
+    """Yield the way to the latest checkpoint of the root graph, that one first, as far as that is known."""
+    headers = {node.stamp: header for node, header in roots}
+    ancestry = Ancestry(node for node, _ in roots)
+    heads = (node for node, _ in roots if node.is_head)
+    return chain.from_iterable(ancestry.likely_way(head, lambda node: headers[node.stamp]) for head in islice(heads, 1))
 
 
-def _before(roots: Sequence[Moment], at: int) -> int | None:
-    """Return the place of what a checkpoint came from, as far as can be told, where no parent is there."""
-    step = step_of(roots[at][1])
-    if step is None and roots[at][0].parent is None:
-        return None
-    earlier = ((place, step_of(roots[place][1])) for place in range(at - 1, -1, -1))
-    return next((place for place, other in earlier if step is None or other is None or other < step), None)
-
-
-def step_of(header: Header) -> int | None:
-    """Return the number of the superstep that made a checkpoint; `None` where it does not say so."""
-    step = header.metadata.get("step")
-    return step if type(step) is int else None
-
-
-def _ends_of_runs(roots: Sequence[Moment]) -> Iterator[Stamp]:
+def _find_ends_of_runs(roots: Sequence[Moment]) -> Iterator[Stamp]:
     by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
-    continued = {node.parent for node, header in roots if _goes_on(node, header, by_id)}
+    continued = {node.parent for node, header in roots if _continues_run(node, header, by_id)}
     return (node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
 
 
-def _goes_on(node: Node, header: Header, by_id: Mapping[str | None, Moment]) -> bool:
+def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, Moment]) -> bool:
     """Return whether a checkpoint was made by the run that made its parent: in the very next step of it.
 
     With `durability="exit"` the input is not stored, but it has taken a step.
@@ -281,15 +262,10 @@ def _goes_on(node: Node, header: Header, by_id: Mapping[str | None, Moment]) -> 
     return node.run_id == parent.run_id and (step is None or last is None or step == last + 1)
 
 
-def _partings(roots: Sequence[Moment]) -> set[Stamp]:
+def _find_partings(roots: Sequence[Moment]) -> set[Stamp]:
     # The children stay too: without them nobody could tell the next time that ways part here.
     known = {node.address.checkpoint_id for node, _ in roots}
-    origins = {node.stamp: _origin(node, header, known, REWOUND_TO, BRANCHED_FROM) for node, header in roots}
+    origins = {node.stamp: origin_of(node.parent, header.metadata, known) for node, header in roots}
     count = Counter(origin for origin in origins.values() if origin)
     parted = {origin for origin in count if count[origin] > 1 and origin in known}
     return {node.stamp for node, _ in roots if {node.address.checkpoint_id, origins[node.stamp]} & parted}
-
-
-def _origin(node: Node, header: Header, known: Collection[str | None], *marks: str) -> str | None:
-    twins = (header.metadata.get(mark) for mark in marks)
-    return next((twin for twin in twins if isinstance(twin, str) and twin in known), node.parent)

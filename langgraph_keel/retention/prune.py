@@ -1,9 +1,7 @@
-"""What survives, and the plans of `prune`, `sweep` and `delete_for_runs`.
+"""`prune` and `delete_for_runs`: what of a thread survives, the plans that remove the rest, and their reports.
 
-`core.policies` says what a policy chooses, and `core.removing` how the rest goes. A prune does one thing before: it
-carries the records of models' calls (`core.carried`).
-
-What a prune or a sweep has done, or would do.
+`retention.policy` decides what a policy keeps, and `engine.removal` removes everything else. Before that, hooks save
+what other features still need of the checkpoints that go, such as the records of model calls.
 """
 
 from __future__ import annotations
@@ -18,13 +16,22 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Node, Query, Stamp
-from langgraph_keel.engine.removal import Moments, Survey, anchor, carry_out, doomed, remove, survey, weigh
+from langgraph_keel.engine.removal import (
+    Moments,
+    Survey,
+    carry_out,
+    keep_memory_callers,
+    measure,
+    plan_removal,
+    remove,
+    survey,
+)
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
-from langgraph_keel.retention.ongoing import called_from, latest_only
-from langgraph_keel.retention.policy import KEEP_LATEST, Retention, chosen, meant
+from langgraph_keel.retention.ongoing import find_called_from, find_open_heads
+from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules, choose
 
 NO_POLICIES = "no policies are stored: nothing was pruned (see set_retention)"
 
@@ -164,12 +171,12 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What a prune is told.
+    """What a prune has to do.
 
     Attributes:
         policy: What stays; `None`: nothing, the thread is deleted.
         now: Milliseconds since 1970.
-        is_dry: Only find out what would go.
+        is_dry: Whether only to find out what would go.
     """
 
     policy: Retention | None
@@ -177,8 +184,8 @@ class Pruning:
     is_dry: bool = False
 
 
-def to_prune(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
-    """Return the threads that `prune` is asked to prune, and what stays of them; `None` is nothing.
+def check_request(thread_ids: Iterable[str], strategy: str | Retention) -> tuple[list[str], Retention | None]:
+    """Check the arguments of `prune`; return the threads, and what stays of them (`None` is nothing).
 
     Raises:
         InvalidInput: There is no such strategy, it is for `sweep` or says nothing, or the threads are no list of ids.
@@ -202,34 +209,34 @@ def _policy_of(strategy: object) -> Retention | None:
         raise InvalidInput(f"unknown prune strategy {strategy!r}: use 'keep_latest', 'delete' or Retention(...)")
     if (strategy.threads, strategy.idle, strategy.ttl) != ("*", None, None):
         raise InvalidInput("threads, idle and ttl are for sweep and set_retention: prune is told its threads")
-    return meant(strategy)
+    return check_rules(strategy)
 
 
 def prune(session: Session, thread_id: str, task: Pruning) -> Plan[Any, Any, ThreadPruned]:
     """Prune one thread; see `KeelSaver.prune`. Six trips; two if it is deleted; a dry run reads what would go."""
     if task.policy is None and not task.is_dry:
-        return (yield from _deleted(session, thread_id))
+        return (yield from _delete(session, thread_id))
     named: set[Address] = set()
     for hear in session.hooks.keep if task.policy is not None else ():
         named |= set((yield from hear(session, thread_id, task.policy)))
     read = yield from survey(session, thread_id)
     kept: set[Stamp] = set()
     if task.policy is not None:
-        kept = yield from _kept(session, read, task, task.policy, named)
-    doom = doomed(read.all, kept)
-    anchor(read, kept, doom)
+        kept = yield from _choose_kept(session, read, task, task.policy, named)
+    removal = plan_removal(read.all, kept)
+    keep_memory_callers(read, kept, removal)
     removed = len(read.seen) - len(kept)
     if task.is_dry:
-        rows, size = yield from weigh(session, read, doom)
+        rows, size = yield from measure(session, read, removal)
         is_deleted = task.policy is None and bool(read.seen)
-        told = ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows, bytes=size)
-        return replace(told, deleted=True, removed=None, rows=None) if is_deleted else told
-    rows = yield from carry_out(session, read, kept, doom)
+        report = ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows, bytes=size)
+        return replace(report, deleted=True, removed=None, rows=None) if is_deleted else report
+    rows = yield from carry_out(session, read, kept, removal)
     return ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows)
 
 
-def _deleted(session: Session, thread_id: str) -> Plan[Any, Any, ThreadPruned]:
-    """Delete a thread; also what is left where no checkpoint is: writes that came late, notes beside it."""
+def _delete(session: Session, thread_id: str) -> Plan[Any, Any, ThreadPruned]:
+    """Delete a thread. Where it has no checkpoint, what else is left of it goes: late writes, notes beside it."""
     found = yield from session.store.scan(Query(thread_id, limit=1))
     yield from delete_thread(session, thread_id)
     if not found:
@@ -240,7 +247,7 @@ def _deleted(session: Session, thread_id: str) -> Plan[Any, Any, ThreadPruned]:
 # -- what stays ------------------------------------------------------------------------------------------------
 
 
-def _kept(
+def _choose_kept(
     session: Session,
     read: Survey,
     task: Pruning,
@@ -248,46 +255,46 @@ def _kept(
     named: Collection[Address],
 ) -> Plan[Any, Any, set[Stamp]]:
     """Return what stays. One trip, if branches may wait for somebody; else none."""
-    ruled = chosen(policy, read.seen, task.now, named)
-    kept = latest_only(read.seen) | ruled
+    ruled = choose(policy, read.seen, task.now, named)
+    kept = find_open_heads(read.seen) | ruled
     ends = leaves(read.seen, kept) if policy.waiting else []
     if ends:
-        ruled |= yield from _asking(session, [node for node, _ in roots_in(ends)])
+        ruled |= yield from _find_waiting(session, [node for node, _ in roots_in(ends)])
     # What a rule keeps, it keeps with all that subgraphs have put in its step; a head as such, with their latest only.
-    kept |= ruled | called_from(
+    kept |= ruled | find_called_from(
         read.seen, {node.address.checkpoint_id for node, _ in roots_in(read.seen) if node.stamp in ruled}
     )
-    return kept | _belongings(read, kept)
+    return kept | _find_belongings(read, kept)
 
 
-def _asking(session: Session, nodes: Sequence[Node]) -> Plan[Any, Any, set[Stamp]]:
-    """Return which of these have a question that has no answer. A trip for each 500."""
+def _find_waiting(session: Session, nodes: Sequence[Node]) -> Plan[Any, Any, set[Stamp]]:
+    """Return which of these wait for an answer. A trip for each 500."""
     asking: set[Stamp] = set()
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in nodes]
     for start in range(0, len(entries), PAGE):
         found = yield from session.store.read_values(entries[start : start + PAGE])
-        asking.update(each.entry.stamp for each in found if _asks(each, session.codec))
+        asking.update(each.entry.stamp for each in found if _is_waiting(each, session.codec))
     return asking
 
 
-def _asks(found: Found, codec: Codec) -> bool:
+def _is_waiting(found: Found, codec: Codec) -> bool:
     try:
         return bool(waiting_tasks(pending_writes(found.batches, codec, where_is(found.entry.address))))
     except (ValueRefused, CorruptStore):
         return True  # nobody here can tell, so it stays
 
 
-def _belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
+def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
     """Return what checkpoints beside the heads need that stay: memories as of then, and calls that are under way."""
     headers = {node.stamp: header for node, header in read.all}
     others = [node for node, _ in roots_in(read.seen) if node.stamp in kept and not node.is_head]
     if not others:
         return set()
     memories = Memories(read.graph, lambda node: headers[node.stamp])
-    remembered = {root.stamp: [each for each in memories.moved_back(root).values() if each] for root in others}
+    remembered = {root.stamp: [each for each in memories.find_moves_back(root).values() if each] for root in others}
     ends = [node for node, _ in roots_in(leaves(read.seen)) if node.stamp in remembered]
     going = [other for end in ends for other in (end, *remembered[end.stamp])]
-    calls = latest_only(read.seen, {node.address.checkpoint_id for node in going}) if going else set()
+    calls = find_open_heads(read.seen, {node.address.checkpoint_id for node in going}) if going else set()
     return calls | {node.stamp for nodes in remembered.values() for node in nodes}
 
 

@@ -107,15 +107,18 @@ class Receipt:
             yield "No thread names this person as its owner: is the id right?"
         yield f"User: SHA-256 {self.user_hash}, at {self.at}"
         yield from (f"Not done: {problem}" for problem in self.problems)
-        yield from (f"Not done: {count_of(len(self.failed), 'thread')}; see `failed`" for _ in [1] if self.failed)
-        yield from (f"Space after that: {self.reclaimed}" for _ in [1] if self.reclaimed)
+        if self.failed:
+            yield f"Not done: {count_of(len(self.failed), 'thread')}; see `failed`"
+        if self.reclaimed:
+            yield f"Space after that: {self.reclaimed}"
         yield from (f"Not erased: {sentence}" for sentence in self.exempt)
 
     def _names(self) -> Iterator[str]:
         for title, found in (("", self.threads), ("shared: ", self.shared)):
             # As Python writes text: what could steer a terminal is spelled out.
             yield from (f"  {title}{thread_id!r}" for thread_id in found[:FEW])
-            yield from (f"  {title}and {more:,} more" for more in [len(found) - FEW] if more > 0)
+            if len(found) > FEW:
+                yield f"  {title}and {len(found) - FEW:,} more"
 
 
 def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
@@ -137,15 +140,15 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
         erased.cached if order.node_cache == "clear" else 0,
         tuple(erased.shared if order.shared == "report" else ()),
         dict(erased.failed),
-        (*_exempt(erased), *(BEYOND if done else ()), *(elsewhere if done else ())),
+        (*_list_exempt(erased), *(BEYOND if done else ()), *(elsewhere if done else ())),
         dry_run=order.dry_run,
         problems=tuple(erased.problems),
         strays=erased.strays,
     )
 
 
-def noted(session: Session, receipt: Receipt) -> Plan[Any, Any, int]:
-    """Append to the audit trail that something was erased: how much of it, and a hash of whose. Nothing personal."""
+def record_receipt(session: Session, receipt: Receipt) -> Plan[Any, Any, int]:
+    """Append to the audit trail that something was erased: how much, and the hash of the person. Nothing personal."""
     content = {
         "user": receipt.user_hash,
         "threads": len(receipt.threads),
@@ -156,7 +159,7 @@ def noted(session: Session, receipt: Receipt) -> Plan[Any, Any, int]:
     return (yield from audit.append(session, "", receipt.at, "erased", content))
 
 
-def _exempt(erased: Erased) -> Iterator[str]:
+def _list_exempt(erased: Erased) -> Iterator[str]:
     order, owners = erased.order, erased.owners
     if erased.shared and order.shared == "report":
         yield (
@@ -168,8 +171,8 @@ def _exempt(erased: Erased) -> Iterator[str]:
             f"{count_of(erased.strays, 'thread')} with something stored but no checkpoint, so that nobody can tell "
             "whose: reclaim(strays=True) (keel reclaim --strays) removes that."
         )
-    if owners.nobodys:
-        yield f"{count_of(owners.nobodys, 'thread')} in which nothing names an owner: whose that is cannot be known."
+    if owners.unowned:
+        yield f"{count_of(owners.unowned, 'thread')} in which nothing names an owner: whose that is cannot be known."
     if erased.cached and order.node_cache == "report":
         yield (
             f"{count_of(erased.cached, 'result')} in the cache of nodes (KeelCache), which do not say whose they are: "

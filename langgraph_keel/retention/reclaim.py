@@ -1,4 +1,4 @@
-"""Space that returns: what stands in a store and nobody sees any more, and what a backend can give back."""
+"""Reclaiming space: removing what a store holds and nobody sees any more, and what a backend has given back."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Reclaimed:
 
 
 @dataclass(slots=True)
-class Swept:
-    """What was removed that nobody sees.
+class Leftovers:
+    """What was removed that nobody could see.
 
     Attributes:
         rows: How many rows no checkpoint showed.
@@ -67,41 +67,41 @@ class Swept:
 
     def __str__(self) -> str:
         """Return in words what else was done than giving back space; empty if nothing was."""
-        said = [f"{count_of(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
+        parts = [f"{count_of(self.strays, 'thread')} without a checkpoint removed"] if self.strays else []
         if self.damaged:
             named = ", ".join(map(repr, self.damaged[:FEW])) + ("" if len(self.damaged) <= FEW else ", ...")
-            said.append(f"{count_of(len(self.damaged), 'damaged thread')} left alone: {named}")
-        return "; ".join(said)
+            parts.append(f"{count_of(len(self.damaged), 'damaged thread')} left alone: {named}")
+        return "; ".join(parts)
 
 
-def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Any, Any, Swept]:
+def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Any, Any, Leftovers]:
     """Delete what no checkpoint shows: rows, which a prune that broke off leaves, and threads that have none.
 
     Two trips for each thread. A thread may be about to get its first checkpoint, so those go that had none before the
     others were looked at, and have none after.
     """
-    swept, before, after = Swept(), set[str](), list[str]()
+    removed, before, after = Leftovers(), set[str](), list[str]()
     if strays:
         yield from each_stray(session.store, before.add)
     if rows or before:
-        yield from _sweep_rows(session, swept, tell)
+        yield from _sweep_rows(session, removed, tell)
     if before:
         yield from each_stray(session.store, after.append)
     for thread_id in before.intersection(after):
         yield from delete_thread(session, thread_id)
-        swept.strays += 1
-    return swept
+        removed.strays += 1
+    return removed
 
 
-def _sweep_rows(session: Session, swept: Swept, tell: Tell) -> Plan[Any, Any, None]:
+def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[Any, Any, None]:
     seen, after, page = 0, None, THREADS
     while page == THREADS:
         infos = yield from session.store.read_threads(after, THREADS)
         for info, _ in infos:
             try:
-                swept.rows += yield from sweep_rows(session, info.thread_id)
+                removed.rows += yield from sweep_rows(session, info.thread_id)
             except CorruptStore:
-                swept.damaged.append(info.thread_id)
+                removed.damaged.append(info.thread_id)
             seen += 1
             tell(seen, None)
         page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None

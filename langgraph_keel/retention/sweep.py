@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
@@ -14,29 +13,35 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.removal import finish
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
-from langgraph_keel.retention import owners as noted
-from langgraph_keel.retention.policy import Retention, in_seconds, meant, read_policies
+from langgraph_keel.retention.owners import read_copy_time
+from langgraph_keel.retention.policy import Retention, check_rules, in_seconds, pack_policies, unpack_policies
 from langgraph_keel.retention.prune import Pruning, SweepReport, ThreadPruned, prune
 
-_SHELF, _KEY = Shelf(None, "retention"), "policies"
+POLICIES: CellTable[tuple[Retention, ...]] = CellTable(
+    "retention",
+    "the list of retention policies",
+    lambda policies: [pack_policies(policies)],
+    lambda parts: unpack_policies(*parts),
+)
+_KEY = "policies"
 PAGE = 200
 _Wait: TypeAlias = float | timedelta | None
 
 
-def checked(policies: object) -> tuple[Retention, ...]:
+def check_policies(policies: object) -> tuple[Retention, ...]:
     """Return policies, as a tuple.
 
     Raises:
-        InvalidInput: One of them is none, does not say what stays, or is never asked, for an earlier one fits whatever
-            it fits.
+        InvalidInput: Something else stands among them, or one of them does not say what stays, or can never count,
+            since an earlier one fits whatever it fits.
     """
     found = (policies,) if isinstance(policies, Retention) else policies
     if not isinstance(found, Sequence) or not all(isinstance(each, Retention) for each in found):
         raise InvalidInput(f"policies must be Retention(...), one or several, not {policies!r:.200}")
-    for place, policy in enumerate(meant(each) for each in found):
+    for place, policy in enumerate(check_rules(each) for each in found):
         _refuse_unless_asked(policy, found[:place])
     return tuple(found)
 
@@ -50,38 +55,19 @@ def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> Non
         )
 
 
-def stored_policies(session: Session) -> Plan[Any, Any, tuple[Retention, ...]]:
+def read_policies(session: Session) -> Plan[Any, Any, tuple[Retention, ...]]:
     """Return the policies of the store. One trip.
 
     Raises:
         CorruptStore: They do not decode.
     """
-    cells = yield from session.store.read_cells(_SHELF, [_KEY])
-    return _policies(cells[_KEY], session.codec) if _KEY in cells else ()
-
-
-def _policies(cell: Cell, codec: Codec) -> tuple[Retention, ...]:
-    try:
-        (said,) = codec.decode(cell.header)
-    except (CorruptStore, ValueRefused, ValueError) as error:
-        raise CorruptStore(f"the stored retention policies do not decode: {error}") from error
-    return read_policies(said)
+    held = yield from Cells(session, POLICIES, None).find(_KEY)
+    return held.record if held else ()
 
 
 def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[Any, Any, None]:
     """Replace the policies of the store; whoever does so last, wins. Two trips."""
-    new = (
-        Cell(session.new_token(), session.codec.encode([[policy.to_dict() for policy in policies]]))
-        if policies
-        else None
-    )
-    cells = yield from session.store.read_cells(_SHELF, [_KEY])
-    held = cells.get(_KEY)
-    while True:
-        swapped = yield from session.store.swap_cell(_SHELF, _KEY, held.token if held else None, new)
-        if swapped.done:
-            return
-        held = swapped.cell
+    yield from Cells(session, POLICIES, None).overwrite(_KEY, tuple(policies) or None)
 
 
 class Sweep:
@@ -112,7 +98,7 @@ class Sweep:
 
     def _beginning(self) -> tuple[str, str] | None:
         """Return where threads begin that have been idle for so long that a policy may have something to do."""
-        waits = [_least(policy) for policy in self._policies]
+        waits = [_shortest_wait(policy) for policy in self._policies]
         if not waits or min(waits) == 0:
             return None
         return datetime.fromtimestamp(self._task.now / 1000 - min(waits), UTC).isoformat(), ""
@@ -189,15 +175,15 @@ class Sweep:
 
     def _is_new(self, thread_id: str, wait: _Wait) -> Plan[Any, Any, bool]:
         """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""
-        at = yield from noted.made_at(self._session, thread_id)
+        at = yield from read_copy_time(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)
 
     def _pruning(self, policy: Retention | None) -> Pruning:
         return Pruning(policy, self._task.now, self._task.is_dry)
 
 
-def _least(policy: Retention) -> float:
-    """Return how many seconds a thread has been idle at least when a policy has something to do."""
+def _shortest_wait(policy: Retention) -> float:
+    """Return for how many seconds a thread has to be idle at least before a policy may have something to do."""
     waits = [in_seconds(policy.ttl)] if policy.ttl is not None else []
     waits += [] if policy.keeps_all else [in_seconds(policy.idle)]
     return min(waits)
@@ -214,5 +200,5 @@ def _is_past(updated_at: str, wait: _Wait, now: float) -> bool:
 
 
 def _is_over(at: float, wait: _Wait, now: float) -> bool:
-    # Of what does not say when it was, nobody can say that it is over.
+    # Without a wait, nothing is ever over.
     return wait is not None and at < now - 1000 * in_seconds(wait)

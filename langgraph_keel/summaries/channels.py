@@ -3,7 +3,7 @@
 A state does not say which reducer its messages have, nor which keys its schema lacks; an update that these cannot take
 would be lost in silence. LangGraph gives each task a function that reads the channels: it holds them.
 
-What a node is about to take out of its state, described for the archive: `saver._archive(removal(...))`.
+`removal` describes for the archive what a node is about to take out of its state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _id(message: object) -> object:
 
 
 def check_messages(messages: Sequence[BaseMessage], key: str) -> None:
-    """See that no orders to remove messages stand among them: only a reducer that does not follow them leaves them.
+    """Check that there are no `RemoveMessage` objects among them, which only a reducer leaves that ignores them.
 
     Raises:
         InvalidInput: Some do.
@@ -68,7 +68,7 @@ def check_messages(messages: Sequence[BaseMessage], key: str) -> None:
 
 
 def check_summary_key(channels: Channels, key: str) -> None:
-    """See that the graph has a channel for the summary: LangGraph drops what is for none without a word.
+    """Check that the graph has a channel for the summary: LangGraph silently drops what has none.
 
     Raises:
         InvalidInput: It has none.
@@ -146,8 +146,8 @@ def removal(
     """
     if not messages:
         raise InvalidInput("nothing is to be removed: there is nothing to archive")
-    given, told = configurable(config), config.get("metadata") or {}
-    namespace = graph_of(str(given.get("checkpoint_ns") or ""), told)
+    given, metadata = configurable(config), config.get("metadata") or {}
+    namespace = namespace_of_graph(str(given.get("checkpoint_ns") or ""), metadata)
     thread_id = thread_id_of(given.get("thread_id"))
     if not _is_stored(given):
         raise InvalidInput(
@@ -159,8 +159,8 @@ def removal(
         thread_id=thread_id,
         checkpoint_ns=namespace,
         checkpoint_id=_checkpoint(given, namespace),
-        step=_whole(told.get(METADATA_STEP)),
-        node=node or told.get(METADATA_NODE),
+        step=_whole(metadata.get(METADATA_STEP)),
+        node=node or metadata.get(METADATA_NODE),
         channel=channel,
         by=by,
         messages=tuple(messages),
@@ -179,9 +179,9 @@ def _is_stored(given: Mapping[str, Any]) -> bool:
     return bool(given.get("checkpoint_id") or given.get(CONFIG_KEY_CHECKPOINT_MAP))
 
 
-def graph_of(namespace: str, told: Mapping[str, Any]) -> str:
+def namespace_of_graph(namespace: str, metadata: Mapping[str, Any]) -> str:
     """Return the namespace of the graph that a node belongs to: inside a task, the last part names the task."""
-    return namespace.rpartition(NS_SEP)[0] if METADATA_NODE in told else namespace
+    return namespace.rpartition(NS_SEP)[0] if METADATA_NODE in metadata else namespace
 
 
 def _checkpoint(given: Mapping[str, Any], namespace: str) -> str | None:

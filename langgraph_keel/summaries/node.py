@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -20,7 +20,7 @@ from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.parts import Archived
 from langgraph_keel.summaries.archive.storage import archive_messages, has_part, take_back
 from langgraph_keel.summaries.policy import Size, Trigger, check_shrinks, clauses_of, kept_size, says, window_of
-from langgraph_keel.summaries.summarizer import LEAST, PROMPT, Answer, Ask, Request, Summarizer, Update, filled
+from langgraph_keel.summaries.summarizer import LEAST, PROMPT, Answer, Ask, Request, Summarizer, Update, fill_prompt
 
 TOKENS = 8000
 """Most tokens that the model is given at once where nothing says how large its window is."""
@@ -101,8 +101,8 @@ class SummarizationNode(Runnable[Any, Any]):
         _check_options(name, messages_key, summary_key, token_counter, pinned, max_input_tokens, archive, on_error)
         self.name = name
         self._model = _model_of(model)
-        self._saver = _given(saver)
-        self._said = f"trigger={trigger!r}, keep={keep!r}"
+        self._saver = _check_saver(saver)
+        self._options = f"trigger={trigger!r}, keep={keep!r}"
         window = window_of(self._model)
         clauses, kept = clauses_of(trigger, window), kept_size(keep, window)
         check_shrinks(clauses, kept)
@@ -126,7 +126,7 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def __repr__(self) -> str:
         model = None if self._model is None else _name_of(self._model)
-        return f"{type(self).__name__}(model={model!r}, {self._said})"
+        return f"{type(self).__name__}(model={model!r}, {self._options})"
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Shorten the messages of a state, or a list of them.
@@ -160,19 +160,18 @@ class SummarizationNode(Runnable[Any, Any]):
 
     def update(self, state: Any, config: RunnableConfig) -> Update | None:
         """Return the update of a state, in a run that goes on; `None` if there is nothing to do."""
-        return run(self._summarizer.shortened(state, config), self._hands(config))
+        return run(self._summarizer.shorten(state, config), self._driver(config))
 
     async def aupdate(self, state: Any, config: RunnableConfig) -> Update | None:
         """As `update`, asynchronously."""
-        return await arun(self._summarizer.shortened(state, config), _AsyncHands(self._hands(config)))
+        return await arun(self._summarizer.shorten(state, config), AsyncModelDriver(self._driver(config)))
 
-    def _hands(self, config: RunnableConfig) -> _Hands:
-        # At the first step already, not when the trigger is reached, hours later.
+    def _driver(self, config: RunnableConfig) -> ModelDriver:
         runs_on = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
-        saver = self._saver
-        if saver is None and self._summarizer.archives:
-            saver = _engine_with_archive(runs_on)
-        return _Hands(self._model, saver, _quiet(config), runs_on)
+        saver = runs_on if self._saver is None else self._saver
+        # A saver without an archive is refused at the first step, not when the trigger is reached, hours later.
+        engine = _engine_with_archive(saver) if self._summarizer.archives else None
+        return ModelDriver(self._model, engine, _config_for_model(config), engine_of(runs_on))
 
 
 class SlidingWindow(SummarizationNode):
@@ -203,63 +202,73 @@ class SlidingWindow(SummarizationNode):
         super().__init__(None, saver, keep=keep, trigger=trigger, name=name, **options)
 
 
-class _Hands:
-    """Does what a `Summarizer` asks for, blocking.
+class ModelDriver:
+    """Does what a `Summarizer` asks for: calls the model, and writes to the archive. Blocking.
 
     Args:
-        model: What writes summaries.
-        saver: Whose archive it is.
+        model: What writes summaries; `None` if nothing does.
+        engine: What the saver runs on whose archive it is; `None` if nothing is archived.
         config: The config of calls of the model.
-        runs_on: What the graph stores its checkpoints in.
+        runs_on: What the saver runs on that the graph stores its checkpoints in, if that is one of Keel's.
     """
 
-    def __init__(self, model: Runnable[Any, Any] | None, saver: Any, config: RunnableConfig, runs_on: Any) -> None:
-        self.model = model
-        self.engine: Engine = _engine_with_archive(saver)
+    def __init__(
+        self, model: Runnable[Any, Any] | None, engine: Engine | None, config: RunnableConfig, runs_on: Engine | None
+    ) -> None:
+        self.model: Any = model
         self.config = config
-        other = engine_of(runs_on)
+        self._engine = engine
         # Two savers may be of one store, under different addresses.
-        self.other = other if other and other.session.store is not self.engine.session.store else None
+        self.other = runs_on if engine and runs_on and runs_on.session.store is not engine.session.store else None
+
+    @property
+    def engine(self) -> Engine:
+        """What the archive is written by."""
+        if self._engine is None:
+            raise InvalidInput("nothing can be archived: archive=False")
+        return self._engine
 
     def send(self, request: Request) -> Answer | Archived:
+        """Do it."""
         if isinstance(request, Ask):
-            return self.answer(cast(Any, self.model).invoke(request.prompt, self.config))
+            return self.read_answer(self.model.invoke(request.prompt, self.config))
         session = self.engine.session
         entry = self.engine.run(archive_messages(session, request))
         if self.other is not None and not self.other.run(has_part(self.other.session.store, entry.thread_id, entry.id)):
             self.engine.run(take_back(session, entry))
-            raise _apart(entry)
+            raise _refusal(entry)
         return entry
 
-    def answer(self, said: Any) -> Answer:
-        """Return what a model has said. What it only thought, or called, is no summary."""
-        text = said if isinstance(said, str) else getattr(said, "text", None)
+    def read_answer(self, output: Any) -> Answer:
+        """Return the text of what a model has answered. What it only thought, or called, is no summary."""
+        text = output if isinstance(output, str) else getattr(output, "text", None)
         if not isinstance(text, str):
-            raise TypeError(f"a summary must be a message or a text, not a {type(said).__name__}")
-        told = getattr(said, "response_metadata", None) or {}
-        name = told.get("model_name") or told.get("model") or _name_of(self.model)
+            raise TypeError(f"a summary must be a message or a text, not a {type(output).__name__}")
+        facts = getattr(output, "response_metadata", None) or {}
+        name = facts.get("model_name") or facts.get("model") or _name_of(self.model)
         return Answer(str(text).strip(), str(name))
 
 
-class _AsyncHands:
-    """As `_Hands`, asynchronously."""
+class AsyncModelDriver:
+    """As `ModelDriver`, asynchronously."""
 
-    def __init__(self, hands: _Hands) -> None:
-        self._hands = hands
+    def __init__(self, blocking: ModelDriver) -> None:
+        self._blocking = blocking
 
     async def send(self, request: Request) -> Answer | Archived:
-        hands = self._hands
+        """Do it."""
+        blocking = self._blocking
         if isinstance(request, Ask):
-            return hands.answer(await cast(Any, hands.model).ainvoke(request.prompt, hands.config))
-        session, other = hands.engine.session, hands.other
-        entry = await hands.engine.arun(archive_messages(session, request))
+            return blocking.read_answer(await blocking.model.ainvoke(request.prompt, blocking.config))
+        engine, other = blocking.engine, blocking.other
+        entry = await engine.arun(archive_messages(engine.session, request))
         if other is not None and not await other.arun(has_part(other.session.store, entry.thread_id, entry.id)):
-            await hands.engine.arun(take_back(session, entry))
-            raise _apart(entry)
+            await engine.arun(take_back(engine.session, entry))
+            raise _refusal(entry)
         return entry
 
 
-def _apart(entry: Archived) -> InvalidInput:
+def _refusal(entry: Archived) -> InvalidInput:
     return InvalidInput(
         f"thread {entry.thread_id!r}: the graph runs on a saver of another store than the archive is in, where no "
         "erase and no delete of the thread would find it; nothing was removed. Use one saver for both, or leave "
@@ -267,7 +276,7 @@ def _apart(entry: Archived) -> InvalidInput:
     )
 
 
-def _quiet(config: RunnableConfig) -> RunnableConfig:
+def _config_for_model(config: RunnableConfig) -> RunnableConfig:
     """Return the config of a call whose tokens are not streamed to the user as if they were an answer."""
     return merge_configs(config, {"tags": [TAG_NOSTREAM], "metadata": {"lc_source": "summarization"}})
 
@@ -290,7 +299,7 @@ def _name_of(model: Any) -> str:
     return next((name for name in named if isinstance(name, str) and name), type(model).__name__)
 
 
-def _given(saver: Any) -> Any:
+def _check_saver(saver: Any) -> Any:
     """Return the saver that a user has given, if one was.
 
     Raises:
@@ -321,7 +330,7 @@ def _engine_with_archive(saver: Any) -> Engine:
 def _check_options(
     name: Any, key: Any, summary_key: Any, counter: Any, pinned: Any, most: Any, archive: Any, on_error: Any
 ) -> None:
-    """See that options are of the kinds that they must be.
+    """Check the types of options.
 
     Raises:
         InvalidInput: One is not.
@@ -358,7 +367,7 @@ def _room_of(
     """Return how many tokens of messages fit into one question."""
     if most is None:
         most = TOKENS if window is None else int(window * _USED)
-    room = most - (count([HumanMessage(filled(prompt, [], ""))]) if prompt else 0)
+    room = most - (count([HumanMessage(fill_prompt(prompt, [], ""))]) if prompt else 0)
     if room < LEAST and prompt is not None:
         raise InvalidInput(f"max_input_tokens={most} leaves no room for messages beside the prompt: {LEAST} at least")
     return room

@@ -74,22 +74,22 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model has said, and its name."""
+    """What a model has answered, and its name."""
 
     text: str
     model: str
 
 
 class NoAnswer(Exception):
-    """The model has said nothing."""
+    """The model has answered with nothing."""
 
 
-def summarized(
+def summarize(
     messages: Sequence[BaseMessage], previous: str, prompt: str, room: int, count: Callable[[str], int]
 ) -> Plan[Ask, Answer, Answer]:
-    """Have messages summarized; each part builds on what was said of those before it.
+    """Ask the model for a summary of messages, part by part; each part builds on the summary of those before it.
 
-    Where the model says that a part is too long for it after all, the parts become half as long.
+    Where the model finds a part too long after all, the parts become half as long.
 
     Args:
         messages: All that goes; at least one.
@@ -99,16 +99,16 @@ def summarized(
         count: Counts tokens.
 
     Raises:
-        NoAnswer: The model has said nothing, or only thought.
+        NoAnswer: The model has answered with nothing, or only thought.
     """
-    left = [rendered(message) for message in messages]
+    left = [render(message) for message in messages]
     if previous and count(previous) > room // 2:
-        left, previous = [_tagged("previous_summary", previous), *left], ""
+        left, previous = [_tag("previous_summary", previous), *left], ""
     answer = Answer(previous, "")
     while left:
-        part, rest = _taken(left, max(room - count(_before(answer.text)), room // 4), count)
+        part, rest = _take_part(left, max(room - count(_before(answer.text)), room // 4), count)
         try:
-            answer = yield Ask(filled(prompt, part, answer.text))
+            answer = yield Ask(fill_prompt(prompt, part, answer.text))
         except ContextOverflowError:
             room //= 2
             if room < LEAST:
@@ -120,7 +120,7 @@ def summarized(
     return answer
 
 
-def filled(prompt: str, part: Sequence[str], previous: str) -> str:
+def fill_prompt(prompt: str, part: Sequence[str], previous: str) -> str:
     """Return what the model is asked. Braces in what was said mean nothing."""
     values = {"messages": "\n".join(part), "previous": _before(previous)}
     if "{previous}" not in prompt:
@@ -129,10 +129,10 @@ def filled(prompt: str, part: Sequence[str], previous: str) -> str:
 
 
 def _before(previous: str) -> str:
-    return _tagged("previous_summary", previous) + "\n\n" if previous else ""
+    return _tag("previous_summary", previous) + "\n\n" if previous else ""
 
 
-def _taken(left: Sequence[str], free: int, count: Callable[[str], int]) -> tuple[list[str], list[str]]:
+def _take_part(left: Sequence[str], free: int, count: Callable[[str], int]) -> tuple[list[str], list[str]]:
     """Return as many texts as there is room for, and the rest; at least the beginning of one."""
     part: list[str] = []
     for text in left:
@@ -145,11 +145,11 @@ def _taken(left: Sequence[str], free: int, count: Callable[[str], int]) -> tuple
     if part or not rest:
         return part, rest
     long, *rest = rest
-    end = _fitting(long, free, count)
+    end = _fit(long, free, count)
     return [long[:end]], [_GOES_ON + long[end:], *rest] if end < len(long) else rest
 
 
-def _fitting(text: str, free: int, count: Callable[[str], int]) -> int:
+def _fit(text: str, free: int, count: Callable[[str], int]) -> int:
     """Return how many characters of a long text fit; enough to come to an end."""
     end = len(text) * free // count(text)
     while end > LEAST and count(text[:end]) > free:
@@ -157,27 +157,27 @@ def _fitting(text: str, free: int, count: Callable[[str], int]) -> int:
     return max(end, LEAST)
 
 
-def rendered(message: BaseMessage) -> str:
+def render(message: BaseMessage) -> str:
     """Return all of a message that a model can read. Code and markup stay as they are.
 
     LangChain's `get_buffer_string` leaves out blocks that it does not know, and cuts some that it does.
     """
     calls = (*message.tool_calls, *message.invalid_tool_calls) if isinstance(message, AIMessage) else ()
     shown = {call["id"] for call in calls}
-    said = [_block(block) for block in _blocks(message) if not (_is_call(block) and block.get("id") in shown)]
-    said += [*_aside(message.additional_kwargs), *(_called(call) for call in calls)]
+    said = [_render_block(block) for block in _blocks(message) if not (_is_call(block) and block.get("id") in shown)]
+    said += [*_render_asides(message.additional_kwargs), *(_render_call(call) for call in calls)]
     facts = {"name": message.name}
     if isinstance(message, ToolMessage):
         facts |= {"call": message.tool_call_id, "status": "error" if message.status == "error" else None}
-    return _tagged(message.type, "\n".join(text for text in said if text), facts)
+    return _tag(message.type, "\n".join(text for text in said if text), facts)
 
 
-def _tagged(tag: str, text: str, facts: Mapping[str, str | None] | None = None) -> str:
+def _tag(tag: str, text: str, facts: Mapping[str, str | None] | None = None) -> str:
     named = "".join(f' {name}="{value}"' for name, value in (facts or {}).items() if value)
     return f"<{tag}{named}>\n{text}\n</{tag}>"
 
 
-def _called(call: Mapping[str, Any]) -> str:
+def _render_call(call: Mapping[str, Any]) -> str:
     args = call["args"] if isinstance(call["args"], str) else _json(call["args"])
     return f'<call name="{call["name"]}" id="{call["id"]}">{args}</call>'
 
@@ -186,10 +186,10 @@ def _is_call(block: Mapping[str, Any]) -> bool:
     return block.get("type") in ("tool_use", "tool_call", "invalid_tool_call")
 
 
-def _aside(more: Mapping[str, Any]) -> Iterator[str]:
+def _render_asides(more: Mapping[str, Any]) -> Iterator[str]:
     for name in _ASIDE:
         if value := more.get(name):
-            yield _tagged(name, value if isinstance(value, str) else _json(value))
+            yield _tag(name, value if isinstance(value, str) else _json(value))
 
 
 def _blocks(message: BaseMessage) -> Iterator[Mapping[str, Any]]:
@@ -197,26 +197,26 @@ def _blocks(message: BaseMessage) -> Iterator[Mapping[str, Any]]:
         yield {"type": "text", "text": block} if isinstance(block, str) else block
 
 
-def _block(block: Mapping[str, Any]) -> str:
+def _render_block(block: Mapping[str, Any]) -> str:
     kind = str(block.get("type", "block"))
     text = block.get("text" if kind in ("text", "text-plain") else kind)  # "thinking" and "reasoning" hold their own
     if kind in ("text", "text-plain") and isinstance(text, str):
         return text
     if kind in ("thinking", "reasoning") and isinstance(text, str):
-        return _tagged(kind, text)
+        return _tag(kind, text)
     return f"[{kind}: {_json(_without_data(dict(block)))}]"
 
 
 def _without_data(value: Any) -> Any:
     """Return a block of another medium without its bytes, which no model can read as text."""
     if isinstance(value, Mapping):
-        return {key: _sized(each) if key in _MEDIA else _without_data(each) for key, each in value.items()}
+        return {key: _shorten_data(each) if key in _MEDIA else _without_data(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_without_data(each) for each in value]
-    return _sized(value) if isinstance(value, str) and value.startswith("data:") else value
+    return _shorten_data(value) if isinstance(value, str) and value.startswith("data:") else value
 
 
-def _sized(value: Any) -> Any:
+def _shorten_data(value: Any) -> Any:
     return f"({len(value)} characters of data)" if isinstance(value, str) and len(value) > LEAST else value
 
 
@@ -291,7 +291,7 @@ class Summarizer:
         keep: What stays of the end.
         messages_key: The channel of the messages.
         summary_key: The channel of the summary, if that is no message.
-        prompt: What the model is told; `None` without a model.
+        prompt: The instructions for the model; `None` without a model.
         room: Most tokens of messages in one question to the model.
         count: Counts tokens.
         pinned: What must stay, as the user says.
@@ -312,7 +312,7 @@ class Summarizer:
     raises: bool
     now: Callable[[], datetime]
 
-    def shortened(self, state: Any, config: RunnableConfig) -> Plan[Request, Any, Update | None]:
+    def shorten(self, state: Any, config: RunnableConfig) -> Plan[Request, Any, Update | None]:
         """Return the update of the state that shortens its messages; `None` if nothing is to be done, or it failed.
 
         Raises:
@@ -337,7 +337,7 @@ class Summarizer:
         self._check(channels_of(config, self.messages_key, given), chosen, taken, by_id)
         answer = Answer("", "")
         if self.prompt is not None:
-            found = yield from self._asked(gone, earlier, self.prompt, config)
+            found = yield from self._ask(gone, earlier, self.prompt, config)
             if found is None:
                 return None
             answer = found
@@ -409,12 +409,12 @@ class Summarizer:
 
     # -- asking --------------------------------------------------------------------------------------------------
 
-    def _asked(
+    def _ask(
         self, gone: Sequence[BaseMessage], earlier: Earlier, prompt: str, config: RunnableConfig
     ) -> Plan[Request, Any, Answer | None]:
         """Return the summary; `None` if there is none, and nobody wants to know more than a warning."""
         try:
-            return (yield from summarized(gone, earlier.text, prompt, self.room, self._count_text))
+            return (yield from summarize(gone, earlier.text, prompt, self.room, self._count_text))
         except (GraphBubbleUp, KeelError):
             raise  # a person is asked, or the store or the thread is not as it should be: that is no failing model
         except Exception as error:
@@ -448,7 +448,7 @@ class Summarizer:
         return {**facts, "messages": ids} if len(ids) <= _NAMED else facts
 
     def _check(self, channels: Channels, chosen: Cut, taken: Removal, by_id: bool) -> None:
-        """See that the graph takes the update that is to come, before the model is asked and anything is written."""
+        """Check that the graph takes the update that is to come, before the model is asked or anything is written."""
         summary = HumanMessage("", id=taken.summary_id) if taken.summary_id else None
         wanted = [message.id for message in chosen.with_summary(summary)]
         check_reducer(channels, self.messages_key, chosen.writes(summary, by_id), wanted)
@@ -493,8 +493,8 @@ def with_ids(messages: Sequence[BaseMessage], config: RunnableConfig) -> list[Ba
 
 
 def _new_id(place: Sequence[Any], number: int, message: BaseMessage) -> str:
-    told = repr((*place, number, message)).encode(errors="surrogatepass")
-    return f"message-{blake2b(told, digest_size=12).hexdigest()}"
+    content = repr((*place, number, message)).encode(errors="surrogatepass")
+    return f"message-{blake2b(content, digest_size=12).hexdigest()}"
 
 
 def _step(config: RunnableConfig) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.hooks import Hook, Leaving
-from langgraph_keel.engine.lineage import led_on, made_at, roots_in
+from langgraph_keel.engine.lineage import find_steps_behind, made_at, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.tools.ledger import DONE, FAILED, TOOLS, CallRecord, forget, speaks_for_one
@@ -27,7 +27,9 @@ class LedgerHook(Hook):
         since = min((made_at(header) or 0 for header in stays), default=None)
         if since is None or leaving.run_ids:
             return
-        past = cache(lambda: set(led_on(leaving.moments, leaving.kept)))  # not needed where no tool was called
+        past = cache(
+            lambda: set(find_steps_behind(leaving.moments, leaving.kept))
+        )  # not needed where no tool was called
         now = session.milliseconds
         yield from forget(
             session, Shelf(leaving.thread_id, TOOLS), lambda call, cell: _is_past(call, cell, since, now, past)

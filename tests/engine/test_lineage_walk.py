@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, came_from, root_of, walk_back
+from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, origin_of, root_of, walk_back
 from langgraph_keel.engine.records import Address
 
 
@@ -28,9 +28,9 @@ def test_a_line_ends_where_nothing_is_left_and_leads_in_no_circle(
 
 @pytest.mark.parametrize("key", [REWOUND_TO, BRANCHED_FROM])
 def test_a_twin_came_from_where_it_is_a_twin_of(key: str) -> None:
-    assert came_from("4", {key: "2"}, {"2"}) == "2"
-    assert came_from("4", {key: "2"}, {"3"}) == "4"
-    assert came_from("4", {key: 2}, {2}) == "4"
+    assert origin_of("4", {key: "2"}, {"2"}) == "2"
+    assert origin_of("4", {key: "2"}, {"3"}) == "4"
+    assert origin_of("4", {key: 2}, {2}) == "4"
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from langgraph_keel import (
 from langgraph_keel.engine.headers import Header, UnreadHeader, pack_header
 from langgraph_keel.engine.records import Address, Node
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.retention.owners import owners_lost
+from langgraph_keel.retention.owners import find_lost_owners
 
 # -- whose a thread is -------------------------------------------------------------------------------------------------
 
@@ -112,9 +112,9 @@ def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> Non
         body = pack_header(Header({"id": n}, metadata, {"user_id": "eve"} if n == 7 else {}), codec, "here")
         node = Node(Address("t", "", str(n)), None, n, body, {}, None, False, False)
         moments.append((node, UnreadHeader(node, codec, where)))
-    assert owners_lost(moments, {4}) == ["7", "ann", "anna", "bo"]
+    assert find_lost_owners(moments, {4}) == ["7", "ann", "anna", "bo"]
     assert len(decoded) == (8 if serde else 5)  # each owner once, and where a channel has that name as well
-    assert owners_lost(moments, ()) == []
+    assert find_lost_owners(moments, ()) == []
 
 
 @each_backend

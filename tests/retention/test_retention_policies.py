@@ -13,14 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import examples
 
-from langgraph_keel import CorruptStore, InvalidInput, Retention
+from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal
 from langgraph_keel.engine.headers import Header
-from langgraph_keel.engine.lineage import Moment, leaves, led_on
+from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, leaves
 from langgraph_keel.engine.records import Address, Graph, Node
-from langgraph_keel.engine.removal import Doomed, Survey, doomed
-from langgraph_keel.retention.ongoing import called_from, latest_only
-from langgraph_keel.retention.policy import chosen, read_policies, trunk
+from langgraph_keel.engine.removal import Removal, Survey, plan_removal
+from langgraph_keel.engine.tables import Cells, CellTable
+from langgraph_keel.retention.ongoing import find_called_from, find_open_heads
+from langgraph_keel.retention.policy import choose, trunk
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 NOW = (START + timedelta(hours=10)).timestamp() * 1000
@@ -61,7 +62,7 @@ CHAT = [
 
 def numbers(policy: Retention, moments: Sequence[Moment] = CHAT, named: Sequence[int] = ()) -> list[Any]:
     places = {Address("t", "", str(n)) for n in named}
-    return sorted(chosen(policy, moments, NOW, places), key=int)
+    return sorted(choose(policy, moments, NOW, places), key=int)
 
 
 @pytest.mark.parametrize(
@@ -110,15 +111,26 @@ def test_updates_by_hand_end_a_run() -> None:
 
 def test_the_way_goes_on_where_a_parent_is_gone() -> None:
     left = [each for each in CHAT if each[0].stamp in (1, 3, 7, 9, 10)]
-    assert [node.stamp for node, _ in trunk(left)] == [10, 9, 3, 1]
+    assert [node.stamp for node in trunk(left)] == [10, 9, 3, 1]
+
+
+def test_what_is_certain_ends_where_a_parent_is_gone() -> None:
+    headers = {node.stamp: header for node, header in CHAT}
+    whole = Ancestry(node for node, _ in CHAT)
+    latest = next(node for node, _ in CHAT if node.stamp == 10)
+    left = Ancestry(node for node, _ in CHAT if node.stamp in (1, 3, 7, 9, 10))
+    assert [node.stamp for node in left.way(latest)] == [10, 9]
+    assert [node.stamp for node in left.likely_way(latest, lambda node: headers[node.stamp])] == [10, 9, 3, 1]
+    every = [node.stamp for node in whole.way(*(node for node, _ in CHAT))]
+    assert sorted(every) == sorted(headers)
 
 
 def test_a_circle_of_parents_ends() -> None:
     """No saver writes one, but stored bytes are untrusted."""
     circle = [moment(0, 1, 0), moment(1, 0, 1, head=True, counters_since_delta_snapshot={"log": [1, 1]})]
     assert len(list(trunk(circle))) == 2
-    assert set(led_on(circle, {1})) == {"0", "1"}
-    assert doomed(circle, {1}).ghosts == {0: {"log"}}
+    assert set(find_steps_behind(circle, {1})) == {"0", "1"}
+    assert plan_removal(circle, {1}).ghosts == {0: {"log"}}
 
 
 def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +138,8 @@ def test_nothing_is_looked_for_where_nothing_goes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(removal, "Memories", None)
     nodes = [node for node, _ in CHAT]
     read = Survey("t", Graph(nodes, {}, None), CHAT)
-    removal.anchor(read, {node.stamp for node in nodes}, Doomed())
-    removal.anchor(read, {10}, Doomed(gone={node.stamp for node in nodes} - {10}))
+    removal.keep_memory_callers(read, {node.stamp for node in nodes}, Removal())
+    removal.keep_memory_callers(read, {10}, Removal(gone={node.stamp for node in nodes} - {10}))
 
 
 def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:
@@ -188,7 +200,7 @@ def called(number: int, ns: str, *, head: bool = True, **parents: str) -> Moment
 )
 def test_which_calls_of_subgraphs_go_on(moments: list[Moment], kept: set[int]) -> None:
     heads = [(replace(node, is_head=node.is_head and node.stamp in _last_of(moments)), said) for node, said in moments]
-    assert latest_only(heads) == kept
+    assert find_open_heads(heads) == kept
 
 
 def _last_of(moments: list[Moment]) -> set[Any]:
@@ -204,8 +216,8 @@ def test_what_subgraphs_have_put_in_a_step_belongs_to_it() -> None:
         called(13, "memory", root="3"),
     ]
     moments += [called(14, inner, root="3", call="12"), called(15, "memory", root="4"), moment(16, None, ns="memory")]
-    assert called_from(moments, {"3"}) == {11, 12, 13, 14}
-    assert called_from(moments, set()) == set()
+    assert find_called_from(moments, {"3"}) == {11, 12, 13, 14}
+    assert find_called_from(moments, set()) == set()
 
 
 @st.composite
@@ -238,13 +250,13 @@ POLICIES = st.builds(
 def test_choosing_again_chooses_the_same(moments: list[Moment], policy: Retention, cut: int) -> None:
     """After a prune that was carried out in part, the oldest first, and after one that was carried out."""
     heads = {node.stamp for node, _ in moments if node.is_head}
-    kept = chosen(policy, moments, NOW, ()) | heads
-    doomed = [node.stamp for node, _ in moments if node.stamp not in kept]
-    for gone in (doomed[:cut], doomed):
+    kept = choose(policy, moments, NOW, ()) | heads
+    plan_removal = [node.stamp for node, _ in moments if node.stamp not in kept]
+    for gone in (plan_removal[:cut], plan_removal):
         left = [each for each in moments if each[0].stamp not in gone]
-        assert kept - chosen(policy, left, NOW, ()) <= heads
+        assert kept - choose(policy, left, NOW, ()) <= heads
     if not policy.last:  # the way to the head may be longer where a gap hides that it ended
-        assert chosen(policy, left, NOW, ()) <= kept
+        assert choose(policy, left, NOW, ()) <= kept
 
 
 @given(POLICIES, st.text(min_size=1), st.none() | st.integers(1, 9**9))
@@ -282,8 +294,11 @@ def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("said", [None, {}, [1], [{"last": 0}], [{"later": 1}], [[]]], ids=str)
 def test_damaged_policies_are_refused(said: Any) -> None:
-    with pytest.raises(CorruptStore, match="retention"):
-        read_policies(said)
+    with MemorySaver() as saver:
+        table: CellTable[Any] = CellTable("retention", "", list, list)
+        saver.engine.run(Cells(saver.engine.session, table, None).swap("policies", None, [said]))
+        with pytest.raises(CorruptStore, match="retention policies"):
+            saver.retention()
 
 
 def test_patterns_and_words() -> None:

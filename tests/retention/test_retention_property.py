@@ -15,10 +15,11 @@ from tiers import examples
 from langgraph_keel import KeelSaver, Retention
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.lineage import leaves, moved_back
+from langgraph_keel.engine.lineage import find_moves_back, leaves
 from langgraph_keel.engine.records import Address, Entry
-from langgraph_keel.engine.removal import Doomed, Survey, live_runs, survey, weigh
-from langgraph_keel.retention.policy import KEEP_LATEST, chosen
+from langgraph_keel.engine.removal import Removal, Survey, live_runs, measure, survey
+from langgraph_keel.engine.session import Session
+from langgraph_keel.retention.policy import KEEP_LATEST, choose
 from langgraph_keel.testing.rig import at
 
 NOW = START.timestamp() * 1000 + 3_600_000 * 14
@@ -112,7 +113,7 @@ def read_all(saver: KeelSaver) -> Survey:
 def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
     """What the subgraph with a memory would go on from, if the root went back to a checkpoint."""
     node = next(node for node, _ in read.seen if (node.address.checkpoint_ns, node.address.checkpoint_id) == ("", name))
-    back = moved_back(read.graph, node, saver.engine.session.codec)
+    back = find_moves_back(read.graph, node, saver.engine.session.codec)
     if MEMORY in back:
         memory = back[MEMORY]
     else:
@@ -128,7 +129,7 @@ def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
 def wanted(saver: KeelSaver, read: Survey, policy: Retention) -> set[str | None]:
     """Which root checkpoints stay: by the pure functions, and by who asks, seen from outside."""
     labels = {label.address for label in saver.labels("t")} if policy.labelled else set()
-    stamps = chosen(policy, read.seen, NOW, labels) | {node.stamp for node, _ in read.seen if node.is_head}
+    stamps = choose(policy, read.seen, NOW, labels) | {node.stamp for node, _ in read.seen if node.is_head}
     ends = {node.address.checkpoint_id for node, _ in leaves(read.seen)} if policy.waiting else set()
     asking = {name for name in ends if name and asks(saver, name)}
     roots = {
@@ -171,7 +172,7 @@ def test_so_it_is_in_files_and_on_servers(
 def check(store: Any, actions: list[tuple[str, int]], policy: Retention, face: str) -> None:
     store.wipe()
     with pytest.MonkeyPatch.context() as patch, store.open() as saver:
-        patch.setattr("time.time", lambda: NOW / 1000)
+        patch.setattr(Session, "milliseconds", NOW)
         thread = History(saver)
         for action in actions:
             thread.act(*action)
@@ -246,5 +247,5 @@ def content(saver: KeelSaver, thread: str) -> tuple[list[Any], dict[Any, Any]]:
 def weight(saver: KeelSaver, thread: str) -> tuple[int, int]:
     """The rows of a thread, and the bytes of all of it."""
     read = saver.engine.run(survey(saver.engine.session, thread))
-    everything = Doomed(gone={node.stamp for node in read.graph.nodes})
-    return saver.engine.run(weigh(saver.engine.session, read, everything))
+    everything = Removal(gone={node.stamp for node in read.graph.nodes})
+    return saver.engine.run(measure(saver.engine.session, read, everything))

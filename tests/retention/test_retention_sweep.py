@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -18,8 +17,9 @@ from retention_threads import BACKENDS, Written, secrets_in
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
 from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore
-from langgraph_keel.retention import owners as noted
+from langgraph_keel.retention import owners
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
@@ -128,13 +128,12 @@ def test_copies_and_forks_are_as_old_as_they_are(place: Place, monkeypatch: pyte
         assert {each.thread_id for each in saver.sweep(policies, dry_run=True).threads} == {"old"}
         saver.sweep(policies)
         assert counts(saver) == {"copied": 3, "forked": 2}
-        later = time.time() + 90
-        monkeypatch.setattr(time, "time", lambda: later)
+        monkeypatch.setattr(Session, "milliseconds", saver.engine.session.milliseconds + 90_000)
         saver.sweep(policies)
         assert counts(saver) == {"forked": 1}
         saver.copy_thread("forked", "again")
         saver.delete_thread("again")
-        assert saver.engine.run(noted.made_at(saver.engine.session, "again")) is None
+        assert saver.engine.run(owners.read_copy_time(saver.engine.session, "again")) is None
 
 
 def test_threads_that_are_in_use_are_not_even_listed() -> None:

@@ -176,7 +176,7 @@ def three_threads(**options: Any) -> KeelSaver:
 def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, Failing(StoreBusy("locked"), times=1))
-    monkeypatch.setattr(upkeep, "_stored", tuple)
+    monkeypatch.setattr(upkeep, "_read_policies", tuple)
     upkeep.round()
     assert sorted(counts(saver).values()) == [1, 1, 3]
     upkeep.round()
@@ -187,7 +187,7 @@ def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.
 def test_a_thread_that_cannot_be_read_is_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(CorruptStore("broken"), times=3))
-    monkeypatch.setattr(upkeep, "_stored", tuple)
+    monkeypatch.setattr(upkeep, "_read_policies", tuple)
     upkeep.round()
     upkeep.round()
     assert tap.asked == 3
@@ -208,7 +208,7 @@ def test_policies_that_cannot_be_read_prune_nothing(caplog: pytest.LogCaptureFix
 def test_a_server_that_is_away_is_asked_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(StoreUnavailable("away")))
-    monkeypatch.setattr(upkeep, "_stored", tuple)
+    monkeypatch.setattr(upkeep, "_read_policies", tuple)
     upkeep.round()
     assert tap.asked == 1
     saver.close()
@@ -223,7 +223,7 @@ def test_closing_gives_up_on_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> No
         def sending(self, request: Any) -> None:
             time.sleep(0.1)
 
-    monkeypatch.setattr(upkeep_thread, "_PATIENCE", 0.05)
+    monkeypatch.setattr(upkeep_thread, "_CLOSE_TIMEOUT", 0.05)
     saver = three_threads()
     upkeep = upkeep_with(saver, Slow())
     saver.close()
@@ -242,7 +242,7 @@ def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
             begun.set()
             may_end.wait(30)
 
-    monkeypatch.setattr(upkeep_thread, "_PATIENCE", 0.05)
+    monkeypatch.setattr(upkeep_thread, "_CLOSE_TIMEOUT", 0.05)
     saver = MemorySaver(keep_last=1, upkeep_every=0.01)
     upkeep = upkeep_with(saver, Hanging())
     Written(saver).follow(2)

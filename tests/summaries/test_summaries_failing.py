@@ -15,7 +15,7 @@ from summary_talks import Noting, ids, talk
 from tool_graphs import FACES, run, thread
 
 from langgraph_keel import InvalidInput, MemorySaver, SummarizationNode, SummaryFailed, SummaryWarning
-from langgraph_keel.summaries.archive.storage import archived
+from langgraph_keel.summaries.archive.storage import read_archived
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
 SAYS_NOTHING: dict[str, Any] = {
@@ -41,7 +41,7 @@ def graph_of(saver: Any, model: Any, **options: Any) -> Any:
 
 
 def parts(saver: Any) -> list[Any]:
-    return list(saver.engine.run(archived(saver.engine.session, "1")))
+    return list(saver.engine.run(read_archived(saver.engine.session, "1")))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -119,7 +119,7 @@ def test_an_archive_that_fails_ends_the_run_before_anything_is_removed(monkeypat
     def broken(*args: Any) -> Any:
         raise OSError("disk full")
 
-    monkeypatch.setattr(MemorySaver, "_archive", broken)
+    monkeypatch.setattr("langgraph_keel.summaries.node.archive_messages", broken)
     with pytest.raises(OSError, match="disk full"):
         graph.invoke({"messages": talk(4)}, thread("1"))
     assert len(graph.get_state(thread("1")).values["messages"]) == 20

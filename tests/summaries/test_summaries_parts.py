@@ -15,7 +15,7 @@ from summary_talks import Noting, talk, texts
 from tiers import examples
 
 from langgraph_keel import InvalidInput, SummarizationNode
-from langgraph_keel.summaries.summarizer import filled, rendered
+from langgraph_keel.summaries.summarizer import fill_prompt, render
 
 OVERFLOW = ContextOverflowError("too long")
 
@@ -125,7 +125,7 @@ MESSAGES: dict[str, tuple[BaseMessage, list[str]]] = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_what_a_model_can_read_is_shown(name: str) -> None:
     message, wanted = MESSAGES[name]
-    shown = rendered(message)
+    shown = render(message)
     assert [text for text in wanted if text not in shown] == []
     assert "AAAAA" not in shown
     assert shown.count('"x": 1') <= 1
@@ -133,8 +133,10 @@ def test_what_a_model_can_read_is_shown(name: str) -> None:
 
 def test_braces_in_what_was_said_mean_nothing() -> None:
     prompt = 'Say {"json": 1}: {previous}{messages}'
-    assert filled(prompt, ["{previous} {0}"], "{messages}").count("{messages}") == 1
-    assert filled("All: {messages}", ["it"], "before").endswith("<previous_summary>\nbefore\n</previous_summary>\n\nit")
+    assert fill_prompt(prompt, ["{previous} {0}"], "{messages}").count("{messages}") == 1
+    assert fill_prompt("All: {messages}", ["it"], "before").endswith(
+        "<previous_summary>\nbefore\n</previous_summary>\n\nit"
+    )
 
 
 def test_a_prompt_of_the_users_own() -> None:

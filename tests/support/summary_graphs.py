@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from langgraph_keel import KeelSaver, Summary
 from langgraph_keel.summaries.archive.parts import Archived
-from langgraph_keel.summaries.archive.storage import archived, read_messages
+from langgraph_keel.summaries.archive.storage import read_archived, read_messages
 
 
 class WithSummary(MessagesState):
@@ -79,7 +79,7 @@ def asked(number: int, key: str = "messages") -> dict[str, Any]:
 
 
 def parts(saver: KeelSaver, thread_id: str = "1") -> list[Archived]:
-    return saver.engine.run(archived(saver.engine.session, thread_id))
+    return saver.engine.run(read_archived(saver.engine.session, thread_id))
 
 
 def in_part(saver: KeelSaver, part: Archived) -> list[Any]:

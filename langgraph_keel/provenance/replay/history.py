@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
-from langgraph_keel.engine.lineage import came_from, root_of, walk_back
+from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
 from langgraph_keel.engine.serde.codec import Codec
@@ -91,7 +91,7 @@ class History:
         self._paths = paths
         self._at = {checkpoint.address: checkpoint for checkpoint in checkpoints}
         self._roots = {each.address.checkpoint_id: each for each in checkpoints if not each.address.checkpoint_ns}
-        self._origins = {name: came_from(each.parent, each.metadata, self._roots) for name, each in self._roots.items()}
+        self._origins = {name: origin_of(each.parent, each.metadata, self._roots) for name, each in self._roots.items()}
         self._of: defaultdict[str, list[RecordedCheckpoint]] = defaultdict(list)
         for checkpoint in checkpoints:
             self._of[checkpoint.root].append(checkpoint)

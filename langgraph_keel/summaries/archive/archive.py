@@ -1,6 +1,6 @@
 """The archive of a thread: what was taken out of its messages, to be read, searched, and put back.
 
-An archive as a table: in plain text, and in a notebook, with all text escaped.
+It shows itself as a table, in plain text and in a notebook, with all text escaped.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _NAMES = ("part", "when", "messages", "taken out by", "what stands for them now"
 _COLOURS = {"summary": ("47,159,79", ".22"), "window": ("47,159,179", ".20"), "rule": ("127,127,127", ".18")}
 
 
-def taken(entry: Archived) -> str:
+def taken_by(entry: Archived) -> str:
     """Return who took a part out, and where."""
     step = "" if entry.step is None else f"step {entry.step}"
     node = " › ".join(filter(None, (entry.checkpoint_ns.partition(NS_END)[0], entry.node)))
     return ", ".join(filter(None, (entry.model, node, step)))
 
 
-def when(entry: Archived) -> str:
+def time_text(entry: Archived) -> str:
     """Return when a part was archived."""
     return f"{entry.at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def counted(entry: Archived) -> str:
+def size_text(entry: Archived) -> str:
     """Return how much a part holds."""
     return f"{entry.count:,} · {format_size(entry.bytes)}"
 
@@ -65,7 +65,7 @@ def total(thread_id: str, entries: Sequence[Archived]) -> str:
 
 def as_text(thread_id: str, entries: Sequence[Archived]) -> str:
     """Return an archive as plain text, a line for each part."""
-    rows = [(e.id[:SHORT], when(e), counted(e), _by(e), _stands_for(e, LONG)) for e in entries[-MOST:]]
+    rows = [(e.id[:SHORT], time_text(e), size_text(e), _by(e), _stands_for(e, LONG)) for e in entries[-MOST:]]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines = ["  ".join((*map(str.ljust, row, widths), row[4])).rstrip() for row in rows]
     return "\n".join([total(thread_id, entries), *(f"  {line}" for line in [*_older(entries), *lines])])
@@ -78,7 +78,7 @@ def _older(entries: Sequence[Archived]) -> Iterator[str]:
 
 def _by(entry: Archived) -> str:
     pinned = " (pinned)" if entry.pinned else ""
-    return one_line(" ".join(filter(None, (entry.by, taken(entry))))) + pinned
+    return one_line(" ".join(filter(None, (entry.by, taken_by(entry))))) + pinned
 
 
 def _stands_for(entry: Archived, limit: int) -> str:
@@ -97,23 +97,23 @@ def as_html(thread_id: str, entries: Sequence[Archived]) -> str:
 def _row(entry: Archived) -> str:
     return tag(
         "tr",
-        cell(code(entry.id[:SHORT], "", entry.id), *_pinned(entry), style="white-space:nowrap"),
-        cell(text(when(entry)), style=f"{SMALL};white-space:nowrap"),
-        cell(text(counted(entry)), style="white-space:nowrap"),
+        cell(code(entry.id[:SHORT], "", entry.id), *_pin_chip(entry), style="white-space:nowrap"),
+        cell(text(time_text(entry)), style=f"{SMALL};white-space:nowrap"),
+        cell(text(size_text(entry)), style="white-space:nowrap"),
         cell(
             chip(entry.by, *_COLOURS.get(entry.by, _COLOURS["rule"])),
-            tag("span", text(one_line(taken(entry))), style=SMALL),
+            tag("span", text(one_line(taken_by(entry))), style=SMALL),
         ),
-        cell(*_said(entry), style="width:40%;overflow-wrap:anywhere"),
+        cell(*_summary_cells(entry), style="width:40%;overflow-wrap:anywhere"),
     )
 
 
-def _pinned(entry: Archived) -> Iterator[str]:
+def _pin_chip(entry: Archived) -> Iterator[str]:
     if entry.pinned:
         yield " " + chip("pinned", "222,170,0", ".30")
 
 
-def _said(entry: Archived) -> Iterator[str]:
+def _summary_cells(entry: Archived) -> Iterator[str]:
     summary = entry.summary or ""
     line = one_line(summary, LONG)
     if line != plain(summary):
@@ -141,7 +141,7 @@ class Archive(Sequence[Archived]):
     # -- looking -----------------------------------------------------------------------------------------------
 
     def entries(self) -> list[Archived]:
-        """Return the archived parts, without their messages. One round trip for each 200.
+        """Return the archived parts, without their messages. One round trip for each 500.
 
         Raises:
             CorruptStore: One of them does not decode.
@@ -153,7 +153,7 @@ class Archive(Sequence[Archived]):
         return await self._engine.arun(self._entries())
 
     def _entries(self) -> Plan[Any, Any, list[Archived]]:
-        return archives.archived(self._engine.session, self.thread_id)
+        return archives.read_archived(self._engine.session, self.thread_id)
 
     def __iter__(self) -> Iterator[Archived]:
         return iter(self.entries())
@@ -325,16 +325,16 @@ class Archive(Sequence[Archived]):
                 another branch. Nothing was changed.
             CheckpointConflict: Somebody else was faster, ten times.
         """
-        work = self._restoring(graph, self.entries(), which, config)
+        work = self._begin_restore(graph, self.entries(), which, config)
         while True:
             try:
                 snapshot = graph.get_state(work.config)
-                new = work.update(snapshot, *self._engine.run(self._material(work, snapshot)))
+                new = work.update(snapshot, *self._engine.run(self._read_material(work, snapshot)))
                 if not new:
                     return work.outcome()
                 work.go_on_from(work.graph.update_state(work.in_name_of(snapshot), new, as_node=as_node))
             except CheckpointConflict as error:
-                work.overtaken(error)
+                work.count_conflict(error)
 
     async def arestore(
         self,
@@ -345,18 +345,18 @@ class Archive(Sequence[Archived]):
         as_node: str | None = None,
     ) -> Restored:
         """As `restore`, asynchronously."""
-        work = self._restoring(graph, await self.aentries(), which, config)
+        work = self._begin_restore(graph, await self.aentries(), which, config)
         while True:
             try:
                 snapshot = await graph.aget_state(work.config)
-                new = work.update(snapshot, *(await self._engine.arun(self._material(work, snapshot))))
+                new = work.update(snapshot, *(await self._engine.arun(self._read_material(work, snapshot))))
                 if not new:
                     return work.outcome()
                 work.go_on_from(await work.graph.aupdate_state(work.in_name_of(snapshot), new, as_node=as_node))
             except CheckpointConflict as error:
-                work.overtaken(error)
+                work.count_conflict(error)
 
-    def _restoring(
+    def _begin_restore(
         self,
         graph: Any,
         entries: Sequence[Archived],
@@ -366,12 +366,12 @@ class Archive(Sequence[Archived]):
         chosen = choices(entries, which, restoring.space_in(config))
         return Restoring(graph, self.thread_id, config, entries, chosen)
 
-    def _material(
+    def _read_material(
         self, work: Restoring, snapshot: Any
     ) -> Plan[Any, Any, tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
         """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
-        way, beside = yield from archives.passed_by(self._engine.session.store, address_of(snapshot.config))
-        chosen = work.seen_from(snapshot, way, beside)
+        way, beside = yield from archives.find_way(self._engine.session.store, address_of(snapshot.config))
+        chosen = work.choose_for(snapshot, way, beside)
         return chosen, (yield from self._read([entry for choice in chosen for entry in choice.needed]))
 
     # -- keeping -----------------------------------------------------------------------------------------------
@@ -385,11 +385,11 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        return self._engine.run(self._pinned(which, True))
+        return self._engine.run(self._pin(which, True))
 
     async def apin(self, which: Part) -> Archived:
         """As `pin`, asynchronously."""
-        return await self._engine.arun(self._pinned(which, True))
+        return await self._engine.arun(self._pin(which, True))
 
     def unpin(self, which: Part) -> Archived:
         """Take the mark of `pin` back; return the part as it is now.
@@ -397,13 +397,13 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        return self._engine.run(self._pinned(which, False))
+        return self._engine.run(self._pin(which, False))
 
     async def aunpin(self, which: Part) -> Archived:
         """As `unpin`, asynchronously."""
-        return await self._engine.arun(self._pinned(which, False))
+        return await self._engine.arun(self._pin(which, False))
 
-    def _pinned(self, which: Part, pinned: bool) -> Plan[Any, Any, Archived]:
+    def _pin(self, which: Part, pinned: bool) -> Plan[Any, Any, Archived]:
         part = yield from self._name(which)
         return (yield from archives.pin(self._engine.session, self.thread_id, part, pinned))
 
@@ -413,13 +413,13 @@ class Archive(Sequence[Archived]):
         Raises:
             NotFound: There is no such part.
         """
-        self._engine.run(self._removed(which))
+        self._engine.run(self._remove(which))
 
     async def aremove(self, which: Part) -> None:
         """As `remove`, asynchronously."""
-        await self._engine.arun(self._removed(which))
+        await self._engine.arun(self._remove(which))
 
-    def _removed(self, which: Part) -> Plan[Any, Any, None]:
+    def _remove(self, which: Part) -> Plan[Any, Any, None]:
         part = yield from self._name(which)
         yield from archives.remove_archived(self._engine.session, self.thread_id, part)
 

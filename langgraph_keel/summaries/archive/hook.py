@@ -11,10 +11,9 @@ that does, or edits, or whose parent this process has forgotten, reads the paren
 something seems to have come in the place of what is gone. Of delta channels only the writes tell, so each put of a
 graph with one reads those of its step.
 
-What a step has taken out of a delta channel of messages, whose value is nowhere but in the writes that made it.
-
-Which reducer adds them up only the graph knows. Those for messages read a write as `add_messages` does: a message is
-added, or replaces the one of its id; a `RemoveMessage` takes one out, or all of them; an `Overwrite` begins anew.
+The value of a delta channel is nowhere but in the writes that made it, and only the graph knows the reducer that adds
+them up. Reducers for messages read a write as `add_messages` does: a message is added, or replaces the one of its id; a
+`RemoveMessage` takes one out, or all of them; an `Overwrite` begins anew.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ from langgraph_keel.summaries.archive.parts import (
 )
 from langgraph_keel.summaries.archive.storage import (
     archive_messages,
-    archived,
     copy_archive,
-    drop_orphans,
     fork_archive,
+    read_archived,
+    remove_orphans,
 )
 
 
@@ -77,9 +76,9 @@ def cut_deltas(
     if not cut:
         return {}
     ancestors = yield from session.store.read_history(found.entry.address, cut)
-    changes = {name: _followed(_before(session.codec, name, [found, *ancestors]), own[name]) for name in cut}
+    changes = {name: _replay(_before(session.codec, name, [found, *ancestors]), own[name]) for name in cut}
     return {
-        name: (before, left if (told := channels[name]) is None else told) for name, (before, left) in changes.items()
+        name: (before, left if (after := channels[name]) is None else after) for name, (before, left) in changes.items()
     }
 
 
@@ -93,13 +92,13 @@ def _where(found: Found) -> str:
 
 
 def _removes(value: Any) -> bool:
-    if _overwritten(value) is not None:
+    if _read_overwrite(value) is not None:
         return True
     # A summary may stand in the place, and under the id, of the only message that goes.
     return any(isinstance(each, RemoveMessage) or is_summary(each) for each in _messages_of(value))
 
 
-def _overwritten(value: Any) -> list[Any] | None:
+def _read_overwrite(value: Any) -> list[Any] | None:
     """Return the list that an `Overwrite`, in one of its forms, begins anew with."""
     if isinstance(value, Mapping) and OVERWRITE in value:
         return list(value[OVERWRITE] or ())
@@ -119,8 +118,8 @@ def _before(codec: Codec, channel: str, line: Sequence[Found]) -> list[BaseMessa
         ref = found.entry.refs.get(channel)
         if ref is not None and ref.kind is not Kind.INLINE:
             seed = Unpacker(codec).values({channel: ref}, found.rows, _where(found))[channel]
-            return _followed(_messages_of(getattr(seed, "value", seed)), values)[1]
-    return _followed([], values)[1]
+            return _replay(_messages_of(getattr(seed, "value", seed)), values)[1]
+    return _replay([], values)[1]
 
 
 def _messages_of(value: Any) -> list[BaseMessage]:
@@ -128,7 +127,7 @@ def _messages_of(value: Any) -> list[BaseMessage]:
     return [each for each in listed if isinstance(each, BaseMessage)]
 
 
-def _followed(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
+def _replay(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[BaseMessage], list[BaseMessage]]:
     """Return all messages that were there at some time, and those that are left.
 
     The former are in their last form before a summary took their place.
@@ -136,17 +135,17 @@ def _followed(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[lis
     left = {_key(message): message for message in before}
     seen = dict(left)
     for value in values:
-        anew = _overwritten(value)
+        anew = _read_overwrite(value)
         if anew is not None:
             left.clear()
         for message in _messages_of(value if anew is None else anew):
-            _follow(left, message)
+            _apply(left, message)
             if not isinstance(message, RemoveMessage) and not (is_summary(message) and _key(message) in seen):
                 seen[_key(message)] = message
     return list(seen.values()), list(left.values())
 
 
-def _follow(left: dict[str, BaseMessage], message: BaseMessage) -> None:
+def _apply(left: dict[str, BaseMessage], message: BaseMessage) -> None:
     if not isinstance(message, RemoveMessage):
         left[_key(message)] = message
     elif message.id == REMOVE_ALL_MESSAGES:
@@ -168,7 +167,7 @@ class Step:
         number: Its step, if its metadata says.
         base: What is known of the last checkpoint of its thread and namespace.
         refs: Where its values will live.
-        values: They.
+        values: The values.
         deltas: The delta channels whose values are not in there.
     """
 
@@ -221,7 +220,7 @@ class Change:
 
 
 class ArchiveHook(Hook):
-    """Copies and removes the archive of a thread with the thread. Costs nothing else."""
+    """Copies the archive of a thread with the thread, and removes one whose thread is gone. Puts cost nothing more."""
 
     hears_replays = True
 
@@ -229,7 +228,7 @@ class ArchiveHook(Hook):
         """Remove what a run has archived whose thread was deleted meanwhile."""
         if isinstance(error, CheckpointConflict) and error.found is None:
             with suppress(StoreError):
-                yield from drop_orphans(session.store, error.thread_id)
+                yield from remove_orphans(session.store, error.thread_id)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
         """Copy the archive, of a fork what was archived on its way."""
@@ -274,26 +273,26 @@ class ArchiveRule(Hook):
         # Before the first trip: the lists are the program's own, which goes on.
         left = {channel: step.messages(channel) for channel in suspects}
         here = {message.id for channel in step.values for message in step.messages(channel)}
-        said = _running(step.values)
+        said = _read_running_summaries(step.values)
         found = yield from session.store.read_entry(step.parent)
         if found is None:
             return
         lists = ((channel, _read(session.codec, found, channel), left[channel], here) for channel in suspects)
-        changes = [_change(session.codec, said, *each) for each in lists]
+        changes = [_find_change(session.codec, said, *each) for each in lists]
         for channel, (before, after) in (yield from cut_deltas(session, found, deltas)).items():
-            changes.append(_change(session.codec, said, channel, before, after, {message.id for message in after}))
+            changes.append(_find_change(session.codec, said, channel, before, after, {message.id for message in after}))
         yield from self._keep(session, step, [change for change in changes if change.gone])
 
     def _keep(self, session: Session, step: Step, changes: Sequence[Change]) -> Plan[Any, Any, None]:
         # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
         # longer with every turn; a summary comes seldom.
         is_listed = any(change.came for change in changes)
-        heads = (yield from archived(session, step.parent.thread_id)) if is_listed else []
+        heads = (yield from read_archived(session, step.parent.thread_id)) if is_listed else []
         for change in changes:
-            fresh = _unknown(session.codec, change.gone, heads)
+            fresh = _find_unarchived(session.codec, change.gone, heads)
             if fresh:
-                removal = _removal(session.codec, step, change, fresh, _earlier(heads, change))
-                yield from archive_messages(session, removal, is_told=False)
+                removal = _removal(session.codec, step, change, fresh, _find_previous(heads, change))
+                yield from archive_messages(session, removal, is_first_hand=False)
 
     def _candidates(self, step: Step) -> list[str]:
         """Return the channels that may have been cut: of lists that this process knows, or may have forgotten."""
@@ -332,14 +331,14 @@ def _read(codec: Codec, found: Found, channel: str) -> list[BaseMessage]:
     return _messages(Unpacker(codec).values({channel: ref}, found.rows, where)[channel])
 
 
-def _running(values: Mapping[str, Any]) -> list[str]:
+def _read_running_summaries(values: Mapping[str, Any]) -> list[str]:
     """Return the summaries that langmem keeps in a state: it marks no message, but tells what stands in it."""
     held = [each for value in values.values() if isinstance(value, Mapping) for each in value.values()]
     texts = [getattr(each, "summary", None) for each in held if hasattr(each, "summarized_message_ids")]
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _change(
+def _find_change(
     codec: Codec,
     said: Sequence[str],
     channel: str,
@@ -370,7 +369,7 @@ def _repeats(message: BaseMessage, said: Sequence[str]) -> bool:
     return isinstance(message, SystemMessage) and any(text in message.text for text in said)
 
 
-def _unknown(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
+def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived]) -> list[BaseMessage]:
     """Return those that the archive has not, as they are now; of a summary it has the text."""
     known = {pair for head in heads for pair in zip(head.message_ids, head.digests, strict=True)}
     kept = {
@@ -385,7 +384,7 @@ def _unknown(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[Archived
     ]
 
 
-def _earlier(heads: Sequence[Archived], change: Change) -> str | None:
+def _find_previous(heads: Sequence[Archived], change: Change) -> str | None:
     """Return the part whose summary is among what is gone: what stands for that now, stands for the part, too."""
     own = [head for head in heads if head.channel == change.channel]
     found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}

@@ -1,4 +1,4 @@
-"""Archived parts: what a removal took out of a thread's state, as records, and as the headers of cells say it."""
+"""Archived parts: what a removal took out of a thread's state, as records, and as it is stored in headers of cells."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Removal:
         step: The step, if that is known.
         node: The node, if that is known.
         channel: The channel of the state.
-        by: What takes them: a summary, a window, or whatever the saver's rule has seen.
-        messages: They, in order.
+        by: What takes them: a summary, a window, or something else that the saver's rule has noticed.
+        messages: The messages, in order.
         model: The model that wrote the summary.
         summary: Its text.
         summary_id: The id of the message that stands for them.
@@ -154,7 +154,7 @@ def hosts_in(entries: Collection[Archived]) -> set[str]:
     return {entry.summary_id for entry in entries if entry.summary_id and entry.summary_id in entry.message_ids}
 
 
-def started(entry: Archived, starts: Sequence[str]) -> Archived:
+def add_starts(entry: Archived, starts: Sequence[str]) -> Archived:
     """Return a part that steps from other checkpoints have taken before."""
     every = dict.fromkeys((*starts, *entry.starts))
     last = [start for start in every if start != entry.checkpoint_id] + [entry.checkpoint_id or ""]
@@ -165,13 +165,13 @@ def removal_id(channel: str, checkpoint_ns: str, messages: Sequence[BaseMessage]
     """Return the id of the part that these messages make; `marks` are their fingerprints."""
     named = blake2b(digest_size=_DIGEST)
     for text in (channel, checkpoint_ns, *map(id_of, messages)):
-        named.update(_counted(text.encode("utf-8", "surrogatepass")))
+        named.update(_with_length(text.encode("utf-8", "surrogatepass")))
     for mark in marks:
-        named.update(_counted(mark))
+        named.update(_with_length(mark))
     return named.hexdigest()
 
 
-def _counted(data: bytes) -> bytes:
+def _with_length(data: bytes) -> bytes:
     return len(data).to_bytes(8, "big") + data
 
 
@@ -209,7 +209,7 @@ _NUMBERS = ("step", "bytes", "pieces")
 _NEEDED = ("checkpoint_ns", "channel", "by")
 
 
-def said_of(entry: Archived) -> dict[str, Any]:
+def pack_part(entry: Archived) -> dict[str, Any]:
     """Return a part as it is stored; what is not known is left out."""
     known = {name: getattr(entry, name) for name in (*_TEXTS, *_NUMBERS)}
     said = {name: value for name, value in known.items() if value is not None}
@@ -222,7 +222,7 @@ def said_of(entry: Archived) -> dict[str, Any]:
     return said | ({"pinned": True} if entry.pinned else {})
 
 
-def entry_in(codec: Codec, thread_id: str, key: str, cell: Cell) -> Archived:
+def unpack_part(codec: Codec, thread_id: str, key: str, cell: Cell) -> Archived:
     """Return the part in a head.
 
     Raises:
@@ -231,12 +231,12 @@ def entry_in(codec: Codec, thread_id: str, key: str, cell: Cell) -> Archived:
     where = f"thread {thread_id!r}, archived part {key}"
     try:
         (said,) = codec.decode(cell.header)
-        return _checked(thread_id, key, said)
+        return _check(thread_id, key, said)
     except (CorruptStore, TypeError, ValueError, KeyError, AttributeError) as error:
         raise CorruptStore(f"{where}: its head does not decode: {error}") from error
 
 
-def _checked(thread_id: str, key: str, said: Mapping[str, Any]) -> Archived:
+def _check(thread_id: str, key: str, said: Mapping[str, Any]) -> Archived:
     """Return the part that a head describes; hostile bytes may say anything, so every type is looked at."""
     texts = {name: _typed(said.get(name), str, name in _NEEDED) for name in _TEXTS}
     numbers = {name: _typed(said.get(name), int, name != "step") for name in _NUMBERS}

@@ -1,6 +1,6 @@
-"""The way back: archived messages put into a graph's state again, where they stood.
+"""Restoring: archived messages are put into a graph's state again, where they stood.
 
-What is to be put back: of all that is archived, what was asked for, and was taken out on the way to a checkpoint.
+Of all that is archived, those parts are put back that were asked for, and taken out on the way to the checkpoint.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def choices(entries: Sequence[Archived], which: Which | Iterable[Which] | None, 
         InvalidInput: They belong to different graphs, or name nothing.
     """
     wanted: dict[tuple[str, str], set[str]] = {}
-    for entry, keys in _asked(entries, which, namespace or ""):
+    for entry, keys in _find_named(entries, which, namespace or ""):
         wanted.setdefault((entry.checkpoint_ns, entry.channel), set()).update(keys)
     spaces = {space for space, _ in wanted} | ({namespace} if namespace is not None else set())
     if len(spaces) > 1:
@@ -78,20 +78,20 @@ def choices(entries: Sequence[Archived], which: Which | Iterable[Which] | None, 
     ]
 
 
-def _asked(
+def _find_named(
     entries: Sequence[Archived], which: Which | Iterable[Which] | None, namespace: str
 ) -> list[tuple[Archived, Collection[str]]]:
     if which is None:
         own = [entry for entry in entries if entry.checkpoint_ns == namespace]
         if entries and not own:
-            raise _elsewhere(entries, namespace)
+            raise _only_elsewhere(entries, namespace)
         return [(entry, keys_of(entry)) for entry in own]
     if isinstance(which, Archived | FoundMessage | BaseMessage | str) or not isinstance(which, Iterable):
         return [named_in(entries, which)]
     return [named_in(entries, each) for each in which]
 
 
-def _elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
+def _only_elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
     spaces = sorted({entry.checkpoint_ns for entry in entries})
     named = ", ".join(map(repr, spaces[:3])) + (f" and {len(spaces) - 3} more" if len(spaces) > 3 else "")
     if all(NS_END in space for space in spaces):
@@ -102,7 +102,7 @@ def _elsewhere(entries: Sequence[Archived], namespace: str) -> NotFound:
     return NotFound(f"nothing of the {place} was archived, only of the subgraphs {named}: {way}")
 
 
-def on_the_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
+def keep_on_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
     """Return a choice without the parts that were taken out on other branches.
 
     Args:
@@ -124,7 +124,7 @@ def on_the_way(choice: Choice, aside: Collection[str], state: Any) -> Choice:
     return replace(choice, entries=here, keys=choice.keys & known)
 
 
-def elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
+def find_elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
     """Return the ids of the parts that were not taken out on the way to a checkpoint. What cannot be said, was.
 
     Args:
@@ -139,10 +139,10 @@ def elsewhere(entries: Sequence[Archived], way: Collection[str], beside: Collect
         is_known = bool(starts) and starts <= set(beside)
         if starts.isdisjoint(way) and (is_known or entry.previous in found):
             found.add(entry.id)
-    return found - standing(entries, state)
+    return found - find_standing(entries, state)
 
 
-def left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -> set[str]:
+def find_left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -> set[str]:
     """Return the parts of conversations that were left, as summaries tell where the checkpoints that would are pruned.
 
     A part that a summary took out, and that no summary in the state stands for, is of another branch; or its messages
@@ -153,7 +153,7 @@ def left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -
         way: The checkpoints on the way; a part that was taken out there stays.
         state: What the checkpoint shows.
     """
-    there = standing(entries, state)
+    there = find_standing(entries, state)
     if there - {entry.id for entry in entries}:
         return set()  # what a part that is gone has built on, nobody can say
     shown = {message.id for message in _messages(state)} - {None, ""}
@@ -165,11 +165,11 @@ def left_behind(entries: Sequence[Archived], way: Collection[str], state: Any) -
     return unknown & touched - there
 
 
-def standing(entries: Collection[Archived], state: Any) -> set[str]:
+def find_standing(entries: Collection[Archived], state: Any) -> set[str]:
     """Return the parts that the summaries in a state stand for, and those that they build on; also such as are gone."""
     parts, found = {entry.id: entry for entry in entries}, set[str]()
     others = {message.id for message in _messages(state) if message.id and not part_of(message)} - hosts_in(entries)
-    for part in (*_shown(state), *(entry.id for entry in entries if entry.summary_id in others)):
+    for part in (*_find_shown(state), *(entry.id for entry in entries if entry.summary_id in others)):
         while part and part not in found:
             found.add(part)
             part = (parts[part].previous or "") if part in parts else ""
@@ -182,7 +182,7 @@ def _messages(state: Any) -> Iterator[BaseMessage]:
         yield from (each for each in value if isinstance(each, BaseMessage)) if isinstance(value, list) else ()
 
 
-def _shown(state: Any) -> Iterator[str]:
+def _find_shown(state: Any) -> Iterator[str]:
     """Yield the parts that the summaries in a state stand for."""
     for value in state.values() if isinstance(state, Mapping) else ():
         if isinstance(value, Mapping) and isinstance(value.get("archive"), str):
@@ -225,12 +225,12 @@ class Restored:
     def __str__(self) -> str:
         """Return how much was done, on one line."""
         back, gone, missing = len(self.message_ids), len(self.summary_ids), len(self.missing)
-        told = [f"{count_of(back, 'message')} put back"]
-        told += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} gone"] if gone else []
-        told += [f"{self.present:,} in the state already"] if self.present else []
-        told += [f"{count_of(missing, 'part')} of summaries not in the archive"] if missing else []
-        told += [] if len(told) > 1 or back else ["for the archive holds none that belong here"]
-        return ", ".join(told)
+        parts = [f"{count_of(back, 'message')} put back"]
+        parts += [f"{gone:,} summar{'y' if gone == 1 else 'ies'} gone"] if gone else []
+        parts += [f"{self.present:,} in the state already"] if self.present else []
+        parts += [f"{count_of(missing, 'part')} of summaries not in the archive"] if missing else []
+        parts += [] if len(parts) > 1 or back else ["for the archive holds none that belong here"]
+        return ", ".join(parts)
 
     def __repr__(self) -> str:
         """Return the same, and where: the ids may be thousands."""
@@ -253,7 +253,7 @@ def _check_free(snapshot: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledList:
     """A list with what was put back."""
 
     messages: list[BaseMessage]
@@ -262,7 +262,7 @@ class Filled:
     present: int
 
 
-def filled(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> Filled:
+def fill(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) -> FilledList:
     """Return a list of the state with archived messages put back where they stood.
 
     Args:
@@ -284,15 +284,15 @@ def filled(choice: Choice, channels: Mapping[str, Any], state: Any, read: Read) 
     shown = {**current, **back}
     order = with_summaries(talk.order, shown.keys(), Summaries(choice.entries, shown))
     left = set(order)
-    return Filled(
-        messages=list(_told_apart([shown[key] for key in order])),
+    return FilledList(
+        messages=list(_tell_apart([shown[key] for key in order])),
         back=[shown[key].id or key for key in order if key in back],
         gone=[message.id or key for key, message in current.items() if key not in left],
         present=sum(key in current for key in choice.keys),
     )
 
 
-def _told_apart(messages: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
+def _tell_apart(messages: Sequence[BaseMessage]) -> Iterator[BaseMessage]:
     """Yield messages; a summary that stays, and has the id of a message that is back, gets one of its own."""
     ids = {message.id for message in messages if not part_of(message)}
     for message in messages:
@@ -350,12 +350,12 @@ class Restoring:
         self._thread_id = thread_id
         self._archive = archive
         self._chosen = chosen
-        self._done: list[Filled] = []
+        self._done: list[FilledList] = []
         self._missing: set[str] = set()
         self._unknown: object = None
         self._tries = self._lost = 0
 
-    def seen_from(self, snapshot: Any, way: Collection[str], beside: Collection[str]) -> list[Choice]:
+    def choose_for(self, snapshot: Any, way: Collection[str], beside: Collection[str]) -> list[Choice]:
         """Return what is to be put back, as far as it was taken out on the way to a checkpoint.
 
         Raises:
@@ -366,8 +366,8 @@ class Restoring:
         is_there = snapshot.metadata is not None  # of one that is not, LangGraph repeats the config
         self._check_here(configurable(snapshot.config).get("checkpoint_id") if is_there else None, way)
         state = snapshot.values
-        self._missing = standing(self._archive, state) - {entry.id for entry in self._archive}
-        return [on_the_way(choice, self._aside(choice, way, beside, state), state) for choice in self._chosen]
+        self._missing = find_standing(self._archive, state) - {entry.id for entry in self._archive}
+        return [keep_on_way(choice, self._find_aside(choice, way, beside, state), state) for choice in self._chosen]
 
     def _no_thread(self) -> NotFound:
         if not self._archive:
@@ -380,9 +380,9 @@ class Restoring:
             "graph runs on another saver than the archive's"
         )
 
-    def _aside(self, choice: Choice, way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
-        aside = elsewhere(choice.entries, way, beside, state)
-        return aside if choice.is_named else aside | left_behind(choice.entries, way, state)
+    def _find_aside(self, choice: Choice, way: Collection[str], beside: Collection[str], state: Any) -> set[str]:
+        aside = find_elsewhere(choice.entries, way, beside, state)
+        return aside if choice.is_named else aside | find_left_behind(choice.entries, way, state)
 
     def _check_here(self, checkpoint_id: Any, way: Collection[str]) -> None:
         """See that the archive and the checkpoint that the graph has read are in the same store."""
@@ -404,7 +404,7 @@ class Restoring:
         Raises:
             InvalidInput: The state has no such list, or the thread waits for an answer.
         """
-        lists = [filled(choice, self._channels, snapshot.values, read) for choice in chosen]
+        lists = [fill(choice, self._channels, snapshot.values, read) for choice in chosen]
         missing = {choice.channel: each for choice, each in zip(chosen, lists, strict=True) if each.back}
         if missing or not self._done:
             self._done = lists
@@ -419,8 +419,8 @@ class Restoring:
         known = {USER: owner} if owner and not owner_of(self.config) else {}
         return {**self.config, "configurable": {**known, **configurable(self.config)}}
 
-    def overtaken(self, error: CheckpointConflict) -> None:
-        """Be told that somebody was faster. Look again then, but not for ever.
+    def count_conflict(self, error: CheckpointConflict) -> None:
+        """Count that somebody else was faster. The caller tries again, but not for ever.
 
         Raises:
             CheckpointConflict: It has happened too often.

@@ -6,9 +6,8 @@ them. Of a large part only the last megabyte stands there, and the pieces before
 written first: a part is there when its head is. The id is a hash of what was taken, so that a removal that is made
 again, after a crash, writes the same cells.
 
-Cells are no checkpoints: no prune takes them. They are deleted with their thread, and copied with it.
-
-An archive that goes with its thread: copied with it, and removed where the thread turns out to be gone.
+Cells are no checkpoints: no prune takes them. They are deleted with their thread and copied with it, and removed where
+the thread turns out to be gone. They are copied as they stand, undecoded.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Graph, Query
 from langgraph_keel.engine.serde.codec import Codec
@@ -33,13 +33,13 @@ from langgraph_keel.summaries.archive.parts import (
     ID,
     Archived,
     Removal,
+    add_starts,
     digest_of,
-    entry_in,
     id_of,
     in_order,
+    pack_part,
     part_of,
-    said_of,
-    started,
+    unpack_part,
 )
 
 KIND = "archive"
@@ -62,17 +62,18 @@ def shelf_of(thread_id: str) -> Shelf:
 def archive_messages(
     session: Session,
     removal: Removal,
-    is_told: bool = True,
+    is_first_hand: bool = True,
 ) -> Plan[Any, Any, Archived]:
     """Put messages into the archive. One trip; one more for each megabyte after the first.
 
-    To do it again writes the same cells: two trips instead of one, each. What is said of the messages is then what was
+    To do it again writes the same cells, at two trips each instead of one. The part then says of its messages what was
     said last, and a pin stays.
 
     Args:
         session: What it runs on.
         removal: What goes.
-        is_told: Whether what is said of the messages is first hand; if not, what a part says that is there stays.
+        is_first_hand: Whether the removal was described by whoever removes the messages. If not, a part that is there
+            already keeps what it says of them.
 
     Returns:
         The archived part, durable.
@@ -83,29 +84,31 @@ def archive_messages(
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
     entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
-    heading = session.codec.encode([said_of(entry)])  # before the first trip: nobody can change the messages meanwhile
+    heading = session.codec.encode(
+        [pack_part(entry)]
+    )  # before the first trip: nobody can change the messages meanwhile
     shelf = shelf_of(removal.thread_id)
     for key, body in zip(_keys(entry), bodies, strict=False):
         yield from _replace(session.store, shelf, key, Cell(session.new_token(), session.codec.encode([]), body))
     head = Cell(session.new_token(), heading, bodies[-1])
     found = (yield from session.store.swap_cell(shelf, entry.id, None, head)).cell
     while found is not None:
-        held = entry_in(session.codec, removal.thread_id, entry.id, found)
-        entry = _merged(held, entry, is_told)
+        held = unpack_part(session.codec, removal.thread_id, entry.id, found)
+        entry = _merge(held, entry, is_first_hand)
         if entry == held:
             return held
-        head = Cell(session.new_token(), session.codec.encode([said_of(entry)]), head.body)
+        head = Cell(session.new_token(), session.codec.encode([pack_part(entry)]), head.body)
         swapped = yield from session.store.swap_cell(shelf, entry.id, found.token, head)
         found = None if swapped.done else swapped.cell
     return entry
 
 
-def _merged(held: Archived, new: Archived, is_told: bool) -> Archived:
+def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
     """Return what is to be said of a part that is there already."""
-    if is_told:
+    if is_first_hand:
         # Where they stood at first says more than where they were put back.
-        return replace(started(new, held.starts), pinned=held.pinned, places=held.places or new.places)
-    return started(held, new.starts) if set(new.starts) - set(held.starts) else held
+        return replace(add_starts(new, held.starts), pinned=held.pinned, places=held.places or new.places)
+    return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
 def _replace(store: Store[Any, Any], shelf: Shelf, key: str, cell: Cell) -> Plan[Any, Any, None]:
@@ -158,25 +161,21 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archived]]:
-    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 200.
+def read_archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archived]]:
+    """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500.
 
     Raises:
         CorruptStore: A head does not decode.
     """
-    cells = yield from cells_of(session.store, thread_id)
-    return in_order([entry_in(session.codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
+    cells = yield from list_archive_cells(session.store, thread_id)
+    return in_order([unpack_part(session.codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
 
 
-def cells_of(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
-    """Return the cells of an archive by their keys, without bodies. A trip for each 200."""
+def list_archive_cells(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
+    """Return the cells of an archive by their keys, without bodies. A trip for each 500."""
     cells: list[tuple[str, Cell]] = []
-    while True:
-        after = cells[-1][0] if cells else None
-        page = yield from store.list_cells(shelf_of(thread_id), "", after, _PAGE)
-        cells += page
-        if len(page) < _PAGE:
-            return cells
+    yield from store.every_cell(shelf_of(thread_id), lambda *pair: cells.append(pair))
+    return cells
 
 
 def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Any, Any, bool]:
@@ -192,10 +191,10 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[Any, Any,
         CorruptStore: Its bytes do not add up.
         RefusedType: A message holds a type that may not be revived here.
     """
-    entry, head = yield from _head(session, thread_id, part)
+    entry, head = yield from _read_head(session, thread_id, part)
     keys = _keys(entry)
     cells = (yield from session.store.read_cells(shelf_of(thread_id), keys)) if keys else {}
-    return _messages(session.codec, entry, {**cells, part: head})
+    return _read_messages(session.codec, entry, {**cells, part: head})
 
 
 def read_parts(
@@ -211,7 +210,7 @@ def read_parts(
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
         cells = yield from session.store.read_cells(shelf_of(thread_id), keys)
-        found |= {entry.id: _messages(session.codec, entry, cells) for entry in page if entry.id in cells}
+        found |= {entry.id: _read_messages(session.codec, entry, cells) for entry in page if entry.id in cells}
     return found
 
 
@@ -227,18 +226,18 @@ def pages_of(entries: Sequence[Archived]) -> Iterator[list[Archived]]:
         yield page
 
 
-def _messages(codec: Codec, entry: Archived, cells: Mapping[str, Cell]) -> list[BaseMessage]:
+def _read_messages(codec: Codec, entry: Archived, cells: Mapping[str, Cell]) -> list[BaseMessage]:
     where = f"thread {entry.thread_id!r}, archived part {entry.id}"
     keys = [*_keys(entry), entry.id]
     if missing := [key for key in keys if key not in cells]:
         raise CorruptStore(f"{where}: its piece {missing[0]} is missing")
-    messages = [message for key in keys for message in _read(codec, where, cells[key].body)]
+    messages = [message for key in keys for message in _decode(codec, where, cells[key].body)]
     if tuple(map(id_of, messages)) != entry.message_ids:
         raise CorruptStore(f"{where}: it holds other messages than its head says")
     return messages
 
 
-def _read(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
+def _decode(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
     try:
         messages = codec.decode(body)
     except ValueRefused as error:
@@ -250,12 +249,12 @@ def _read(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
     return messages
 
 
-def _head(session: Session, thread_id: str, part: str) -> Plan[Any, Any, tuple[Archived, Cell]]:
+def _read_head(session: Session, thread_id: str, part: str) -> Plan[Any, Any, tuple[Archived, Cell]]:
     known = bool(ID.fullmatch(part))
     cells = (yield from session.store.read_cells(shelf_of(thread_id), [part])) if known else {}
     if part not in cells:
         raise NotFound(f"the archive of thread {thread_id!r} has no part {part!r:.60}: `keel archive` lists its parts")
-    return entry_in(session.codec, thread_id, part, cells[part]), cells[part]
+    return unpack_part(session.codec, thread_id, part, cells[part]), cells[part]
 
 
 # -- keeping -------------------------------------------------------------------------------------------------------
@@ -268,11 +267,11 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Any, 
         NotFound: There is no such part.
     """
     while True:
-        entry, cell = yield from _head(session, thread_id, part)
+        entry, cell = yield from _read_head(session, thread_id, part)
         if entry.pinned is pinned:
             return entry
         entry = replace(entry, pinned=pinned)
-        new = replace(cell, token=session.new_token(), header=session.codec.encode([said_of(entry)]))
+        new = replace(cell, token=session.new_token(), header=session.codec.encode([pack_part(entry)]))
         if (yield from session.store.swap_cell(shelf_of(thread_id), part, cell.token, new)).done:
             return entry
 
@@ -283,7 +282,7 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[Any, An
     Raises:
         NotFound: There is no such part.
     """
-    entry, cell = yield from _head(session, thread_id, part)
+    entry, cell = yield from _read_head(session, thread_id, part)
     shelf = shelf_of(thread_id)
     pieces = (yield from session.store.list_cells(shelf, f"{part}.", None, entry.pieces)) if entry.pieces else ()
     yield from session.store.remove_cells(shelf, {part: cell.token})
@@ -291,7 +290,7 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[Any, An
         yield from session.store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
 
 
-def passed_by(store: Store[Q, R], at: Address) -> Plan[Any, Any, tuple[set[str], set[str]]]:
+def find_way(store: Store[Q, R], at: Address) -> Plan[Any, Any, tuple[set[str], set[str]]]:
     """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
 
     Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
@@ -302,14 +301,11 @@ def passed_by(store: Store[Q, R], at: Address) -> Plan[Any, Any, tuple[set[str],
     """
     graph = yield from store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
-    places = {node.address.checkpoint_id or "": place for place, node in enumerate(nodes)}
-    way: set[str] = set()
-    here, first = at.checkpoint_id, len(nodes)
-    while here in places and here not in way:
-        way.add(here)
-        first = places[here]
-        here = nodes[first].parent
-    return way, {name for name, place in places.items() if place > first} - way
+    ids = [str(node.address.checkpoint_id) for node in nodes]
+    if at.checkpoint_id not in ids:
+        return set(), set()
+    way = [str(node.address.checkpoint_id) for node in Ancestry(nodes).way(nodes[ids.index(at.checkpoint_id)])]
+    return set(way), set(ids[ids.index(way[-1]) :]).difference(way)
 
 
 _LOT = 8  # of cells, each a megabyte or somewhat more
@@ -324,12 +320,12 @@ def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, bool]:
     return bool((yield from store.scan(Query(thread_id, limit=1))))
 
 
-def drop_orphans(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, None]:
+def remove_orphans(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, None]:
     """Remove the archive of a thread that is gone. A trip; three if there is one.
 
     What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
     """
-    cells = yield from cells_of(store, thread_id)
+    cells = yield from list_archive_cells(store, thread_id)
     # Listed before this look: the cells of a thread that somebody begins from now on are not among them.
     if cells and not (yield from has_checkpoint(store, thread_id)):
         yield from store.remove_cells(shelf_of(thread_id), {key: cell.token for key, cell in cells})
@@ -354,8 +350,8 @@ def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Any, Any,
     Raises:
         NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
-    cells = yield from cells_of(store, source)
-    yield from _copied(store, source, target, [key for key, _ in cells])
+    cells = yield from list_archive_cells(store, source)
+    yield from _copy_cells(store, source, target, [key for key, _ in cells])
 
 
 def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[Any, Any, None]:
@@ -374,23 +370,23 @@ def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Ad
     Raises:
         NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
-    cells = yield from cells_of(session.store, source)
-    later = (yield from _later(session.store, source, fork, at)) if cells else set()
+    cells = yield from list_archive_cells(session.store, source)
+    later = (yield from _find_later(session.store, source, fork, at)) if cells else set()
     heads = {key: _starts(session.codec, source, key, cell) for key, cell in cells if ID.fullmatch(key)}
     parts = {key for key, starts in heads.items() if not starts or starts - later}
-    yield from _copied(session.store, source, target, [key for key, _ in cells if key[:_ID] in parts])
+    yield from _copy_cells(session.store, source, target, [key for key, _ in cells if key[:_ID] in parts])
 
 
 def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str, str | None]]:
     try:
-        head = entry_in(codec, thread_id, key, cell)
+        head = unpack_part(codec, thread_id, key, cell)
     except CorruptStore:
-        return set()  # copied as it is: who reads it there is told, as here
+        return set()  # copied as it is, and reported where it is read
     return {(head.checkpoint_ns, start) for start in head.starts}
 
 
-def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Any, Any, None]:
-    """Copy cells as they are, the head of each part last. A trip for each, one for each lot, and one at the end."""
+def _copy_cells(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Any, Any, None]:
+    """Copy cells undecoded, the head of each part last. A trip for each cell, one for each lot, and one at the end."""
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
         lot = ordered[start : start + _LOT]
@@ -399,13 +395,15 @@ def _copied(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -
             if key in found:
                 yield from store.swap_cell(shelf_of(target), key, None, found[key])
     if keys and not (yield from has_checkpoint(store, target)):
-        yield from drop_orphans(store, target)
+        yield from remove_orphans(store, target)
         raise NotFound(
             f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
         )
 
 
-def _later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[Any, Any, set[tuple[str, str | None]]]:
+def _find_later(
+    store: Store[Q, R], source: str, fork: Graph, at: Address
+) -> Plan[Any, Any, set[tuple[str, str | None]]]:
     """Return the checkpoints of a thread from which steps began that its fork has not taken."""
     graph = yield from store.read_graph(source)
     taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
