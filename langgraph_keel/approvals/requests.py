@@ -329,16 +329,21 @@ class Approvals:
         cell = self._cell(self._session.new_token(), asked)
         reply = yield from self._session.store.swap_cell(CURRENT, request.id, None, cell)
         if reply.done:
-            return (yield from self._logged(Held(asked, cell.token)))
+            return (yield from self._log(Held(asked, cell.token)))
         if reply.cell is None:
             return (yield from self.ask(request))
         return self._held(request.id, reply.cell)
 
     def change(self, held: Held, new: ApprovalRequest) -> Plan[Any, Any, Held | None]:
-        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail."""
+        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail.
+
+        What the audit trail does not say yet of the changes before is appended first: see `_log`.
+        """
+        held = yield from self._log(held)
+        new = replace(new, audited=held.request.audited)
         cell = self._cell(self._session.new_token(), new)
         reply = yield from self._session.store.swap_cell(held.shelf, new.id, held.token, cell)
-        return (yield from self._logged(Held(new, cell.token, held.shelf))) if reply.done else None
+        return (yield from self._log(Held(new, cell.token, held.shelf))) if reply.done else None
 
     def decide(self, held: Held, decision: Decision) -> Plan[Any, Any, Held | None]:
         """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
@@ -389,6 +394,7 @@ class Approvals:
             if changed is None:
                 return  # somebody else has changed it: it will be found again
             held = changed
+        held = yield from self._log(held)
         # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
         yield from self._session.store.swap_cell(
             OVER, held.request.id, None, self._cell(self._session.new_token(), held.request)
@@ -397,13 +403,21 @@ class Approvals:
 
     # -- cells -------------------------------------------------------------------------------------------------
 
-    def _logged(self, held: Held) -> Plan[Any, Any, Held]:
-        """Append to the audit trail what has happened and does not stand there; again, after a crash in between."""
+    def _log(self, held: Held) -> Plan[Any, Any, Held]:
+        """Append to the audit trail what has happened and does not stand there, as far as `audited` says.
+
+        Whoever has made a change does so, and whoever finds that it is not done: the other one may have died, or be
+        about to do it. Nobody changes the request before it is done, so all of them see the same events under the same
+        token. That token, which only the request's cell holds, makes the secret by which each is appended once.
+        """
         request = held.request
+        if request.audited == len(request.history):
+            return held
         for nth in range(request.audited, len(request.history)):
             event = dict(request.history[nth])
             content = {**_about(request), "n": nth, **event}
-            yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content)
+            secret = sha256(f"{held.token}:{nth}".encode()).hexdigest()[:32]
+            yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content, secret)
         new = replace(request, audited=len(request.history))
         # Under the same token: for others nothing has changed.
         reply = yield from self._session.store.swap_cell(

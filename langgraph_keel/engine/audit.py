@@ -5,7 +5,9 @@ fills the cell owns the number; who was slower goes on with the next one, so tha
 about, its *content*, is a cell of its own, which belongs to the thread: it is deleted with it, and the chain stays.
 The link has the content's digest, salted, so that nobody can find out by guessing what was removed; the salt stands
 with the content, and goes with it. A content is written before its link, under its digest: a crash in between leaves
-a content that no link names, and that is deleted with its thread.
+a content that no link names, and that is deleted with its thread. Two writers may append the same event (`append`, with
+a secret): they write the same content, whose token says which link was the last one then, and look for its link after
+that one before they make it, so there is one link.
 
 The *head* says how far the chain goes, so that whoever appends need not walk it. It is moved after each append, and may
 stay behind after a crash; but it is there before the first link, and never ahead of the last one: if it is, links were
@@ -223,10 +225,11 @@ def append(
     at: str,
     kind: str,
     content: Mapping[str, Any],
+    secret: str | None = None,
 ) -> Plan[Any, Any, int]:
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
-    To append again, after a crash or a lost reply, makes a second event at worst.
+    To append again, after a crash or a lost reply, makes a second event, unless a `secret` says that it is the same.
 
     Args:
         session: What it runs on.
@@ -234,6 +237,8 @@ def append(
         at: ISO time.
         kind: What has happened.
         content: All about it: what JSON can hold.
+        secret: The salt, 32 letters and digits that nobody can guess: with the same secret and content the event is
+            appended once, whoever does it, and however often.
 
     Returns:
         The event's number.
@@ -242,22 +247,35 @@ def append(
         InvalidInput: JSON cannot hold the content.
         CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
     """
-    text, salt = text_of({**content, "thread_id": thread_id}), session.new_token()
+    text, salt = text_of({**content, "thread_id": thread_id}), secret or session.new_token()
     digest = sha(salt + text)
     head = yield from _head(session)
-    yield from session.store.swap_cell(
-        CONTENTS, digest, None, Cell(salt, header_of(session.codec, salt, text), origin=thread_id)
-    )
-    # Of an enumeration of texts only the text: what revives as something else would be no link.
-    link = linked(*end_by(session.codec, head, START), str(at), str(kind), digest)
-    token = session.new_token()
-    while not (
-        yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell_of(session.codec, token, link))
-    ).done:
-        end = yield from _end(session, link.number - 1, link.previous)
-        link = linked(*end, link.at, link.kind, digest)
-    yield from _move(session, head, link, session.new_token())
-    return link.number
+    end = end_by(session.codec, head, START)
+    new = Cell(_content_token(session, end[0]), header_of(session.codec, salt, text), origin=thread_id)
+    written = yield from session.store.swap_cell(CONTENTS, digest, None, new)
+    token, number = session.new_token(), None
+    if written.cell is not None:  # the same event: its link, if there is one, comes after what that token says
+        number, end = yield from _search(session, digest, _number_in_token(written.cell.token), end)
+    while number is None:
+        # Of an enumeration of texts only the text: what revives as something else would be no link.
+        link = linked(*end, str(at), str(kind), digest)
+        cell = cell_of(session.codec, token, link)
+        if (yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell)).done:
+            number, end = link.number, (link.number, link.hash)
+        else:
+            number, end = yield from _search(session, digest, end[0], end)
+    yield from _move_head(session, head, end, session.new_token())
+    return number
+
+
+def _content_token(session: Session, number: int) -> str:
+    """Return a token for a content that is written after a link: whoever appends it, too, looks for it from there."""
+    return f"{number:016d}{session.new_token()[:16]}"
+
+
+def _number_in_token(token: str) -> int:
+    """Return the number of the link after which a content was written; 0, before all of them, if it does not say."""
+    return int(token[:16]) if len(token) == 32 and token[:16].isdecimal() else 0
 
 
 def _head(session: Session) -> Plan[Any, Any, Cell]:
@@ -270,19 +288,40 @@ def _head(session: Session) -> Plan[Any, Any, Cell]:
     return swapped.cell or first
 
 
-def _end(session: Session, number: int, previous: str) -> Plan[Any, Any, tuple[int, str]]:
-    """Return number and hash of the last link there is after a link, or of one that is nearer to it."""
-    page = yield from session.store.list_cells(LINKS, "", key_of(number), _PAGE)
-    if not page:  # somebody has removed it again
-        return number, previous
-    link = link_in(session.codec, *page[-1])
-    return link.number, link.hash
+def _search(
+    session: Session, digest: str, after: int, end: tuple[int, str]
+) -> Plan[Any, Any, tuple[int | None, tuple[int, str]]]:
+    """Search the links after a number for the one of a content. A trip for each 200.
+
+    Returns:
+        Its number, or `None` if there is no such link; and number and hash of the last link, `end` if none was seen.
+    """
+    while True:
+        page = yield from _page(session.store, key_of(after), _PAGE)
+        for key, cell in page[:-1]:
+            if _digest_in(session.codec, key, cell) == digest:
+                return number_in(key), end
+        if page:
+            last = link_in(session.codec, *page[-1])
+            after, end = last.number, max(end, (last.number, last.hash))
+            if last.digest == digest:
+                return last.number, end
+        if len(page) < _PAGE:
+            return None, end
 
 
-def _move(session: Session, head: Cell | None, link: Link, token: str) -> Plan[Any, Any, None]:
-    """Move the head to a link, unless somebody has moved it further."""
-    new = Cell(token, header_of(session.codec, link.number, link.hash))
-    while head is None or end_by(session.codec, head, START)[0] < link.number:
+def _digest_in(codec: Codec, key: str, cell: Cell) -> str | None:
+    """Return the digest that a link names; `None` if it cannot be read, which `verify` reports."""
+    try:
+        return link_in(codec, key, cell).digest
+    except CorruptStore:
+        return None
+
+
+def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[Any, Any, None]:
+    """Move the head to a link, given its number and hash, unless somebody has moved it further."""
+    new = Cell(token, header_of(session.codec, *end))
+    while head is None or end_by(session.codec, head, START)[0] < end[0]:
         swapped = yield from session.store.swap_cell(HEADS, HEAD, head.token if head else None, new)
         if swapped.done:
             return
