@@ -19,10 +19,11 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from langgraph_keel.engine import audit
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import AlreadyDecided, CorruptStore, InvalidInput, NotAllowed, NotFound
+from langgraph_keel.engine.tables import Cells, CellTable, Kept
+from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed, NotFound
 
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
 APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
@@ -216,11 +217,31 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
 
 
-CURRENT, OVER = Shelf(None, "approvals"), Shelf(None, "approvalsover")
-PAGE = 1000
 _LEAST = 6
 """Digits of an id that name a request: fewer are too easily those of another one."""
 _FIELDS = {each.name for each in fields(ApprovalRequest)}
+_TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
+
+
+def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
+    # What was asked or answered may be 0 or False.
+    return [{name: value for name, value in asdict(request).items() if value or name in ("args", "value")}]
+
+
+def _unpack(stored: Sequence[Any]) -> ApprovalRequest:
+    (said,) = stored
+    known = {name: value for name, value in said.items() if name in _FIELDS}
+    known |= {name: tuple(known[name]) for name in _TUPLES if name in known}
+    decision = known.pop("decision", None)
+    return ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
+
+
+TABLES = tuple(
+    CellTable(kind, "the request for approval {key}", _pack, _unpack) for kind in ("approvals", "approvalsover")
+)
+"""The requests that are not over, and those that are."""
+CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +256,7 @@ class Held:
 
     request: ApprovalRequest
     token: str
-    shelf: Shelf = CURRENT
+    shelf: Shelf
 
 
 def request_id(thread_id: str, *parts: str) -> str:
@@ -264,6 +285,7 @@ class Approvals:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._cells = {shelf: Cells(session, table, None) for shelf, table in zip((CURRENT, OVER), TABLES, strict=True)}
 
     @property
     def now(self) -> str:
@@ -274,12 +296,12 @@ class Approvals:
 
     def read(self, ids: Sequence[str]) -> Plan[Any, Any, Mapping[str, Held]]:
         """Read requests by their ids, without those that are not there. One trip, two if some are over."""
-        found = yield from self._session.store.read_cells(CURRENT, ids)
-        held = {name: self._held(name, cell) for name, cell in found.items()}
-        if missing := [name for name in ids if name not in held]:
-            over = yield from self._session.store.read_cells(OVER, missing)
-            held |= {name: self._held(name, cell, OVER) for name, cell in over.items()}
-        return held
+        found: dict[str, Held] = {}
+        for shelf in (CURRENT, OVER):
+            if missing := [name for name in ids if name not in found]:
+                kept = yield from self._cells[shelf].read(missing)
+                found |= {name: _held(each, shelf) for name, each in kept.items()}
+        return found
 
     def one(self, name: str) -> Plan[Any, Any, Held]:
         """Read a request by its id, or by the beginning of it that no other has.
@@ -292,27 +314,16 @@ class Approvals:
             raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
         found: dict[str, Held] = {}
         for shelf in (OVER, CURRENT):
-            page = yield from self._session.store.list_cells(shelf, name, None, 2)
-            found |= {key: self._held(key, cell, shelf) for key, cell in page}
+            page = yield from self._cells[shelf].page(name, limit=2)
+            found |= {key: _held(kept, shelf) for key, kept in page}
         if len(found) != 1:
             raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
         return next(iter(found.values()))
 
-    def page(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Any, Any, Sequence[Held]]:
-        """Read a page of requests, in the order of their ids. One trip."""
-        page = yield from self._session.store.list_cells(shelf, prefix, after, limit)
-        return [self._held(key, cell, shelf) for key, cell in page]
-
     def all(self, shelf: Shelf, prefix: str = "") -> Plan[Any, Any, Sequence[Held]]:
-        """Read requests whose ids begin so. A trip for each 1,000."""
-        found: list[Held] = []
-        after: str | None = None
-        while True:
-            page = yield from self.page(shelf, prefix, after, PAGE)
-            found += page
-            if len(page) < PAGE:
-                return found
-            after = page[-1].request.id
+        """Read requests whose ids begin so, in the order of their ids. A trip for each 1,000."""
+        found = yield from self._cells[shelf].every(prefix, PAGE)
+        return [_held(kept, shelf) for _, kept in found]
 
     def of_thread(self, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
         """Read a thread's requests that are not over."""
@@ -326,13 +337,11 @@ class Approvals:
         what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
         what |= {} if request.action else {"value": request.value}
         asked = happened(request, "asked", request.asked_at, **what)
-        cell = self._cell(self._session.new_token(), asked)
-        reply = yield from self._session.store.swap_cell(CURRENT, request.id, None, cell)
-        if reply.done:
-            return (yield from self._log(Held(asked, cell.token)))
-        if reply.cell is None:
-            return (yield from self.ask(request))
-        return self._held(request.id, reply.cell)
+        while True:
+            done, kept = yield from self._cells[CURRENT].swap(request.id, None, asked, origin=request.thread_id)
+            if kept is not None:
+                held = _held(kept, CURRENT)
+                return (yield from self._log(held)) if done else held
 
     def change(self, held: Held, new: ApprovalRequest) -> Plan[Any, Any, Held | None]:
         """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail.
@@ -341,9 +350,8 @@ class Approvals:
         """
         held = yield from self._log(held)
         new = replace(new, audited=held.request.audited)
-        cell = self._cell(self._session.new_token(), new)
-        reply = yield from self._session.store.swap_cell(held.shelf, new.id, held.token, cell)
-        return (yield from self._log(Held(new, cell.token, held.shelf))) if reply.done else None
+        done, kept = yield from self._cells[held.shelf].swap(new.id, held.token, new, origin=new.thread_id)
+        return (yield from self._log(_held(kept, held.shelf))) if done and kept else None
 
     def decide(self, held: Held, decision: Decision) -> Plan[Any, Any, Held | None]:
         """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
@@ -396,12 +404,9 @@ class Approvals:
             held = changed
         held = yield from self._log(held)
         # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
-        yield from self._session.store.swap_cell(
-            OVER, held.request.id, None, self._cell(self._session.new_token(), held.request)
-        )
-        yield from self._session.store.remove_cells(CURRENT, {held.request.id: held.token})
-
-    # -- cells -------------------------------------------------------------------------------------------------
+        request = held.request
+        yield from self._cells[OVER].swap(request.id, None, request, origin=request.thread_id)
+        yield from self._cells[CURRENT].remove({request.id: held.token})
 
     def _log(self, held: Held) -> Plan[Any, Any, Held]:
         """Append to the audit trail what has happened and does not stand there, as far as `audited` says.
@@ -420,29 +425,13 @@ class Approvals:
             yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content, secret)
         new = replace(request, audited=len(request.history))
         # Under the same token: for others nothing has changed.
-        reply = yield from self._session.store.swap_cell(
-            held.shelf, request.id, held.token, self._cell(held.token, new)
-        )
-        return replace(held, request=new if reply.done else request)
-
-    def _cell(self, token: str, request: ApprovalRequest) -> Cell:
-        # What was asked or answered may be 0 or False.
-        said = {name: value for name, value in asdict(request).items() if value or name in ("args", "value")}
-        return Cell(token, self._session.codec.encode([said]), b"", request.thread_id)
-
-    def _held(self, key: str, cell: Cell, shelf: Shelf = CURRENT) -> Held:
-        try:
-            (said,) = self._session.codec.decode(cell.header)
-            known = {name: _frozen(name, value) for name, value in said.items() if name in _FIELDS}
-            decision = known.pop("decision", None)
-            request = ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
-        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
-            raise CorruptStore(f"the request for approval {key} does not decode: {error}") from error
-        return Held(request, cell.token, shelf)
+        cells, token = self._cells[held.shelf], held.token
+        done, _ = yield from cells.swap(request.id, token, new, token=token, origin=request.thread_id)
+        return replace(held, request=new if done else request)
 
 
-def _frozen(name: str, value: Any) -> Any:
-    return tuple(value) if name in ("interrupt_ids", "allowed", "approvers", "history") else value
+def _held(kept: Kept[ApprovalRequest], shelf: Shelf) -> Held:
+    return Held(kept.record, kept.token, shelf)
 
 
 def _about(request: ApprovalRequest) -> dict[str, Any]:
