@@ -31,7 +31,7 @@ from langgraph_keel.approvals.requests import (
     STATUSES,
     ApprovalRequest,
     Decision,
-    decided,
+    apply_decision,
 )
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
@@ -500,7 +500,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
     with changing(url) as saver:
         found = saver.approvals.get(name)
-        decided(found, decision)  # what will be refused is refused before anybody thinks about it
+        apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
             console().print(request_page(found, decision))
         if not (yes or json):
