@@ -26,10 +26,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.approvals.hook import Questions
+from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.approvals.inbox import Inbox
 from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
-from langgraph_keel.approvals.run_claims import PlainResume, Runs
+from langgraph_keel.approvals.run_claims import PlainResume, RunClaims
 from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
@@ -142,7 +142,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
-        hooks: list[Hook] = [*extra_hooks, Runs(plain_resume), OwnerHook(), Questions()]
+        hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume), OwnerHook(), ApprovalHook()]
         hooks.append(build_recorder(graph_version, on_drift, provenance))
         hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
         hooks += [each for each in (archive_rule(archive_removed),) if each]

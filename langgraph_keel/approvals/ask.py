@@ -36,9 +36,9 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Approvals,
     Decision,
-    Held,
-    as_of,
-    happened,
+    KeptRequest,
+    add_event,
+    request_at,
     request_id,
 )
 from langgraph_keel.display.jsonable import as_json
@@ -145,7 +145,7 @@ def request_approval(
     else:
         raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    engine, plan = _asking(question)
+    engine, plan = _plan_question(question)
     return engine.run(plan)
 
 
@@ -163,7 +163,7 @@ async def arequest_approval(
 ) -> Decision:
     """As `request_approval`, asynchronously."""
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
-    engine, plan = _asking(question)
+    engine, plan = _plan_question(question)
     return await engine.arun(plan)
 
 
@@ -203,7 +203,7 @@ def _question(
         on_expiry=on_expiry,
     )
     # LangGraph counts the answers from the first one again at each attempt, and so it must be with the questions.
-    nth = _number(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
+    nth = _count_question(values.get(CONFIG_KEY_SCRATCHPAD), (str(info.node_attempt), *parts[1:]))
     return _Question(request, (*parts, nth), revalidate or (lambda approved, current: approved == current))
 
 
@@ -217,7 +217,7 @@ def _config() -> Mapping[str, Any]:
         raise InvalidConfig(_OUTSIDE) from error
 
 
-def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
+def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
     """Return the number of a question among equal ones of this attempt at a task: of two equal transfers, each asks."""
     # Made anew for each run of a task, and shared by the copies that a `ToolCache` makes of the scratchpad.
     run = scratchpad.call_counter
@@ -229,7 +229,7 @@ def _number(scratchpad: Any, key: tuple[str, ...]) -> str:
         return str(numbers[key])
 
 
-def _asking(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
+def _plan_question(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
     config = _config()
     saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
     engine = engine_of(saver)
@@ -239,20 +239,20 @@ def _asking(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
             f"not {type(saver).__name__}"
         )
     request = replace(question.request, owner=owner_of(config, engine.session.owner))
-    return engine, _answered(Approvals(engine.session), replace(question, request=request))
+    return engine, _ask_until_decided(Approvals(engine.session), replace(question, request=request))
 
 
-def _answered(approvals: Approvals, question: _Question) -> Plan[Any, Any, Decision]:
+def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Any, Any, Decision]:
     """Return the decision on a question; every round of it was asked because the facts had changed."""
     old: ApprovalRequest | None = None
     for nth in count():
-        decision, old = yield from _round(approvals, question, nth, old)
+        decision, old = yield from _ask_round(approvals, question, nth, old)
         if decision is not None:
             return decision
     raise AssertionError("there is always another round")
 
 
-def _round(
+def _ask_round(
     approvals: Approvals, question: _Question, nth: int, old: ApprovalRequest | None
 ) -> Plan[Any, Any, tuple[Decision | None, ApprovalRequest]]:
     """Return the decision of a round, or `None` if the facts have changed since; and what was asked."""
@@ -260,17 +260,17 @@ def _round(
     held = yield from approvals.ask(asked)
     if question.is_nested and not held.request.interrupt_ids:
         yield from _check_place(approvals, held)
-    _count(held.request, payload, approvals.now)
-    while (held := (yield from _checked(approvals, question, held))).request.status != SUPERSEDED:
-        if not as_of(held.request, approvals.now).is_settled:
+    _count_answers(held.request, payload, approvals.now)
+    while (held := (yield from _check_facts(approvals, question, held))).request.status != SUPERSEDED:
+        if not request_at(held.request, approvals.now).is_settled:
             interrupt(payload)  # and if this returns, a program has resumed the graph without a decision
-        elif taken := (yield from _taken(approvals, held)):
+        elif taken := (yield from _take_decision(approvals, held)):
             return taken, held.request
         held = (yield from approvals.read([asked.id]))[asked.id]
     return None, held.request
 
 
-def _check_place(approvals: Approvals, held: Held) -> Plan[Any, Any, None]:
+def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[Any, Any, None]:
     """See that a graph is where it was when it is resumed.
 
     Raises:
@@ -287,7 +287,7 @@ def _check_place(approvals: Approvals, held: Held) -> Plan[Any, Any, None]:
             )
 
 
-def _count(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
+def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> None:
     """Let LangGraph count as given the answers to a question that has stopped the graph.
 
     In a `ToolNode`, another tool may have taken one that was meant for this: what is decided must not be asked again.
@@ -296,24 +296,24 @@ def _count(request: ApprovalRequest, payload: Mapping[str, Any], now: str) -> No
         try:
             interrupt(payload)
         except GraphInterrupt:
-            if not as_of(request, now).is_settled:
+            if not request_at(request, now).is_settled:
                 raise
 
 
-def _checked(approvals: Approvals, question: _Question, held: Held) -> Plan[Any, Any, Held]:
+def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -> Plan[Any, Any, KeptRequest]:
     """Return a request, superseded if what it rests on has changed, and nobody has said no."""
-    said, current = as_of(held.request, approvals.now), question.request.facts
+    said, current = request_at(held.request, approvals.now), question.request.facts
     is_no = said.decision is not None and not said.decision.approved
     if said.status == SUPERSEDED or is_no or question.is_still_good(said.facts, current):
         return held
-    new = happened(
+    new = add_event(
         replace(said, status=SUPERSEDED), SUPERSEDED, approvals.now, reason="the facts have changed", facts=current
     )
     changed = yield from approvals.change(held, new)
-    return changed or (yield from _checked(approvals, question, (yield from approvals.read([said.id]))[said.id]))
+    return changed or (yield from _check_facts(approvals, question, (yield from approvals.read([said.id]))[said.id]))
 
 
-def _taken(approvals: Approvals, held: Held) -> Plan[Any, Any, Decision | None]:
+def _take_decision(approvals: Approvals, held: KeptRequest) -> Plan[Any, Any, Decision | None]:
     """Return the decision of a request, which is consumed from then on; `None` if somebody has changed it meanwhile."""
     held = yield from approvals.expire(held, approvals.now)
     if held.request.status == CONSUMED:  # by an earlier attempt at the task

@@ -1,4 +1,4 @@
-"""Notices the questions of graphs, with no code of the user's: what a saver is told to write says who waits for whom.
+"""Records what graphs ask, with no code of the user's: what a saver is told to write says which thread asks what.
 
 A task that asks writes its interrupts to the root namespace, those of subgraphs and of functional tasks too, under the
 same ids (README.md, "What LangGraph tells a saver of questions"). The request is written before the interrupt is
@@ -16,7 +16,7 @@ from typing import Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.plans import sweep_requests
-from langgraph_keel.approvals.questions import close, interrupts_in, record_interrupt
+from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import (
     CURRENT,
     OVER,
@@ -36,8 +36,8 @@ _PLACES = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Questions(Hook):
-    """What one saver knows of the questions that wait. Any thread may call."""
+class ApprovalHook(Hook):
+    """Records the questions of one saver's graphs, and closes those that are over. Any thread may call."""
 
     def __init__(self) -> None:
         # At which checkpoints of which thread a question waits. Whatever is forgotten here, a look at the thread finds.
@@ -95,7 +95,7 @@ class Questions(Hook):
         approvals = Approvals(session)
         for held in (yield from approvals.of_thread(new.thread_id)):
             if held.request.checkpoint_id < str(new.checkpoint_id):
-                yield from close(approvals, held, session.now, is_answered=False)
+                yield from close_request(approvals, held, session.now, is_answered=False)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
         """Close what branches ask that a prune removes: nobody could take an answer. Two trips, and some a request."""
@@ -139,7 +139,7 @@ def _close_requests(session: Session, thread_id: str, over: set[str], *, is_answ
     approvals = Approvals(session)
     for held in (yield from approvals.of_thread(thread_id)):
         if held.request.checkpoint_id in over:
-            yield from close(approvals, held, session.now, is_answered=is_answered)
+            yield from close_request(approvals, held, session.now, is_answered=is_answered)
 
 
 def _holding(key: str, cell: Cell, codec: Codec, user: str) -> Holding:

@@ -11,8 +11,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
-from langgraph_keel.approvals import plans as deciding
-from langgraph_keel.approvals import worker
+from langgraph_keel.approvals import plans, worker
 from langgraph_keel.approvals.checks import ago, ahead
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
@@ -25,10 +24,10 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Approvals,
     Decision,
-    Held,
-    as_of,
+    KeptRequest,
+    request_at,
 )
-from langgraph_keel.approvals.worker import Patience, Resumed, Tried, Worker
+from langgraph_keel.approvals.worker import PollTimer, Resumed, RetryList, Worker
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import one_line
@@ -61,7 +60,7 @@ def _row(request: ApprovalRequest) -> str:
         "tr",
         cell(id_, *_small(f"{request.asked_at[:10]} {request.asked_at[11:19]} UTC"), style="white-space:nowrap"),
         cell(text(request.thread_id), *_small(request.owner), style="overflow-wrap:anywhere"),
-        cell(*_asked(request), style="width:50%;overflow-wrap:anywhere"),
+        cell(*_question(request), style="width:50%;overflow-wrap:anywhere"),
         cell(*_facts(request)),
         cell(*_status(request)),
     )
@@ -72,7 +71,7 @@ def _small(said: str) -> Iterator[str]:
         yield tag("div", text(one_line(said)), style=f"{SMALL};{FAINT}")
 
 
-def _asked(request: ApprovalRequest) -> Iterator[str]:
+def _question(request: ApprovalRequest) -> Iterator[str]:
     if request.action:
         yield code(f"{request.action}({arguments(request.args)})")
     elif not request.description:
@@ -180,7 +179,9 @@ class Inbox:
         limit: int | None,
     ) -> Plan[Any, Any, Requests]:
         wanted, limit = _statuses(status), checked_limit(limit)
-        found = [as_of(held.request, self._engine.session.now) for held in (yield from self._found(thread_id, wanted))]
+        found = [
+            request_at(held.request, self._engine.session.now) for held in (yield from self._find(thread_id, wanted))
+        ]
         before = None if older_than is None else ago("older_than", older_than)
         fitting = [
             request
@@ -192,12 +193,12 @@ class Inbox:
         ]
         return _page(fitting, after, limit)
 
-    def _found(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Any, Any, Sequence[Held]]:
+    def _find(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Any, Any, Sequence[KeptRequest]]:
         approvals = self.plans
         if thread_id is None:
             found = list((yield from approvals.all(CURRENT)))
         else:
-            found = list((yield from deciding.looked(self._engine.session, thread_id_of(thread_id))))
+            found = list((yield from plans.refresh_thread(self._engine.session, thread_id_of(thread_id))))
         if not CLOSED.isdisjoint(wanted):
             over = yield from approvals.all(OVER)
             found += [held for held in over if thread_id in (None, held.request.thread_id)]
@@ -209,11 +210,11 @@ class Inbox:
         Raises:
             NotFound: No request, or more than one, has such an id.
         """
-        return as_of(self._engine.run(self.plans.one(request_id)).request, self._engine.session.now)
+        return request_at(self._engine.run(self.plans.one(request_id)).request, self._engine.session.now)
 
     async def aget(self, request_id: str) -> ApprovalRequest:
         """As `get`, asynchronously."""
-        return as_of((await self._engine.arun(self.plans.one(request_id))).request, self._engine.session.now)
+        return request_at((await self._engine.arun(self.plans.one(request_id))).request, self._engine.session.now)
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
@@ -267,12 +268,12 @@ class Inbox:
         return await self._adecide(request_id, decision)
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = self._engine.run(deciding.decided(self._engine.session, request_id, decision))
+        request = self._engine.run(plans.decide_request(self._engine.session, request_id, decision))
         self.bell.ring()
         return request
 
     async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = await self._engine.arun(deciding.decided(self._engine.session, request_id, decision))
+        request = await self._engine.arun(plans.decide_request(self._engine.session, request_id, decision))
         await self.bell.aring()
         return request
 
@@ -284,12 +285,12 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._engine.run(deciding.claimed(self._engine.session, request_id, by, ahead("seconds", seconds)))
+        return self._engine.run(plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds)))
 
     async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
         """As `claim`, asynchronously."""
         return await self._engine.arun(
-            deciding.claimed(self._engine.session, request_id, by, ahead("seconds", seconds))
+            plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
         )
 
     # -- going on ----------------------------------------------------------------------------------------------
@@ -303,11 +304,11 @@ class Inbox:
         Raises:
             NotFound: Nothing was decided that the agent has not taken; it says what waits.
         """
-        return self._engine.run(deciding.resume(self._engine.session, thread_id_of(thread_id)))
+        return self._engine.run(plans.resume(self._engine.session, thread_id_of(thread_id)))
 
     async def aresume(self, thread_id: str) -> Command[Any]:
         """As `resume`, asynchronously."""
-        return await self._engine.arun(deciding.resume(self._engine.session, thread_id_of(thread_id)))
+        return await self._engine.arun(plans.resume(self._engine.session, thread_id_of(thread_id)))
 
     def wait(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """Wait until threads can go on, that is until all that some task of theirs has asked is decided, or expired.
@@ -324,11 +325,11 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        return worker.wait(self._engine, self.bell, Patience(poll, timeout))
+        return worker.wait(self._engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        return await worker.await_decided(self._engine, self.bell, Patience(poll, timeout))
+        return await worker.await_decided(self._engine, self.bell, PollTimer(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -365,7 +366,7 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
-        return Worker(self._engine, self.bell, graph, config or {}, Patience(poll, timeout), Tried(poll))
+        return Worker(self._engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
 
     def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """Look after all threads that wait: what has expired says so, what they went on without is closed.
@@ -378,21 +379,21 @@ class Inbox:
         Returns:
             The requests that a reminder is due for; they are not returned again for as long.
         """
-        return self._engine.run(deciding.sweep_requests(self._engine.session, remind_after))
+        return self._engine.run(plans.sweep_requests(self._engine.session, remind_after))
 
     async def asweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
         """As `sweep`, asynchronously."""
-        return await self._engine.arun(deciding.sweep_requests(self._engine.session, remind_after))
+        return await self._engine.arun(plans.sweep_requests(self._engine.session, remind_after))
 
     # -- the audit trail ---------------------------------------------------------------------------------------
 
     def audit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
         """Return a page of what was asked, decided and taken, in order: the events after that number."""
-        return self._engine.run(audit.events(self._engine.session, after, limit))
+        return self._engine.run(audit.read_events(self._engine.session, after, limit))
 
     async def aaudit(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
         """As `audit`, asynchronously."""
-        return await self._engine.arun(audit.events(self._engine.session, after, limit))
+        return await self._engine.arun(audit.read_events(self._engine.session, after, limit))
 
     def verify_audit(self, expected: str | None = None, progress: Progress | None = None) -> AuditVerdict:
         """Return whether the audit trail is as it was written; see `langgraph_keel.engine.audit.verify`.

@@ -89,7 +89,7 @@ def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> 
     """
     asks, write = _read(value, schema)
     _check_number(asks, decisions)
-    return write(value, asks, [_allowed(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
+    return write(value, asks, [_allow(ask, decision) for ask, decision in zip(asks, decisions, strict=True)])
 
 
 def decision_from(answer: Any, ask: Ask | ApprovalRequest, by: str) -> Decision:
@@ -128,14 +128,14 @@ def as_inbox(request: ApprovalRequest) -> dict[str, Any]:
     return {
         "action_request": {"action": request.action, "args": _shown_args(request)},
         "config": {flag: kind in allowed for kind, flag in _INBOX.items()},
-        "description": _described(request),
+        "description": _description(request),
     }
 
 
 def as_hitl(request: ApprovalRequest) -> dict[str, Any]:
     """Return a request as LangChain's middleware asks: one action request, one review config; see `decision_from`."""
     allowed = [_HITL[kind] for kind in _shown_kinds(request)]
-    shown = {"name": request.action, "args": _shown_args(request), "description": _described(request)}
+    shown = {"name": request.action, "args": _shown_args(request), "description": _description(request)}
     return {
         "action_requests": [shown],
         "review_configs": [{"action_name": request.action, "allowed_decisions": allowed}],
@@ -166,10 +166,10 @@ def _batched(value: Any, schema: Any) -> Asks:
     if not (_is_list(requests) and _is_list(configs)):
         return []
     # The middleware gives one config for each request; its types would allow one for each tool as well.
-    return _all(_reviewed(each, [*configs[place : place + 1], *configs]) for place, each in enumerate(requests))
+    return _all(_read_action(each, [*configs[place : place + 1], *configs]) for place, each in enumerate(requests))
 
 
-def _reviewed(request: Any, configs: Iterable[Any]) -> Asks:
+def _read_action(request: Any, configs: Iterable[Any]) -> Asks:
     name = _at(request, "name")
     words = next((_at(config, "allowed_decisions") for config in configs if _at(config, "action_name") == name), None)
     return _call(request, name, _at(request, "args"), _kinds_in(words))
@@ -256,7 +256,7 @@ def _hitl(ask: Ask, decision: Decision) -> dict[str, Any]:
         case "approve":
             return {"type": "approve"}
         case "edit":
-            return {"type": "edit", "edited_action": {"name": ask.action, "args": _edited(ask, decision)}}
+            return {"type": "edit", "edited_action": {"name": ask.action, "args": _edited_args(ask, decision)}}
         case "answer":
             return {"type": "respond", "message": _text(decision.value)}
     reason = _reason(decision)
@@ -274,7 +274,7 @@ def _response(ask: Ask, decision: Decision) -> dict[str, Any]:
         case "approve":  # LangGraph's docstring says args are None; the inbox sends them, and a node may look.
             return {"type": "accept", "args": {"action": ask.action, "args": ask.args}}
         case "edit":
-            return {"type": "edit", "args": {"action": ask.action, "args": _edited(ask, decision)}}
+            return {"type": "edit", "args": {"action": ask.action, "args": _edited_args(ask, decision)}}
         case "answer":
             return {"type": "response", "args": _text(decision.value)}
     return {"type": "ignore", "args": None}
@@ -309,7 +309,7 @@ def _check_number(asks: Asks, decisions: Sequence[Decision]) -> None:
     raise InvalidInput(f"an interrupt that asks {len(asks)} needs as many decisions, in that order: {problem}")
 
 
-def _allowed(ask: Ask, decision: Decision) -> Decision:
+def _allow(ask: Ask, decision: Decision) -> Decision:
     if decision.kind in ask.allowed or ask.keel is not None:
         return decision
     if decision.kind == "reject" and "answer" in ask.allowed:
@@ -321,7 +321,7 @@ def _allowed(ask: Ask, decision: Decision) -> Decision:
     )
 
 
-def _edited(ask: Ask, decision: Decision) -> dict[str, Any]:
+def _edited_args(ask: Ask, decision: Decision) -> dict[str, Any]:
     if not isinstance(decision.args, Mapping):
         raise InvalidInput(f"an edit of {ask.action} needs its arguments as a dict, not {decision.args!r:.200}")
     return dict(decision.args)
@@ -352,7 +352,7 @@ def _shown_args(request: ApprovalRequest) -> dict[str, Any]:
     return {} if request.args is None else {"value": request.args}
 
 
-def _described(request: ApprovalRequest) -> str:
+def _description(request: ApprovalRequest) -> str:
     """Return what to show: neither format has a place for facts, and nobody should decide without them."""
     parts = [request.description or ("" if request.action else _text(request.value))]
     for title, facts in (("Facts", request.facts), ("Facts of an earlier decision", request.before)):

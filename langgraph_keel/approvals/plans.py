@@ -1,4 +1,4 @@
-"""The plans behind `saver.approvals`: what waits, a decision about it, and how the graph goes on with that."""
+"""The plans behind `saver.approvals`: which requests wait, how one is decided, and what a graph is resumed with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langgraph.types import Command, Interrupt
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of
-from langgraph_keel.approvals.questions import close, interrupts_in, record_interrupt
+from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import (
     CURRENT,
     OPEN,
@@ -20,8 +20,8 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Approvals,
     Decision,
-    Held,
-    as_of,
+    KeptRequest,
+    request_at,
 )
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
@@ -35,30 +35,30 @@ _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
 
-def looked(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
-    """Look what waits in a thread, whatever was written down of it: a crash may have left that undone.
+def refresh_thread(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[KeptRequest]]:
+    """Bring the requests of a thread up to date with its checkpoints, and return those that are not over.
 
-    What is new is written down, what the thread has gone on without is closed, and what expired is said to have. Two
-    trips, if there is nothing of that.
+    A crash may have left that undone. A question without a request gets one, a request that the thread has gone on
+    without is closed, and one that has expired says so. Two trips, if there is nothing to do.
     """
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     known = yield from Approvals(session).of_thread(thread_id)
-    if head is not None and (yield from _noted(session, head, known)):
+    if head is not None and (yield from _record_missing(session, head, known)):
         known = yield from Approvals(session).of_thread(thread_id)
-    found: list[Held] = []
+    found: list[KeptRequest] = []
     for held in known:
-        ended = yield from _end_of(session, held.request, head)
+        ended = yield from _find_end(session, held.request, head)
         if ended is None:
             found.append((yield from Approvals(session).expire(held, session.now)))
         else:
-            yield from close(Approvals(session), held, session.now, is_answered=ended == "loop")
+            yield from close_request(Approvals(session), held, session.now, is_answered=ended == "loop")
     return found
 
 
-def _noted(session: Session, head: Found, known: Sequence[Held]) -> Plan[Any, Any, bool]:
-    """Write down what waits at a checkpoint and was not noted; return whether there was any."""
-    noted = {name for held in known for name in held.request.interrupt_ids}
-    missing = [(task, each) for task, each in _interrupts(session, head) if each.id not in noted]
+def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest]) -> Plan[Any, Any, bool]:
+    """Make the requests that are missing for what a checkpoint asks; return whether there were any."""
+    recorded = {name for held in known for name in held.request.interrupt_ids}
+    missing = [(task, each) for task, each in _interrupts(session, head) if each.id not in recorded]
     for task_id, interrupt in missing:
         yield from record_interrupt(session, head.entry.address, interrupt, task_id)
     return bool(missing)
@@ -69,13 +69,13 @@ def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]
     try:
         writes = pending_writes(head.batches, session.codec, where_is(head.entry.address))
     except ValueRefused:
-        return ()  # of classes of the program, which this process does not know: it has noted them itself
+        return ()  # of classes of the program, which this process does not know: it has made the requests itself
     waits = waiting_tasks(writes)
     asked = [(task, value) for task, channel, value in writes if task in waits and channel == INTERRUPT]
     return [(task, each) for task, value in asked for each in interrupts_in(value)]
 
 
-def _end_of(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[Any, Any, str | None]:
+def _find_end(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[Any, Any, str | None]:
     """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         return None
@@ -95,7 +95,7 @@ def _source_of(session: Session, entry: Entry) -> str:
     return str(header.metadata.get("source"))
 
 
-def decided(session: Session, name: str, decision: Decision) -> Plan[Any, Any, ApprovalRequest]:
+def decide_request(session: Session, name: str, decision: Decision) -> Plan[Any, Any, ApprovalRequest]:
     """Decide a request; of two who do so at once, one wins.
 
     Raises:
@@ -104,7 +104,7 @@ def decided(session: Session, name: str, decision: Decision) -> Plan[Any, Any, A
         NotAllowed: Not by this reviewer, or not so.
     """
     while True:
-        held = yield from live(session, name)
+        held = yield from open_request(session, name)
         _check_format(held.request, decision)
         changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
@@ -125,17 +125,17 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def live(session: Session, name: str) -> Plan[Any, Any, Held]:
-    """Return a request as it is, which is not over.
+def open_request(session: Session, name: str) -> Plan[Any, Any, KeptRequest]:
+    """Return a request that somebody may decide, after a look at its thread.
 
     Raises:
         NotFound: There is no such request.
-        AlreadyDecided: It is over.
+        AlreadyDecided: Nobody may, any more.
     """
     held = yield from Approvals(session).one(name)
     request = held.request
     if held.request.status in OPEN:
-        found = {each.request.id: each for each in (yield from looked(session, request.thread_id))}
+        found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
         held = found.get(request.id) or (yield from Approvals(session).one(name))
     if held.request.status not in OPEN:
         by = held.request.decision.by if held.request.decision else ""
@@ -143,23 +143,23 @@ def live(session: Session, name: str) -> Plan[Any, Any, Held]:
     return held
 
 
-def claimed(session: Session, name: str, by: str, until: str) -> Plan[Any, Any, ApprovalRequest]:
-    """Hold a request for a reviewer. Errors are those of `decided`."""
+def claim_request(session: Session, name: str, by: str, until: str) -> Plan[Any, Any, ApprovalRequest]:
+    """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
-        held = yield from live(session, name)
+        held = yield from open_request(session, name)
         changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request
 
 
-def answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def find_answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
     """Return what was decided in a thread and the agent has not taken, by interrupt, in the askers' formats.
 
     Questions of one task are answered together: LangGraph runs a task from its beginning at each answer, and what it
     did after the first one would be done again. What was taken is given again as long as the step has not ended: the
     process that took it may have died, and nothing else remembers what the graph was resumed with.
     """
-    found = [held.request for held in (yield from looked(session, thread_id))]
+    found = [held.request for held in (yield from refresh_thread(session, thread_id))]
     known = [request for request in found if request.status != SUPERSEDED]  # because of facts: it was asked anew
     undecided = {request.task_id for request in known if not request.is_settled}
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
@@ -182,12 +182,12 @@ def resume(session: Session, thread_id: str) -> Plan[Any, Any, Command[Any]]:
     Raises:
         NotFound: Nothing was decided that the agent has not taken.
     """
-    found = yield from answers(session, thread_id)
+    found = yield from find_answers(session, thread_id)
     if not found:
         if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:
             raise NotFound(f"there is no thread {thread_id!r} in this store")
         waiting = yield from Approvals(session).of_thread(thread_id)
-        ids = ", ".join(f"{each.request.id} is {as_of(each.request, session.now).status}" for each in waiting)
+        ids = ", ".join(f"{each.request.id} is {request_at(each.request, session.now).status}" for each in waiting)
         raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}")
     return Command(resume=dict(found))
 
@@ -203,8 +203,8 @@ def sweep_requests(session: Session, remind_after: float | None) -> Plan[Any, An
     known = yield from Approvals(session).all(CURRENT)
     due: list[ApprovalRequest] = []
     for thread_id in sorted({held.request.thread_id for held in known}):
-        for held in (yield from looked(session, thread_id)):
-            request = as_of(held.request, session.now)
+        for held in (yield from refresh_thread(session, thread_id)):
+            request = request_at(held.request, session.now)
             if request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before:
                 changed = yield from Approvals(session).change(held, replace(held.request, reminded_at=session.now))
                 due += [changed.request] if changed else []

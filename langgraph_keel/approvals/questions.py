@@ -18,7 +18,7 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Approvals,
     Decision,
-    Held,
+    KeptRequest,
     request_id,
 )
 from langgraph_keel.display.jsonable import as_json
@@ -36,10 +36,10 @@ def record_interrupt(
     approvals = Approvals(session)
     requests = requests_of(address, interrupt, task_id, owner, session.now)
     for request in requests:
-        held: Held | None = yield from approvals.ask(request)
+        held: KeptRequest | None = yield from approvals.ask(request)
         while held and interrupt.id not in held.request.interrupt_ids:
             held = yield from _add_interrupt(approvals, held, request)
-    if is_keels(requests[0]):
+    if is_keel_question(requests[0]):
         yield from _supersede(approvals, requests[0], session.now)
 
 
@@ -52,7 +52,9 @@ def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[Any
             yield from approvals.end(held, SUPERSEDED, now, "the arguments have changed")
 
 
-def _add_interrupt(approvals: Approvals, held: Held, asked: ApprovalRequest) -> Plan[Any, Any, Held | None]:
+def _add_interrupt(
+    approvals: Approvals, held: KeptRequest, asked: ApprovalRequest
+) -> Plan[Any, Any, KeptRequest | None]:
     """Write down that a request, which its task has made before, has stopped the graph."""
     ids = (*held.request.interrupt_ids, asked.interrupt_id)
     changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=asked.value))
@@ -61,7 +63,7 @@ def _add_interrupt(approvals: Approvals, held: Held, asked: ApprovalRequest) -> 
     return changed
 
 
-def close(approvals: Approvals, held: Held, now: str, *, is_answered: bool) -> Plan[Any, Any, None]:
+def close_request(approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool) -> Plan[Any, Any, None]:
     """Put a request with those that are over.
 
     Args:
@@ -72,7 +74,7 @@ def close(approvals: Approvals, held: Held, now: str, *, is_answered: bool) -> P
     """
     request = held.request
     # Who has asked by `request_approval` says so when it takes the decision.
-    if not is_answered or (is_keels(request) and request.status != CONSUMED):
+    if not is_answered or (is_keel_question(request) and request.status != CONSUMED):
         yield from approvals.end(held, SUPERSEDED, now, "the thread went on without it")
         return
     if request.decision is None:  # a program has resumed the graph by itself
@@ -80,7 +82,7 @@ def close(approvals: Approvals, held: Held, now: str, *, is_answered: bool) -> P
     yield from approvals.end(held, CONSUMED, now)
 
 
-def is_keels(request: ApprovalRequest) -> bool:
+def is_keel_question(request: ApprovalRequest) -> bool:
     """Return whether `request_approval` has asked it."""
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
 

@@ -1,10 +1,9 @@
-"""Requests for approval, kept: one cell each, changed by compare-and-set, so that of two reviewers one wins.
+"""Requests for approval: what a person is asked, what a person has decided, and what may become of it.
 
-Requests are cells that all threads share, under keys that begin with a hash of their thread: one page of them is the
-inbox, and those of one thread are a range. What is over moves to a shelf of its own. They belong to their thread (the
-cells' origin), so they are deleted with it; the audit trail keeps its chain (see `core.audit`).
-
-What a person is asked, and what a person has said: records, and what may become of them.
+Each request is one record, changed by compare-and-set, so that of two reviewers one wins. The cells of all threads
+share a shelf, and their keys begin with a hash of the thread: a page of them is the inbox, and the requests of one
+thread are a range of keys. A request that is over moves to a shelf of its own. The cells belong to their thread (their
+origin), so they are deleted with it; the audit trail keeps its chain (see `engine/audit.py`).
 
 A request is *waiting* until somebody decides; *claimed* while a reviewer holds it; then *approved*, *rejected*,
 *edited* or *answered*; *expired* if nobody did in time; *superseded* if the thread went on without it, or the facts
@@ -19,10 +18,11 @@ from hashlib import sha256
 from typing import Any, Literal
 
 from langgraph_keel.engine import audit
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import AlreadyDecided, CorruptStore, InvalidInput, NotAllowed, NotFound
+from langgraph_keel.engine.tables import Cells, CellTable, Kept
+from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed, NotFound
 
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
 APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
@@ -157,7 +157,7 @@ class ApprovalRequest:
         return self.on_expiry == "reject" if self.status == EXPIRED else self.status in (*DECIDED, CONSUMED)
 
 
-def as_of(request: ApprovalRequest, now: str) -> ApprovalRequest:
+def request_at(request: ApprovalRequest, now: str) -> ApprovalRequest:
     """Return a request as it is at a time: a claim that has run out is none, and what nobody decided has expired."""
     if request.status not in OPEN:
         return request
@@ -168,7 +168,7 @@ def as_of(request: ApprovalRequest, now: str) -> ApprovalRequest:
     return request
 
 
-def decided(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
+def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequest:
     """Return a request with a decision; `request` is as it is at that time.
 
     Raises:
@@ -216,16 +216,36 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
 
 
-CURRENT, OVER = Shelf(None, "approvals"), Shelf(None, "approvalsover")
-PAGE = 1000
 _LEAST = 6
 """Digits of an id that name a request: fewer are too easily those of another one."""
 _FIELDS = {each.name for each in fields(ApprovalRequest)}
+_TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
+
+
+def _pack(request: ApprovalRequest) -> list[dict[str, Any]]:
+    # What was asked or answered may be 0 or False.
+    return [{name: value for name, value in asdict(request).items() if value or name in ("args", "value")}]
+
+
+def _unpack(stored: Sequence[Any]) -> ApprovalRequest:
+    (said,) = stored
+    known = {name: value for name, value in said.items() if name in _FIELDS}
+    known |= {name: tuple(known[name]) for name in _TUPLES if name in known}
+    decision = known.pop("decision", None)
+    return ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
+
+
+TABLES = tuple(
+    CellTable(kind, "the request for approval {key}", _pack, _unpack) for kind in ("approvals", "approvalsover")
+)
+"""The requests that are not over, and those that are."""
+CURRENT, OVER = (Shelf(None, table.kind) for table in TABLES)
+PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A request as it stands in its cell.
+class KeptRequest:
+    """A request as it stands in its cell, and on which shelf.
 
     Attributes:
         request: The request.
@@ -235,7 +255,7 @@ class Held:
 
     request: ApprovalRequest
     token: str
-    shelf: Shelf = CURRENT
+    shelf: Shelf
 
 
 def request_id(thread_id: str, *parts: str) -> str:
@@ -249,7 +269,7 @@ def thread_prefix(thread_id: str) -> str:
     return sha256(thread_id.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
-def happened(request: ApprovalRequest, kind: str, at: str, by: str = "", **more: Any) -> ApprovalRequest:
+def add_event(request: ApprovalRequest, kind: str, at: str, by: str = "", **more: Any) -> ApprovalRequest:
     """Return a request to whose history something was added."""
     event = {"kind": kind, "at": at, "by": by, **{name: value for name, value in more.items() if value is not None}}
     return replace(request, history=(*request.history, event))
@@ -264,6 +284,7 @@ class Approvals:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._cells = {shelf: Cells(session, table, None) for shelf, table in zip((CURRENT, OVER), TABLES, strict=True)}
 
     @property
     def now(self) -> str:
@@ -272,16 +293,16 @@ class Approvals:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, ids: Sequence[str]) -> Plan[Any, Any, Mapping[str, Held]]:
+    def read(self, ids: Sequence[str]) -> Plan[Any, Any, Mapping[str, KeptRequest]]:
         """Read requests by their ids, without those that are not there. One trip, two if some are over."""
-        found = yield from self._session.store.read_cells(CURRENT, ids)
-        held = {name: self._held(name, cell) for name, cell in found.items()}
-        if missing := [name for name in ids if name not in held]:
-            over = yield from self._session.store.read_cells(OVER, missing)
-            held |= {name: self._held(name, cell, OVER) for name, cell in over.items()}
-        return held
+        found: dict[str, KeptRequest] = {}
+        for shelf in (CURRENT, OVER):
+            if missing := [name for name in ids if name not in found]:
+                kept = yield from self._cells[shelf].read(missing)
+                found |= {name: _keep(each, shelf) for name, each in kept.items()}
+        return found
 
-    def one(self, name: str) -> Plan[Any, Any, Held]:
+    def one(self, name: str) -> Plan[Any, Any, KeptRequest]:
         """Read a request by its id, or by the beginning of it that no other has.
 
         Raises:
@@ -290,76 +311,67 @@ class Approvals:
         """
         if not isinstance(name, str) or len(name) < _LEAST:
             raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
-        found: dict[str, Held] = {}
+        found: dict[str, KeptRequest] = {}
         for shelf in (OVER, CURRENT):
-            page = yield from self._session.store.list_cells(shelf, name, None, 2)
-            found |= {key: self._held(key, cell, shelf) for key, cell in page}
+            page = yield from self._cells[shelf].page(name, limit=2)
+            found |= {key: _keep(kept, shelf) for key, kept in page}
         if len(found) != 1:
             raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
         return next(iter(found.values()))
 
-    def page(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Any, Any, Sequence[Held]]:
-        """Read a page of requests, in the order of their ids. One trip."""
-        page = yield from self._session.store.list_cells(shelf, prefix, after, limit)
-        return [self._held(key, cell, shelf) for key, cell in page]
+    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Any, Any, Sequence[KeptRequest]]:
+        """Read requests whose ids begin so, in the order of their ids. A trip for each 1,000."""
+        found = yield from self._cells[shelf].every(prefix, PAGE)
+        return [_keep(kept, shelf) for _, kept in found]
 
-    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Any, Any, Sequence[Held]]:
-        """Read requests whose ids begin so. A trip for each 1,000."""
-        found: list[Held] = []
-        after: str | None = None
-        while True:
-            page = yield from self.page(shelf, prefix, after, PAGE)
-            found += page
-            if len(page) < PAGE:
-                return found
-            after = page[-1].request.id
-
-    def of_thread(self, thread_id: str) -> Plan[Any, Any, Sequence[Held]]:
+    def of_thread(self, thread_id: str) -> Plan[Any, Any, Sequence[KeptRequest]]:
         """Read a thread's requests that are not over."""
         found = yield from self.all(CURRENT, thread_prefix(thread_id))
         return [held for held in found if held.request.thread_id == thread_id]
 
     # -- what becomes of them ----------------------------------------------------------------------------------
 
-    def ask(self, request: ApprovalRequest) -> Plan[Any, Any, Held]:
+    def ask(self, request: ApprovalRequest) -> Plan[Any, Any, KeptRequest]:
         """Write a new request, or return what stands there: the same question may be asked again."""
         what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
         what |= {} if request.action else {"value": request.value}
-        asked = happened(request, "asked", request.asked_at, **what)
-        cell = self._cell(self._session.new_token(), asked)
-        reply = yield from self._session.store.swap_cell(CURRENT, request.id, None, cell)
-        if reply.done:
-            return (yield from self._logged(Held(asked, cell.token)))
-        if reply.cell is None:
-            return (yield from self.ask(request))
-        return self._held(request.id, reply.cell)
+        asked = add_event(request, "asked", request.asked_at, **what)
+        while True:
+            done, kept = yield from self._cells[CURRENT].swap(request.id, None, asked, origin=request.thread_id)
+            if kept is not None:
+                held = _keep(kept, CURRENT)
+                return (yield from self._log(held)) if done else held
 
-    def change(self, held: Held, new: ApprovalRequest) -> Plan[Any, Any, Held | None]:
-        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail."""
-        cell = self._cell(self._session.new_token(), new)
-        reply = yield from self._session.store.swap_cell(held.shelf, new.id, held.token, cell)
-        return (yield from self._logged(Held(new, cell.token, held.shelf))) if reply.done else None
+    def change(self, held: KeptRequest, new: ApprovalRequest) -> Plan[Any, Any, KeptRequest | None]:
+        """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail.
 
-    def decide(self, held: Held, decision: Decision) -> Plan[Any, Any, Held | None]:
+        What the audit trail does not say yet of the changes before is appended first: see `_log`.
+        """
+        held = yield from self._log(held)
+        new = replace(new, audited=held.request.audited)
+        done, kept = yield from self._cells[held.shelf].swap(new.id, held.token, new, origin=new.thread_id)
+        return (yield from self._log(_keep(kept, held.shelf))) if done and kept else None
+
+    def decide(self, held: KeptRequest, decision: Decision) -> Plan[Any, Any, KeptRequest | None]:
         """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
 
         Raises:
             AlreadyDecided: It was decided, has expired, or is over.
             NotAllowed: Not by this reviewer, or not so.
         """
-        new = decided(as_of(held.request, decision.at), decision)
+        new = apply_decision(request_at(held.request, decision.at), decision)
         said = new.decision or decision
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
-        return (yield from self.change(held, happened(new, new.status, said.at, said.by, **more)))
+        return (yield from self.change(held, add_event(new, new.status, said.at, said.by, **more)))
 
-    def claim(self, held: Held, by: str, at: str, until: str) -> Plan[Any, Any, Held | None]:
+    def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[Any, Any, KeptRequest | None]:
         """Hold a request for a reviewer; with an `until` that is past, let it go.
 
         Raises:
             AlreadyDecided: Nobody may decide it any more.
             NotAllowed: Somebody else holds it, or has to decide.
         """
-        request = as_of(held.request, at)
+        request = request_at(held.request, at)
         check_open(request)
         check_reviewer(request, by)
         if until <= at and request.status == WAITING:
@@ -367,68 +379,59 @@ class Approvals:
         new = replace(request, status=CLAIMED, claimed_by=by, claimed_until=until)
         if until <= at:
             new = replace(request, status=WAITING, claimed_by="", claimed_until="")
-        return (yield from self.change(held, happened(new, "claimed" if until > at else "released", at, by)))
+        return (yield from self.change(held, add_event(new, "claimed" if until > at else "released", at, by)))
 
-    def expire(self, held: Held, now: str) -> Plan[Any, Any, Held]:
+    def expire(self, held: KeptRequest, now: str) -> Plan[Any, Any, KeptRequest]:
         """Write that nobody decided in time, if that is so."""
-        request = as_of(held.request, now)
+        request = request_at(held.request, now)
         if request.status != EXPIRED or held.request.status == EXPIRED:
             return held
-        changed = yield from self.change(held, happened(request, EXPIRED, now))
+        changed = yield from self.change(held, add_event(request, EXPIRED, now))
         return changed or held
 
-    def consume(self, held: Held, at: str) -> Plan[Any, Any, Held | None]:
+    def consume(self, held: KeptRequest, at: str) -> Plan[Any, Any, KeptRequest | None]:
         """Write that the agent has taken the decision."""
-        return (yield from self.change(held, happened(replace(held.request, status=CONSUMED), CONSUMED, at)))
+        return (yield from self.change(held, add_event(replace(held.request, status=CONSUMED), CONSUMED, at)))
 
-    def end(self, held: Held, status: str, at: str, why: str = "") -> Plan[Any, Any, None]:
+    def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[Any, Any, None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
         if held.request.status not in (CONSUMED, SUPERSEDED):
-            new = happened(replace(held.request, status=status), status, at, reason=why or None)
+            new = add_event(replace(held.request, status=status), status, at, reason=why or None)
             changed = yield from self.change(held, new)
             if changed is None:
                 return  # somebody else has changed it: it will be found again
             held = changed
+        held = yield from self._log(held)
         # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
-        yield from self._session.store.swap_cell(
-            OVER, held.request.id, None, self._cell(self._session.new_token(), held.request)
-        )
-        yield from self._session.store.remove_cells(CURRENT, {held.request.id: held.token})
-
-    # -- cells -------------------------------------------------------------------------------------------------
-
-    def _logged(self, held: Held) -> Plan[Any, Any, Held]:
-        """Append to the audit trail what has happened and does not stand there; again, after a crash in between."""
         request = held.request
+        yield from self._cells[OVER].swap(request.id, None, request, origin=request.thread_id)
+        yield from self._cells[CURRENT].remove({request.id: held.token})
+
+    def _log(self, held: KeptRequest) -> Plan[Any, Any, KeptRequest]:
+        """Append to the audit trail those events of a request that `audited` does not count.
+
+        The process that has made a change does this, and so does any other process that finds it undone: the first one
+        may have died, or may be about to do it. Nobody changes a request before this is done, so all of them see the
+        same events under the same token. Only the request's cell holds that token; the secret by which each event is
+        appended once is made of it.
+        """
+        request = held.request
+        if request.audited == len(request.history):
+            return held
         for nth in range(request.audited, len(request.history)):
             event = dict(request.history[nth])
             content = {**_about(request), "n": nth, **event}
-            yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content)
+            secret = sha256(f"{held.token}:{nth}".encode()).hexdigest()[:32]
+            yield from audit.append(self._session, request.thread_id, event["at"], event["kind"], content, secret)
         new = replace(request, audited=len(request.history))
         # Under the same token: for others nothing has changed.
-        reply = yield from self._session.store.swap_cell(
-            held.shelf, request.id, held.token, self._cell(held.token, new)
-        )
-        return replace(held, request=new if reply.done else request)
-
-    def _cell(self, token: str, request: ApprovalRequest) -> Cell:
-        # What was asked or answered may be 0 or False.
-        said = {name: value for name, value in asdict(request).items() if value or name in ("args", "value")}
-        return Cell(token, self._session.codec.encode([said]), b"", request.thread_id)
-
-    def _held(self, key: str, cell: Cell, shelf: Shelf = CURRENT) -> Held:
-        try:
-            (said,) = self._session.codec.decode(cell.header)
-            known = {name: _frozen(name, value) for name, value in said.items() if name in _FIELDS}
-            decision = known.pop("decision", None)
-            request = ApprovalRequest(**known, decision=None if decision is None else Decision(**decision))
-        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
-            raise CorruptStore(f"the request for approval {key} does not decode: {error}") from error
-        return Held(request, cell.token, shelf)
+        cells, token = self._cells[held.shelf], held.token
+        done, _ = yield from cells.swap(request.id, token, new, token=token, origin=request.thread_id)
+        return replace(held, request=new if done else request)
 
 
-def _frozen(name: str, value: Any) -> Any:
-    return tuple(value) if name in ("interrupt_ids", "allowed", "approvers", "history") else value
+def _keep(kept: Kept[ApprovalRequest], shelf: Shelf) -> KeptRequest:
+    return KeptRequest(kept.record, kept.token, shelf)
 
 
 def _about(request: ApprovalRequest) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class _Start:
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class HeldThread:
     """A thread that is claimed by a run of this process.
 
     Attributes:
@@ -192,7 +192,7 @@ class Held:
     """
 
     claim: Claim
-    runs: Runs
+    runs: RunClaims
     session: Session
     is_async: bool
 
@@ -217,7 +217,7 @@ class Held:
         run(release(self.session.store, self.session.codec, self.claim, _token()), self.session.driver)
 
 
-class _Begun(BaseCallbackHandler):
+class _RunHandler(BaseCallbackHandler):
     """What LangChain calls when a graph, or anything else that it calls a chain, begins or ends."""
 
     run_inline = True
@@ -230,28 +230,28 @@ class _Begun(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
-        _others.pop(run_id, None)
-        if held := _live.pop(run_id, None):
+        _unclaimed.pop(run_id, None)
+        if held := _held.pop(run_id, None):
             held.runs.end(held, held.is_async)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
-        _others.pop(run_id, None)
+        _unclaimed.pop(run_id, None)
         met = _refused.get(error) if isinstance(error, ThreadTaken) else None
-        if met != run_id and (held := _live.pop(run_id, None)):
+        if met != run_id and (held := _held.pop(run_id, None)):
             # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
             # there could wait for a lock that its own thread holds.
             held.runs.end(held, held.is_async or isinstance(error, GeneratorExit))
 
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
-_live: dict[UUID, Held] = {}
+_held: dict[UUID, HeldThread] = {}
 # The runs that have claimed nothing yet: what tells each from all others (`run_of`), and whether it has a loop.
-_others: dict[UUID, tuple[object, bool]] = {}
+_unclaimed: dict[UUID, tuple[object, bool]] = {}
 _refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
-_BEGUN = _Begun()
-_handler: ContextVar[Any] = ContextVar("keel_begun", default=_BEGUN)
-_all: WeakSet[Runs] = WeakSet()
+_HANDLER = _RunHandler()
+_handler: ContextVar[Any] = ContextVar("keel_begun", default=_HANDLER)
+_all: WeakSet[RunClaims] = WeakSet()
 # What the tokens of this process begin with: a claim of ours is over when its run is, released or not.
 _ours = secrets.token_hex(8)
 
@@ -270,8 +270,8 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Runs(Hook):
-    """The claims of one saver.
+class RunClaims(Hook):
+    """Claims threads for the runs of one saver, and gives them back.
 
     Args:
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
@@ -286,7 +286,7 @@ class Runs(Hook):
         self._plain_resume = plain_resume
         self.lease = lease
         self.clock = _now
-        self.keeper: Keeper[Held] = Keeper(lease / 3000, Held.renew, "the claim of a thread")
+        self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
         watch()
 
@@ -308,9 +308,9 @@ class Runs(Hook):
             reading.notes[self] = _is_by_id(start.resume)
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         if not start.goes_on or (start.resume is None and may_fork):
-            _others[start.run_id] = run_of(reading.config), reading.is_async
+            _unclaimed[start.run_id] = run_of(reading.config), reading.is_async
             return
-        held = self._held(reading.address.thread_id, start.run_id, session, reading.is_async)
+        held = self._new_claim(reading.address.thread_id, start.run_id, session, reading.is_async)
         yield from self._take(held, start.run_id)
 
     def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
@@ -328,21 +328,23 @@ class Runs(Hook):
         if all(channel != INTERRUPT for channel, _ in writes.writes):
             return
         control = run_of(writes.config)
-        found = next(((run_id, is_async) for run_id, (run, is_async) in list(_others.items()) if run is control), None)
+        found = next(
+            ((run_id, is_async) for run_id, (run, is_async) in list(_unclaimed.items()) if run is control), None
+        )
         if control is None or found is None:
             return
         run_id, is_async = found
-        _others.pop(run_id, None)
+        _unclaimed.pop(run_id, None)
         try:
-            yield from self._take(self._held(writes.address.thread_id, run_id, session, is_async), run_id)
+            yield from self._take(self._new_claim(writes.address.thread_id, run_id, session, is_async), run_id)
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
-    def _held(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> Held:
+    def _new_claim(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> HeldThread:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
         claim = Claim(thread_id, _token(), this_holder(), str(run_id), since, now + self.lease)
-        return Held(claim, self, session, is_async)
+        return HeldThread(claim, self, session, is_async)
 
     def _check(self, resume: Any) -> None:
         if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
@@ -352,27 +354,27 @@ class Runs(Hook):
             "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
         )
 
-    def _take(self, held: Held, run_id: UUID) -> Plan[Any, Any, None]:
+    def _take(self, held: HeldThread, run_id: UUID) -> Plan[Any, Any, None]:
         try:
             _enter(held, run_id)
             yield from take(held.session.store, held.session.codec, held.claim, self.is_over)
         except ThreadTaken as error:
             _refused[error] = run_id
-            if _live.get(run_id) is held:
-                del _live[run_id]
+            if _held.get(run_id) is held:
+                del _held[run_id]
             raise
         except ReadOnlyStore:
-            del _live[run_id]  # it stores nothing, and so does the run
+            del _held[run_id]  # it stores nothing, and so does the run
         else:
             self.keeper.hold(held)
 
     def is_over(self, claim: Claim) -> bool:
         """Return whether the run that made a claim is known to be no more."""
         if claim.token.startswith(_ours):
-            return all(held.token != claim.token for held in list(_live.values()))
+            return all(held.token != claim.token for held in list(_held.values()))
         return claim.until <= self.clock() or is_dead(claim.holder)
 
-    def end(self, held: Held, later: bool) -> None:
+    def end(self, held: HeldThread, later: bool) -> None:
         """Give back what a run has claimed: at once, or in the keeper's thread."""
         if later:
             self.keeper.defer(held.release)
@@ -389,15 +391,15 @@ class Runs(Hook):
 
 def is_taken(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
     """Return whether a run goes on from where a thread waits. One trip."""
-    runs = session.hooks.find(Runs)
+    runs = session.hooks.find(RunClaims)
     found = yield from session.store.read_cells(Shelf(thread_id, KIND), [KEY])
     read = [read_claim(session.codec, thread_id, cell) for cell in found.values()]
     return any(runs is None or not runs.is_over(claim) for claim in read)
 
 
-def _enter(held: Held, run_id: UUID) -> None:
+def _enter(held: HeldThread, run_id: UUID) -> None:
     # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
-    other = _live.setdefault(run_id, held)
+    other = _held.setdefault(run_id, held)
     if other is not held:
         raise ThreadTaken(other.claim.thread_id, other.claim.holder, other.claim.since)
 
@@ -423,8 +425,8 @@ def _after_fork() -> None:
     # The runs of the parent are the parent's, and so are its claims.
     global _ours
     _ours = secrets.token_hex(8)
-    _live.clear()
-    _others.clear()
+    _held.clear()
+    _unclaimed.clear()
     for runs in list(_all):
         runs.keeper.forget()
 

@@ -28,9 +28,9 @@ from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
 from langgraph_keel.approvals.notices import Bell
-from langgraph_keel.approvals.plans import answers
+from langgraph_keel.approvals.plans import find_answers
 from langgraph_keel.approvals.questions import interrupts_in
-from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, as_of
+from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_taken
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found
@@ -67,7 +67,7 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledThread:
     """A thread of which some task has all its answers.
 
     Attributes:
@@ -83,41 +83,41 @@ class Settled:
     owner: str
 
 
-def settled(session: Session) -> Plan[Any, Any, Sequence[Settled]]:
+def find_settled(session: Session) -> Plan[Any, Any, Sequence[SettledThread]]:
     """Return the threads that may go on, those first that have waited longest. A trip for each 1,000 requests."""
     by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     now = session.now
     for held in (yield from Approvals(session).all(CURRENT)):
         if held.request.status != SUPERSEDED:
-            by_thread[held.request.thread_id].append(as_of(held.request, now))
-    found = [each for thread_id, requests in by_thread.items() if (each := _settled(thread_id, requests))]
+            by_thread[held.request.thread_id].append(request_at(held.request, now))
+    found = [each for thread_id, requests in by_thread.items() if (each := _settled_tasks(thread_id, requests))]
     return sorted(found, key=lambda each: each.since)
 
 
-def _settled(thread_id: str, requests: Collection[ApprovalRequest]) -> Settled | None:
+def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> SettledThread | None:
     undecided = {request.task_id for request in requests if not request.is_settled}
     done = [request for request in requests if request.task_id not in undecided]
     if not any(request.interrupt_id for request in done):
         return None
     since = min(request.decision.at if request.decision else "" for request in done)
-    return Settled(thread_id, frozenset(request.id for request in done), since, done[0].owner)
+    return SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner)
 
 
-def turn(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def find_free_answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
     """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
     if (yield from is_taken(session, thread_id)):
         return {}
-    return (yield from answers(session, thread_id))
+    return (yield from find_answers(session, thread_id))
 
 
-def _waits(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
+def _is_waiting(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
     """Return whether something that was decided is still asked, and nobody goes on with it."""
-    found = yield from turn(session, thread_id)
+    found = yield from find_free_answers(session, thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
-    return head is not None and _asks(session, head, found)
+    return head is not None and _is_asked(session, head, found)
 
 
-def _asks(session: Session, head: Found, names: Collection[str]) -> bool:
+def _is_asked(session: Session, head: Found, names: Collection[str]) -> bool:
     try:
         writes = pending_writes(head.batches, session.codec, str(head.entry.address))
     except ValueRefused:
@@ -127,10 +127,10 @@ def _asks(session: Session, head: Found, names: Collection[str]) -> bool:
     return any(each.id in names for value in asked for each in interrupts_in(value))
 
 
-class Tried:
-    """What one worker need not look at again, or not yet: as much as the last listing has named.
+class RetryList:
+    """The threads that one worker need not try again, or not yet, of those that the last listing has named.
 
-    A request that is settled stays so: what a thread was tried with is told by their ids.
+    A request that is settled stays so, so the ids of the settled requests say what a thread was tried with.
 
     Args:
         poll: Seconds until a thread that cannot go on is looked at again; then longer and longer.
@@ -140,7 +140,7 @@ class Tried:
         self._poll = poll
         self._known: dict[str, tuple[frozenset[str], float, float]] = {}
 
-    def due(self, found: Sequence[Settled]) -> Sequence[Settled]:
+    def due(self, found: Sequence[SettledThread]) -> Sequence[SettledThread]:
         """Return what is to be tried, of a listing."""
         now, known = time.monotonic(), self._known
         self._known = {
@@ -150,11 +150,11 @@ class Tried:
         }
         return [each for each in found if each.thread_id not in self._known or self._known[each.thread_id][2] <= now]
 
-    def done(self, each: Settled) -> None:
+    def done(self, each: SettledThread) -> None:
         """Do not try it again before something else is decided there."""
         self._known[each.thread_id] = each.ids, inf, inf
 
-    def later(self, each: Settled) -> None:
+    def later(self, each: SettledThread) -> None:
         """Try it again, when it has waited as long again."""
         now = time.monotonic()
         _, since, _ = self._known.get(each.thread_id, (each.ids, now, now))
@@ -162,8 +162,8 @@ class Tried:
         self._known[each.thread_id] = each.ids, since, now + min(max(now - since, self._poll), _LONGEST)
 
 
-class Patience:
-    """How long a worker waits, for the next poll and at all.
+class PollTimer:
+    """Says how long a worker waits: until the next poll, and in all.
 
     Args:
         poll: Seconds between two looks.
@@ -180,10 +180,10 @@ class Patience:
             raise InvalidInput(f"timeout must be seconds or None, not {timeout!r}")
         self.poll = float(poll)
         self._timeout = inf if timeout is None else timeout
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
-        """Begin to be patient, anew."""
+    def restart(self) -> None:
+        """Begin to wait anew: there was something to do."""
         self._end = time.monotonic() + self._timeout
 
     @property
@@ -199,31 +199,31 @@ def _is_seconds(value: object) -> bool:
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 
-def wait(engine: Engine, bell: Bell, patience: Patience) -> Sequence[str]:
+def wait(engine: Engine, bell: Bell, timer: PollTimer) -> Sequence[str]:
     """Wait until threads can go on; return their ids. Of `Inbox.wait`."""
-    tried = Tried(patience.poll)
+    retries = RetryList(timer.poll)
     with bell.notices() as notices:
-        while not (found := engine.run(_ready(engine.session, tried))) and (seconds := patience.left):
+        while not (found := engine.run(_find_ready(engine.session, retries))) and (seconds := timer.left):
             notices.wait(seconds)
         return found
 
 
-async def await_decided(engine: Engine, bell: Bell, patience: Patience) -> Sequence[str]:
+async def await_decided(engine: Engine, bell: Bell, timer: PollTimer) -> Sequence[str]:
     """As `wait`, asynchronously."""
-    tried = Tried(patience.poll)
+    retries = RetryList(timer.poll)
     async with bell.anotices() as notices:
-        while not (found := await engine.arun(_ready(engine.session, tried))) and (seconds := patience.left):
+        while not (found := await engine.arun(_find_ready(engine.session, retries))) and (seconds := timer.left):
             await notices.wait(seconds)
         return found
 
 
-def _ready(session: Session, tried: Tried) -> Plan[Any, Any, Sequence[str]]:
+def _find_ready(session: Session, retries: RetryList) -> Plan[Any, Any, Sequence[str]]:
     found: list[str] = []
-    for each in tried.due((yield from settled(session))):
-        if (yield from _waits(session, each.thread_id)):
+    for each in retries.due((yield from find_settled(session))):
+        if (yield from _is_waiting(session, each.thread_id)):
             found.append(each.thread_id)
         else:
-            tried.later(each)
+            retries.later(each)
     return tuple(found)
 
 
@@ -239,102 +239,102 @@ class Worker:
         bell: Rings when somebody has decided.
         graph: The graph, compiled with this saver.
         config: What every run is given besides.
-        patience: How long to wait.
-        tried: What was tried.
+        timer: How long to wait.
+        retries: The threads that need not be tried, or not yet.
     """
 
     engine: Engine
     bell: Bell
     graph: Any
     config: RunnableConfig
-    patience: Patience
-    tried: Tried
+    timer: PollTimer
+    retries: RetryList
 
     def run(self) -> Iterator[Resumed]:
         """Yield threads that went on, until there was nothing to do for long enough."""
         with self.bell.notices() as notices:
             while True:
                 did = False
-                for resumed in self._round():
+                for resumed in self._run_round():
                     did = True
                     yield resumed
                 if did:
-                    self.patience.begin()
-                elif seconds := self.patience.left:
+                    self.timer.restart()
+                elif seconds := self.timer.left:
                     notices.wait(seconds)
                 else:
                     return
 
-    def _round(self) -> Iterator[Resumed]:
-        for each in self.tried.due(self.engine.run(settled(self.engine.session))):
-            if resumed := self._resumed(each):
+    def _run_round(self) -> Iterator[Resumed]:
+        for each in self.retries.due(self.engine.run(find_settled(self.engine.session))):
+            if resumed := self._resume(each):
                 yield resumed
 
-    def _resumed(self, each: Settled) -> Resumed | None:
+    def _resume(self, each: SettledThread) -> Resumed | None:
         config = self._config(each)
         try:
-            found = self.engine.run(turn(self.engine.session, each.thread_id))
-            command = _asked(found, self.graph.get_state(config)) if found else None
+            found = self.engine.run(find_free_answers(self.engine.session, each.thread_id))
+            command = _command_for(found, self.graph.get_state(config)) if found else None
             result = self.graph.invoke(command, config) if command else None
         except Exception as error:
-            return self._failed(each, error)
-        return self._ended(each, command, result)
+            return self._fail(each, error)
+        return self._finish(each, command, result)
 
     async def arun(self) -> AsyncIterator[Resumed]:
         """As `run`, asynchronously."""
         async with self.bell.anotices() as notices:
             while True:
                 did = False
-                async for resumed in self._around():
+                async for resumed in self._arun_round():
                     did = True
                     yield resumed
                 if did:
-                    self.patience.begin()
-                elif seconds := self.patience.left:
+                    self.timer.restart()
+                elif seconds := self.timer.left:
                     await notices.wait(seconds)
                 else:
                     return
 
-    async def _around(self) -> AsyncIterator[Resumed]:
-        for each in self.tried.due(await self.engine.arun(settled(self.engine.session))):
-            if resumed := await self._aresumed(each):
+    async def _arun_round(self) -> AsyncIterator[Resumed]:
+        for each in self.retries.due(await self.engine.arun(find_settled(self.engine.session))):
+            if resumed := await self._aresume(each):
                 yield resumed
 
-    async def _aresumed(self, each: Settled) -> Resumed | None:
+    async def _aresume(self, each: SettledThread) -> Resumed | None:
         config = self._config(each)
         try:
-            found = await self.engine.arun(turn(self.engine.session, each.thread_id))
-            command = _asked(found, await self.graph.aget_state(config)) if found else None
+            found = await self.engine.arun(find_free_answers(self.engine.session, each.thread_id))
+            command = _command_for(found, await self.graph.aget_state(config)) if found else None
             result = await self.graph.ainvoke(command, config) if command else None
         except Exception as error:
-            return self._failed(each, error)
-        return self._ended(each, command, result)
+            return self._fail(each, error)
+        return self._finish(each, command, result)
 
-    def _config(self, each: Settled) -> RunnableConfig:
+    def _config(self, each: SettledThread) -> RunnableConfig:
         # The owner, so that what the run asks next is the same person's.
         owner = {"user_id": each.owner} if each.owner else {}
         given = self.config.get("configurable") or {}
         return {**self.config, "configurable": {**owner, **given, **_STRICT, "thread_id": each.thread_id}}
 
-    def _ended(self, each: Settled, command: Command[Any] | None, result: Any) -> Resumed | None:
+    def _finish(self, each: SettledThread, command: Command[Any] | None, result: Any) -> Resumed | None:
         if command is None:
-            self.tried.later(each)
+            self.retries.later(each)
             return None
-        self.tried.done(each)
+        self.retries.done(each)
         return Resumed(each.thread_id, result)
 
-    def _failed(self, each: Settled, error: Exception) -> Resumed | None:
+    def _fail(self, each: SettledThread, error: Exception) -> Resumed | None:
         is_late = isinstance(error, ThreadTaken) and error.thread_id == each.thread_id
         if is_late or isinstance(error, _NOT_ASKED):
-            self.tried.later(each)
+            self.retries.later(each)
             return None
         # A store that was away for a moment is no reason to leave the thread for good.
-        again = self.tried.later if isinstance(error, StoreBusy | StoreUnavailable) else self.tried.done
+        again = self.retries.later if isinstance(error, StoreBusy | StoreUnavailable) else self.retries.done
         again(each)
         return Resumed(each.thread_id, error=error)
 
 
-def _asked(found: Mapping[str, Any], state: Any) -> Command[Any] | None:
+def _command_for(found: Mapping[str, Any], state: Any) -> Command[Any] | None:
     """Return what to resume a thread with; `None` if this graph asks none of that: it may be another one's thread."""
     asked = {interrupt.id for interrupt in state.interrupts}
     resume = {name: answer for name, answer in found.items() if name in asked}

@@ -26,7 +26,7 @@ from langgraph_keel.approvals.requests import (
     STATUSES,
     ApprovalRequest,
     Decision,
-    decided,
+    apply_decision,
 )
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
 from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
@@ -450,7 +450,7 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
     with open_to_change(url) as saver:
         found = saver.approvals.get(name)
-        decided(found, decision)  # what will be refused is refused before anybody thinks about it
+        apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
             console().print(request_page(found, decision))
         if not (yes or json):

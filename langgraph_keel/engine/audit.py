@@ -5,16 +5,14 @@ fills the cell owns the number; who was slower goes on with the next one, so tha
 about, its *content*, is a cell of its own, which belongs to the thread: it is deleted with it, and the chain stays.
 The link has the content's digest, salted, so that nobody can find out by guessing what was removed; the salt stands
 with the content, and goes with it. A content is written before its link, under its digest: a crash in between leaves
-a content that no link names, and that is deleted with its thread.
+a content that no link names, and that is deleted with its thread. Two writers may append the same event (`append`, with
+a secret): they write the same content, whose token says which link was the last one then, and look for its link after
+that one before they make it, so there is one link.
 
 The *head* says how far the chain goes, so that whoever appends need not walk it. It is moved after each append, and may
 stay behind after a crash; but it is there before the first link, and never ahead of the last one: if it is, links were
-removed. Whoever can write to the store can make a whole chain anew, though, and remove contents as if their thread had
-been deleted: against the first helps an *anchor*, a `number:hash` that was noted elsewhere (`verify`).
-
-`core.chain` says how the cells are written, and how to compute the hashes without Keel.
-
-The cells of the audit trail: how links, contents and the head are written, read and hashed. See `core.audit`.
+removed. Somebody who can write to the store can still make a whole chain anew, or remove contents as if their thread
+had been deleted. The first can be found by an *anchor*: a `number:hash` that was noted elsewhere (`verify`).
 
 The hashes can be computed without Keel:
 
@@ -98,7 +96,7 @@ def text_of(content: Mapping[str, Any]) -> str:
         raise InvalidInput(f"an audit event must be about what JSON can hold: {error}") from error
 
 
-def linked(number: int, previous: str, at: str, kind: str, digest: str) -> Link:
+def next_link(number: int, previous: str, at: str, kind: str, digest: str) -> Link:
     """Return the link that comes after link `number`, whose hash is `previous`."""
     said = [number + 1, previous, at, kind, digest]
     return Link(number + 1, previous, at, kind, digest, sha(json.dumps(said, separators=(",", ":"))))
@@ -144,7 +142,7 @@ def content_in(codec: Codec, link: Link, cell: Cell) -> tuple[str, dict[str, Any
     return digest, content
 
 
-def end_by(codec: Codec, head: Cell, default: T) -> tuple[int, str] | T:
+def read_end(codec: Codec, head: Cell, default: T) -> tuple[int, str] | T:
     """Return number and hash of the last link, as the head says; the default if it cannot be read."""
     try:
         number, previous = _values_in(codec, head, "the head")
@@ -223,10 +221,11 @@ def append(
     at: str,
     kind: str,
     content: Mapping[str, Any],
+    secret: str | None = None,
 ) -> Plan[Any, Any, int]:
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
-    To append again, after a crash or a lost reply, makes a second event at worst.
+    To append again, after a crash or a lost reply, makes a second event, unless a `secret` says that it is the same.
 
     Args:
         session: What it runs on.
@@ -234,6 +233,8 @@ def append(
         at: ISO time.
         kind: What has happened.
         content: All about it: what JSON can hold.
+        secret: The salt, 32 letters and digits that nobody can guess: with the same secret and content the event is
+            appended once, whoever does it, and however often.
 
     Returns:
         The event's number.
@@ -242,25 +243,38 @@ def append(
         InvalidInput: JSON cannot hold the content.
         CorruptStore: The last link cannot be read, so nothing can be linked to it; `verify` says more.
     """
-    text, salt = text_of({**content, "thread_id": thread_id}), session.new_token()
+    text, salt = text_of({**content, "thread_id": thread_id}), secret or session.new_token()
     digest = sha(salt + text)
-    head = yield from _head(session)
-    yield from session.store.swap_cell(
-        CONTENTS, digest, None, Cell(salt, header_of(session.codec, salt, text), origin=thread_id)
-    )
-    # Of an enumeration of texts only the text: what revives as something else would be no link.
-    link = linked(*end_by(session.codec, head, START), str(at), str(kind), digest)
-    token = session.new_token()
-    while not (
-        yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell_of(session.codec, token, link))
-    ).done:
-        end = yield from _end(session, link.number - 1, link.previous)
-        link = linked(*end, link.at, link.kind, digest)
-    yield from _move(session, head, link, session.new_token())
-    return link.number
+    head = yield from _ensure_head(session)
+    end = read_end(session.codec, head, START)
+    new = Cell(_content_token(session, end[0]), header_of(session.codec, salt, text), origin=thread_id)
+    written = yield from session.store.swap_cell(CONTENTS, digest, None, new)
+    token, number = session.new_token(), None
+    if written.cell is not None:  # of another writer of the same event, whose link comes after the one it names
+        number, end = yield from _search(session, digest, _number_in_token(written.cell.token), end)
+    while number is None:
+        # Of an enumeration of texts only the text: what revives as something else would be no link.
+        link = next_link(*end, str(at), str(kind), digest)
+        cell = cell_of(session.codec, token, link)
+        if (yield from session.store.swap_cell(LINKS, key_of(link.number), None, cell)).done:
+            number, end = link.number, (link.number, link.hash)
+        else:
+            number, end = yield from _search(session, digest, end[0], end)
+    yield from _move_head(session, head, end, session.new_token())
+    return number
 
 
-def _head(session: Session) -> Plan[Any, Any, Cell]:
+def _content_token(session: Session, number: int) -> str:
+    """Return a token that says after which link a content was written: its own link is looked for from there."""
+    return f"{number:016d}{session.new_token()[:16]}"
+
+
+def _number_in_token(token: str) -> int:
+    """Return the number of the link after which a content was written; 0, before all of them, if it does not say."""
+    return int(token[:16]) if len(token) == 32 and token[:16].isdecimal() else 0
+
+
+def _ensure_head(session: Session) -> Plan[Any, Any, Cell]:
     """Return the head; there is one from now on."""
     cells = yield from session.store.read_cells(HEADS, [HEAD])
     if HEAD in cells:
@@ -270,19 +284,40 @@ def _head(session: Session) -> Plan[Any, Any, Cell]:
     return swapped.cell or first
 
 
-def _end(session: Session, number: int, previous: str) -> Plan[Any, Any, tuple[int, str]]:
-    """Return number and hash of the last link there is after a link, or of one that is nearer to it."""
-    page = yield from session.store.list_cells(LINKS, "", key_of(number), _PAGE)
-    if not page:  # somebody has removed it again
-        return number, previous
-    link = link_in(session.codec, *page[-1])
-    return link.number, link.hash
+def _search(
+    session: Session, digest: str, after: int, end: tuple[int, str]
+) -> Plan[Any, Any, tuple[int | None, tuple[int, str]]]:
+    """Search the links after a number for the one of a content. A trip for each 200.
+
+    Returns:
+        Its number, or `None` if there is no such link; and number and hash of the last link, `end` if none was seen.
+    """
+    while True:
+        page = yield from _read_page(session.store, key_of(after), _PAGE)
+        for key, cell in page[:-1]:
+            if _digest_in(session.codec, key, cell) == digest:
+                return number_in(key), end
+        if page:
+            last = link_in(session.codec, *page[-1])
+            after, end = last.number, max(end, (last.number, last.hash))
+            if last.digest == digest:
+                return last.number, end
+        if len(page) < _PAGE:
+            return None, end
 
 
-def _move(session: Session, head: Cell | None, link: Link, token: str) -> Plan[Any, Any, None]:
-    """Move the head to a link, unless somebody has moved it further."""
-    new = Cell(token, header_of(session.codec, link.number, link.hash))
-    while head is None or end_by(session.codec, head, START)[0] < link.number:
+def _digest_in(codec: Codec, key: str, cell: Cell) -> str | None:
+    """Return the digest that a link names; `None` if it cannot be read, which `verify` reports."""
+    try:
+        return link_in(codec, key, cell).digest
+    except CorruptStore:
+        return None
+
+
+def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[Any, Any, None]:
+    """Move the head to a link, given its number and hash, unless somebody has moved it further."""
+    new = Cell(token, header_of(session.codec, *end))
+    while head is None or read_end(session.codec, head, START)[0] < end[0]:
         swapped = yield from session.store.swap_cell(HEADS, HEAD, head.token if head else None, new)
         if swapped.done:
             return
@@ -292,7 +327,7 @@ def _move(session: Session, head: Cell | None, link: Link, token: str) -> Plan[A
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def events(session: Session, after: int = 0, limit: int = 200) -> Plan[Any, Any, Sequence[AuditEvent]]:
+def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Any, Any, Sequence[AuditEvent]]:
     """Read a page of the trail, oldest first. Two trips.
 
     Args:
@@ -309,9 +344,9 @@ def events(session: Session, after: int = 0, limit: int = 200) -> Plan[Any, Any,
     """
     if after < 0 or limit < 1:
         raise InvalidInput(f"after must be 0 or an event's number, and limit 1 or more, not {after!r} and {limit!r}")
-    page = yield from _page(session.store, key_of(after), limit)
+    page = yield from _read_page(session.store, key_of(after), limit)
     links = [link_in(session.codec, key, cell) for key, cell in page]
-    contents = yield from _contents(session.store, links)
+    contents = yield from _read_contents(session.store, links)
     return [_event(session.codec, link, contents.get(link.digest)) for link in links]
 
 
@@ -320,7 +355,7 @@ def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
     return AuditEvent(link.number, link.at, link.kind, content, link.hash)
 
 
-def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
+def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
     """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
@@ -332,7 +367,7 @@ def _page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, Any, S
     return [(key, cell) for key, cell in page if key <= keys[-1]]
 
 
-def _contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Any, Any, Mapping[str, Cell]]:
+def _read_contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Any, Any, Mapping[str, Cell]]:
     if not links:
         return {}
     return (yield from store.read_cells(CONTENTS, {link.digest for link in links}))
@@ -365,9 +400,9 @@ def verify(
     walk = _Walk(session.codec)
     try:
         cells = yield from session.store.read_cells(HEADS, [HEAD])  # before the links: they may only be more by then
-        end = end_by(session.codec, cells[HEAD], None) if HEAD in cells else None
+        end = read_end(session.codec, cells[HEAD], None) if HEAD in cells else None
         walk.notes = {number for number, _ in filter(None, (end, anchor))}
-        yield from _walked(session.store, walk, end[0] if end else 0, progress or _untold)
+        yield from _walk_links(session.store, walk, end[0] if end else 0, progress or _ignore_progress)
         if HEAD in cells:
             walk.check_head(end)
         elif walk.events and HEAD not in (yield from session.store.read_cells(HEADS, [HEAD])):  # begun meanwhile
@@ -379,16 +414,18 @@ def verify(
     return AuditVerdict(walk.events, walk.removed, walk.head, tuple(walk.problems))
 
 
-def _untold(events: int, total: int) -> None:
+def _ignore_progress(events: int, total: int) -> None:
     """Tell nobody how far the walk is."""
 
 
-def _walked(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[Any, Any, None]:
+def _walk_links(
+    store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]
+) -> Plan[Any, Any, None]:
     after: str | None = None
     while True:
-        page = yield from _page(store, after, _PAGE)
-        links = [link for key, cell in page if (link := walk.chained(key, cell))]
-        contents = yield from _contents(store, links)
+        page = yield from _read_page(store, after, _PAGE)
+        links = [link for key, cell in page if (link := walk.read_link(key, cell))]
+        contents = yield from _read_contents(store, links)
         for link in links:
             walk.check_content(link, contents.get(link.digest))
         progress(walk.events, max(walk.events, end))
@@ -424,7 +461,7 @@ class _Walk:
         """Report a problem."""
         self.problems.append(problem)
 
-    def chained(self, key: str, cell: Cell) -> Link | None:
+    def read_link(self, key: str, cell: Cell) -> Link | None:
         """Go on to the next cell; return its link, if it can be read."""
         self.events += 1
         try:
@@ -434,7 +471,7 @@ class _Walk:
             self.number, self.hash = number_in(key) or self.number, None
             return None
         self._check_place(link)
-        if link != linked(link.number - 1, link.previous, link.at, link.kind, link.digest):
+        if link != next_link(link.number - 1, link.previous, link.at, link.kind, link.digest):
             self.say(f"event {link.number} was changed: its hash is not that of what it says")
         if (cell.origin, cell.expires_at) != ("", None):
             self.say(f"event {link.number} was changed: it would be deleted with a thread, or expire")

@@ -27,7 +27,8 @@ class CellTable(Generic[T]):
 
     Attributes:
         kind: The kind of the shelf: part of the stored format.
-        name: How an error names one of the records, such as "a label".
+        name: How an error names one of the records, such as "a label"; `{key}` in it stands for the record's key, which
+            is put after the name otherwise.
         pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
         unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
             or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
@@ -101,17 +102,21 @@ class Cells(Generic[T]):
         cells = yield from self._session.store.list_cells(self.shelf, prefix, after, limit)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
-    def every(self, prefix: str = "") -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
-        """Read all records whose keys begin so, in the order of their keys. Without their bodies; a trip a page.
+    def every(self, prefix: str = "", limit: int = PAGE) -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
+        """Read all records whose keys begin so, in the order of their keys. Without their bodies; a trip for each page.
+
+        Args:
+            prefix: What their keys begin with.
+            limit: The records of a page.
 
         Raises:
             CorruptStore: One of them does not decode.
         """
         found: list[tuple[str, Kept[T]]] = []
         while True:
-            page = yield from self.page(prefix, found[-1][0] if found else None)
+            page = yield from self.page(prefix, found[-1][0] if found else None, limit)
             found += page
-            if len(page) < PAGE:
+            if len(page) < limit:
                 return found
 
     def keep(self, key: str, cell: Cell) -> Kept[T]:
@@ -124,7 +129,9 @@ class Cells(Generic[T]):
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
         except _UNREADABLE as error:
             whose = "" if self.shelf.thread_id is None else f"thread {self.shelf.thread_id!r}: "
-            raise CorruptStore(f"{whose}{self._table.name} ({key}) does not decode: {error}") from error
+            name = self._table.name
+            which = name.format(key=key) if "{key}" in name else f"{name} ({key})"
+            raise CorruptStore(f"{whose}{which} does not decode: {error}") from error
 
     # -- changing ----------------------------------------------------------------------------------------------
 

@@ -8,17 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from audit_trails import AT, Trail, memory, trail
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from places import Place, files_place
 from process_children import exit_code, forked
 
-from langgraph_keel import CorruptStore, InvalidInput
+from langgraph_keel import ApprovalRequest, CorruptStore, Decision, InvalidInput, MemorySaver
+from langgraph_keel.approvals.requests import OVER, Approvals, request_id
 from langgraph_keel.backends.memory.store import MemoryStore
 from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, append, key_of, verify
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -255,6 +259,89 @@ def test_links_that_a_listing_has_not_seen_yet_are_not_missing(memory: Trail) ->
     assert (verdict.events, verdict.problems) == (3, ())
 
 
+def waiting(thread: str) -> ApprovalRequest:
+    return ApprovalRequest(request_id(thread, "pay"), thread, action="pay", args={"amount": 7}, asked_at=AT)
+
+
+def deciding(trail: Trail, name: str) -> Plan[Any, Any, None]:
+    """Approve a request: its second event."""
+    approvals = Approvals(trail.session)
+    held = (yield from approvals.read([name]))[name]
+    yield from approvals.decide(held, Decision("approve", "ann", AT))
+
+
+def ending(trail: Trail, name: str, way: str) -> Plan[Any, Any, None]:
+    """Take the decision, or put the request with those that are over; again, if somebody else has changed it."""
+    approvals = Approvals(trail.session)
+    while True:
+        held = (yield from approvals.read([name]))[name]
+        if held.request.status == "consumed" and (way == "consume" or held.shelf == OVER):
+            return
+        if way == "consume":
+            yield from approvals.consume(held, AT)
+        else:
+            yield from approvals.end(held, "consumed", AT)
+
+
+def check_stories(trail: Trail, threads: Sequence[str]) -> None:
+    """Whatever has happened to each request is told once, in order."""
+    told: dict[str, list[Any]] = {thread: [] for thread in threads}
+    for event in trail.events(limit=1000):
+        assert event.content
+        told[event.content["thread_id"]].append((event.kind, event.content["n"]))
+    assert told == {thread: [("asked", 0), ("approved", 1), ("consumed", 2)] for thread in threads}
+    assert trail.problem() == ""
+    assert len(trail.cells(CONTENTS)) == 3 * len(threads)
+
+
+@pytest.mark.parametrize("way", ["consume", "end"])
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_change_is_told_once_though_somebody_else_goes_on(trail: Trail, way: str, *, dies: bool) -> None:
+    """Whoever has decided is anywhere in telling so when another one goes on; then it dies, or comes to an end."""
+    threads: list[str] = []
+    for requests in count(2):  # it has read the request, and written the decision
+        name, thread = request_id(f"t{requests}", "pay"), f"t{requests}"
+        trail.run(Approvals(trail.session).ask(waiting(thread)))
+        plan, reply = deciding(trail, name), None
+        try:
+            for _ in range(requests):
+                reply = trail.saver.engine.driver.send(plan.send(reply))
+        except StopIteration:
+            break
+        threads.append(thread)
+        trail.run(ending(trail, name, way))
+        if dies:
+            plan.close()
+        else:
+            trail.go_on(plan, reply)
+    trail.run(ending(trail, name, way))
+    assert len(threads) == 6  # after the decision, at each of the four trips of the append, and after the last one
+    check_stories(trail, [*threads, thread])
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(0, 2)))
+def test_three_tell_of_one_request_at_once(turns: list[int]) -> None:
+    """Their requests to the store may come in any order."""
+    with MemorySaver() as saver:
+        trail = Trail(saver)
+        trail.run(Approvals(trail.session).ask(waiting("t")))
+        decided = deciding(trail, waiting("t").id)
+        reply = None
+        for _ in range(2):
+            reply = saver.engine.driver.send(decided.send(reply))
+        plans = {0: decided, **{who: ending(trail, waiting("t").id, "end") for who in (1, 2)}}
+        replies = {0: reply, 1: None, 2: None}
+        for who in [*turns, *[0] * 50, *[1] * 50, *[2] * 50]:
+            if who in plans:
+                try:
+                    replies[who] = saver.engine.driver.send(plans[who].send(replies[who]))
+                except StopIteration:
+                    del plans[who]
+        assert plans == {}
+        check_stories(trail, ["t"])
+
+
 def test_whoever_cannot_read_the_chain_does_not_go_on_with_it(tmp_path: Path) -> None:
     with files_place(tmp_path).open(serde=JsonPlusSerializer()) as theirs, files_place(tmp_path).open() as ours:
         Trail(theirs).append()
@@ -270,7 +357,7 @@ def test_whoever_cannot_read_the_chain_does_not_go_on_with_it(tmp_path: Path) ->
 def test_a_deleted_thread_takes_contents_along(trail: Trail) -> None:
     for thread in ("t", "u", "t", "u"):
         trail.append("asked", thread, secret=f"of {thread}")
-    salts = [cell.token for cell in trail.cells(CONTENTS).values() if cell.origin == "t"]
+    salts = [trail.fields(cell)[0] for cell in trail.cells(CONTENTS).values() if cell.origin == "t"]
     before = trail.verify()
     trail.saver.delete_thread("t")
     after = trail.verify()

@@ -16,7 +16,7 @@ from places import files_place
 from tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
-from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, linked
+from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, next_link
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.encoding.frames import frame
 
@@ -26,12 +26,12 @@ __all__ = ["memory", "trail"]  # fixtures
 def forge(trail: Trail, number: int, **changes: Any) -> None:
     """Change a link, and its own hash with it."""
     link = replace(trail.link(number), **changes)
-    trail.relink(number, linked(number - 1, link.previous, link.at, link.kind, link.digest))
+    trail.relink(number, next_link(number - 1, link.previous, link.at, link.kind, link.digest))
 
 
 def insert(trail: Trail) -> None:
     """Put an event at the end, without the head."""
-    forged = linked(5, trail.link(5).hash, AT, "approved", trail.link(1).digest)
+    forged = next_link(5, trail.link(5).hash, AT, "approved", trail.link(1).digest)
     trail.put(LINKS, key_of(7), cell_of(trail.codec, token(), forged))
 
 
@@ -133,7 +133,7 @@ def made_anew(trail: Trail) -> None:
     """Make the trail as it might have been: without its second event, and with a head that fits."""
     number, previous = 0, BEGIN
     for old in [trail.link(n) for n in (1, 3, 4, 5)]:
-        link = linked(number, previous, old.at, old.kind, old.digest)
+        link = next_link(number, previous, old.at, old.kind, old.digest)
         trail.relink(link.number, link)
         number, previous = link.number, link.hash
     trail.put(LINKS, key_of(5), None)

@@ -41,14 +41,14 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 @pytest.fixture
 def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The threads that were claimed, in order, but for those of which a run has asked something."""
-    hold = begun.Runs.before_writes
+    hold = begun.RunClaims.before_writes
 
-    def not_noting(self: begun.Runs, session: Any, writes: Any) -> Plan[Any, Any, None]:
+    def not_noting(self: begun.RunClaims, session: Any, writes: Any) -> Plan[Any, Any, None]:
         before = len(all_claimed)
         yield from hold(self, session, writes)
         del all_claimed[before:]
 
-    monkeypatch.setattr(begun.Runs, "before_writes", not_noting)
+    monkeypatch.setattr(begun.RunClaims, "before_writes", not_noting)
     return all_claimed
 
 
@@ -260,7 +260,7 @@ def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
         assert graph.get_state(CONFIG).interrupts
         with pytest.raises(ReadOnlyStore):
             graph.invoke(ANSWER, CONFIG)
-        assert begun._live == {}
+        assert begun._held == {}
 
 
 def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
         graph.invoke({}, CONFIG)
     with pytest.raises(StoreError, match="closed"):
         graph.invoke(ANSWER, CONFIG)
-    assert begun._live == {}
+    assert begun._held == {}
 
 
 async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: list[str]) -> None:

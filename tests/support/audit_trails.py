@@ -85,7 +85,7 @@ class Trail:
         return False
 
     def events(self, after: int = 0, limit: int = 200) -> Sequence[AuditEvent]:
-        found: Sequence[AuditEvent] = self.run(audit.events(self.session, after, limit))
+        found: Sequence[AuditEvent] = self.run(audit.read_events(self.session, after, limit))
         return found
 
     def verify(self, expected: str | None = None) -> AuditVerdict:

@@ -88,9 +88,9 @@ def asked(saver: Any, *nodes: Callable[[State], Any], config: Any = CONFIG) -> A
     return graph
 
 
-def runs_of(saver: KeelSaver) -> claims.Runs:
+def runs_of(saver: KeelSaver) -> claims.RunClaims:
     """What claims threads for the runs of a saver."""
-    found = saver.engine.session.hooks.find(claims.Runs)
+    found = saver.engine.session.hooks.find(claims.RunClaims)
     assert found
     return found
 
@@ -98,8 +98,8 @@ def runs_of(saver: KeelSaver) -> claims.Runs:
 def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     """A copy of a saver with other claims."""
     engine = saver.engine
-    others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.Runs)]
-    hooks = Hooks([claims.Runs(**options), *others])
+    others = [hook for hook in engine.session.hooks.all if not isinstance(hook, claims.RunClaims)]
+    hooks = Hooks([claims.RunClaims(**options), *others])
     return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
