@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
 from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
+from langgraph_keel.tools.policy import ToolPolicy
 
-if TYPE_CHECKING:
-    from langgraph_keel.tools.cache import ToolCache
+
+class Answering(Protocol):
+    """What a tool that is kept needs of its `ToolCache`."""
+
+    @property
+    def saver(self) -> EngineSaver:
+        """Where the ledger is."""
+
+    def policy_of(self, name: str) -> ToolPolicy | None:
+        """Return how a tool is kept; `None` if it is not."""
+
+    def answer(
+        self,
+        tool: BaseTool,
+        args: Mapping[str, Any],
+        call_id: str,
+        config: RunnableConfig,
+        make: Callable[[str], Any],
+        by_time: bool,
+    ) -> Steps:
+        """Plan one call of a tool that is kept."""
 
 
 class _StandIn(BaseTool):
@@ -72,10 +94,10 @@ def with_argument(tool: BaseTool, name: str, value: Any) -> BaseTool:
 class KeptTool(_StandIn):
     """A tool that asks the ledger before the other one runs; see `ToolCache.tool`."""
 
-    _cache: ToolCache = PrivateAttr()
+    _cache: Answering = PrivateAttr()
 
     @classmethod
-    def of(cls, inner: BaseTool, cache: ToolCache) -> KeptTool:
+    def of(cls, inner: BaseTool, cache: Answering) -> KeptTool:
         """Return a tool kept by a cache."""
         tool = cls.standing_for(inner)
         tool._cache = cache

@@ -8,12 +8,9 @@ What can be said to be wrong before a tool has run: options of another kind, and
 from __future__ import annotations
 
 import atexit
-import difflib
-import logging
 import os
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -21,12 +18,11 @@ from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session, engine_of
@@ -34,15 +30,15 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.tools import answers as turns
 from langgraph_keel.tools.adapters import KeptTool, with_argument
-from langgraph_keel.tools.answers import Running, Ticket, arrive
-from langgraph_keel.tools.call import Call, place_of, shelf_of
+from langgraph_keel.tools.answers import Running, arrive
+from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.guard import holding
-from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
-from langgraph_keel.tools.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.keys import HashSecret
+from langgraph_keel.tools.ledger import DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
-from langgraph_keel.tools.playback import answer_in_replay
+from langgraph_keel.tools.playback import Playback
 from langgraph_keel.tools.policy import ToolPolicy, checked_number
 from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
 from langgraph_keel.tools.stats import Account, CacheStats
@@ -99,9 +95,6 @@ def read_result(store: Store[Any, Any], ledger: Ledger, thread_id: str, referenc
     return cells[key].body
 
 
-_log = logging.getLogger(__name__)
-
-
 def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
     """Check what a `ToolCache` is given.
 
@@ -122,50 +115,7 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
     checked_number("lease", lease, least=1)
 
 
-def check_names(tool: BaseTool, policy: ToolPolicy) -> None:
-    """Check that a tool has the arguments that its policy names.
-
-    Raises:
-        InvalidInput: It has not.
-    """
-    known = _arguments_of(tool)
-    if known is None:
-        return
-    for name in policy.ignore:
-        if name not in known:
-            raise InvalidInput(f"ToolPolicy(ignore=[{name!r}]): {_has(tool, known)}")
-    argument = policy.idempotency_argument
-    if argument is not None and argument not in known:
-        raise InvalidInput(f"ToolPolicy(idempotency_argument={argument!r}): {_has(tool, known)}")
-
-
-def _has(tool: BaseTool, known: Collection[str]) -> str:
-    return f"tool {tool.name!r} has no such argument; it has {', '.join(sorted(known)) or 'none'}"
-
-
-def _arguments_of(tool: BaseTool) -> set[str] | None:
-    """Return the names of a tool's arguments, those that are injected too; `None` if it takes any."""
-    if isinstance(tool.args_schema, dict):
-        takes_any = tool.args_schema.get("additionalProperties", False) is not False
-        return None if takes_any else set(tool.args_schema.get("properties", ()))
-    model = tool.get_input_schema()
-    if not issubclass(model, BaseModel):
-        return None
-    fields = model.model_fields
-    takes_any = model.model_config.get("extra") == "allow" or "kwargs" in fields
-    return None if takes_any else {*fields, *(field.alias for field in fields.values() if field.alias)}
-
-
-def warn_of_misspelt(tool: str, policies: Collection[str], tools: Collection[str]) -> None:
-    """Log it if a tool has no policy, and one is there for nearly its name, which no tool has that is known."""
-    unused = [name for name in policies if name not in tools]
-    for name in difflib.get_close_matches(tool, unused, 1, 0.8) if tool not in policies else ():
-        _log.warning("tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", tool, name)
-
-
 Execute: TypeAlias = Callable[[Any], Any]
-SECRETS = Shelf(None, "secret")
-_VERSIONS = 1000
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each cache."""
 
@@ -220,14 +170,9 @@ class ToolCache:
         policies = {} if policies is None else policies
         check_cache(saver, policies, default, secret, lease)
         self.saver = saver
-        self._policies = dict(policies)
-        self._default = default or ToolPolicy()
-        self._secret = secret
-        self._context = context
+        self._secret = HashSecret(secret)
+        self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
-        self._stores_arguments = store_arguments
-        self._versions: dict[int, tuple[BaseTool | None, str]] = {}
-        self._tools: set[str] = set()
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
         self._running = Running()
@@ -303,23 +248,22 @@ class ToolCache:
         """
         if not isinstance(tool, BaseTool):
             raise InvalidInput(f"cache.tool() takes a tool, such as langchain_core.tools.tool(function), not {tool!r}")
-        self._tools.add(tool.name)
+        self._builder.add_names([tool.name])
         return KeptTool.of(tool, self)
 
     # -- one call ------------------------------------------------------------------------------------------------
 
     def policy_of(self, name: str) -> ToolPolicy | None:
         """Return how a tool is kept; `None` if it is not."""
-        policy = self._policies.get(name, self._default)
-        return None if policy is None or policy.is_volatile else policy
+        return self._builder.policy_of(name)
 
     def _keeps(self, request: Any) -> bool:
         return request.tool is not None and self.policy_of(request.tool.name) is not None
 
     def _answer(self, request: Any, execute: Execute, by_time: bool) -> Steps:
         asked, argument = request.tool_call, self._argument_of(request.tool)
-        if request.tool.name not in self._tools:
-            self._tools |= {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
+        names = {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
+        self._builder.add_names(names)
 
         def make(lineage: str) -> Any:
             if argument is None:
@@ -344,71 +288,20 @@ class ToolCache:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         ticket = arrive(config)
         try:
+            session = self._session_of(config)
             if held := holding(config):
-                return (yield from answer_in_replay(self, held, tool, args, call_id, config, ticket, make))
-            secret = yield from self._known_secret()
-            call = self._call(tool, args, call_id, config, ticket, secret, make)
-            return (yield from self._flow(config, by_time).answer(call))
+                secret = yield from self._secret.read(self.saver.engine.session)
+                playback = Playback(held, self._builder, session, secret)
+                return (yield from playback.answer(tool, args, call_id, config, ticket, make))
+            secret = yield from self._secret.read_or_make(self.saver.engine.session)
+            call = self._builder.build(tool, args, call_id, config, ticket, secret, make)
+            flow = Flow(session, self._keeper, self._account, self._running, _now, self._lease, by_time)
+            return (yield from flow.answer(call))
         finally:
             ticket.turns.learn(ticket)
 
-    def _call(
-        self,
-        tool: BaseTool,
-        args: Mapping[str, Any],
-        call_id: str,
-        config: RunnableConfig,
-        ticket: Ticket,
-        secret: bytes,
-        make: Callable[[str], Any],
-    ) -> Call:
-        policy = self.policy_of(tool.name) or self._default
-        where = place_of(config)
-        version = self._version(tool, policy)
-        shelf, scope = shelf_of(tool.name, policy.scope, where, config)
-        context = self._context(config) if callable(self._context) else self._context
-        argument = policy.idempotency_argument
-        valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
-        key = key_of(secret, tool.name, (scope, context), valid)
-        record = CallRecord(
-            tool.name,
-            version,
-            CLAIMED,
-            0,
-            0,
-            this_holder(),
-            secrets.token_hex(16),
-            where.thread_id,
-            where.checkpoint_ns,
-            where.checkpoint_id,
-            where.task_id,
-            where.run_id,
-            call_id,
-            ticket.name(call_id, key),
-            cost=policy.cost,
-            args=canonical(tool.name, valid) if self._stores_arguments else None,
-        )
-        return Call(policy, shelf, key, record, config, valid, ticket, make)
-
-    def _version(self, tool: BaseTool, policy: ToolPolicy) -> str:
-        known = self._versions.get(id(tool))
-        if len(self._versions) > _VERSIONS:
-            self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
-        if known is None or known[0] is not tool:  # the address of one that is gone may be used again
-            check_names(tool, policy)
-            warn_of_misspelt(tool.name, self._policies, self._tools)
-            known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
-        return known[1]
-
-    def _ledger(self, session: Session | None = None) -> Ledger:
-        return Ledger(session or self.saver.engine.session, is_dead)
-
-    def _flow(self, config: RunnableConfig, by_time: bool) -> Flow:
-        session, driver = self._session_of(config), self.saver.engine.driver
-        ledger = self._ledger(session)
-        return Flow(
-            ledger, session.codec, self._keeper, self._account, self._running, _now, self._lease, driver, by_time
-        )
+    def _ledger(self) -> Ledger:
+        return Ledger(self.saver.engine.session, is_dead)
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
@@ -418,16 +311,6 @@ class ToolCache:
 
     def _renew(self, claim: Claim) -> bool:
         return self.saver.engine.run(self._ledger().renew(claim, _now() + self._lease))
-
-    def _known_secret(self) -> Plan[Any, Any, bytes]:
-        """Return the key of the hash; once per cache, it is read from the store, or made."""
-        if self._secret is None:
-            session = self.saver.engine.session
-            fresh = secrets.token_bytes(32)
-            cell = Cell(session.new_token(), session.codec.encode([fresh]))
-            reply = yield from session.store.swap_cell(SECRETS, "tools", None, cell)
-            self._secret = fresh if reply.cell is None else session.codec.decode(reply.cell.header)[0]
-        return self._secret
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.leases import Keeper
+from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import Running
 from langgraph_keel.tools.call import Answers, Call
@@ -108,38 +108,34 @@ class Flow:
     """The plans of calls, over one ledger.
 
     Args:
-        ledger: The ledger.
-        codec: How results are written.
+        session: What they run on.
         keeper: Keeps claims alive.
         account: Counts hits and misses.
         running: The calls that are under way in this process.
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
-        driver: Sends what the keeper has to do.
         by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
-        codec: Codec,
+        session: Session,
         keeper: Keeper[Claim],
         account: Account,
         running: Running,
         clock: Callable[[], int],
         lease: int,
-        driver: Driver[Any, Any],
         by_time: bool,
     ) -> None:
         self._by_time = by_time
-        self._ledger = ledger
-        self._codec = codec
+        self._ledger = Ledger(session, is_dead)
+        self._codec = session.codec
         self._keeper = keeper
         self._account = account
         self._running = running
         self._clock = clock
         self._lease = lease
-        self._driver = driver
+        self._driver = session.driver
 
     def answer(self, call: Call) -> Steps:
         """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
