@@ -1,8 +1,7 @@
 """ToolCache: the ledger of tool calls as users meet it.
 
-After the fact: a person settles a call that nobody knows the end of; a large result is read by its reference.
-
-What can be said to be wrong before a tool has run: options of another kind, and names that no tool knows.
+It answers calls as they are made. Afterwards, it lets a person settle a call whose outcome is unknown, and reads a
+large result by its reference.
 """
 
 from __future__ import annotations
@@ -24,23 +23,22 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import Plan, arun, run
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session, engine_of
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.tools import answers as turns
+from langgraph_keel.tools import answers
 from langgraph_keel.tools.adapters import KeptTool, with_argument
-from langgraph_keel.tools.answers import Running, arrive
+from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
-from langgraph_keel.tools.guard import holding
+from langgraph_keel.tools.guard import find_guard
 from langgraph_keel.tools.keys import HashSecret
-from langgraph_keel.tools.ledger import DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import Playback
-from langgraph_keel.tools.policy import ToolPolicy, checked_number
-from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
+from langgraph_keel.tools.policy import ToolPolicy, check_number
+from langgraph_keel.tools.results import decision_of, is_reference_to, message_of, place_of_result
 from langgraph_keel.tools.stats import Account, CacheStats
 
 if TYPE_CHECKING:
@@ -52,32 +50,32 @@ _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 
 
-def settled(
-    ledger: Ledger, codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
+def settle_call(
+    session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int
 ) -> Plan[Any, Any, None]:
-    """Write what a person says became of a call; see `ToolCache.settle`."""
+    """Record how a call ended, as a person says; see `ToolCache.settle`."""
     if not isinstance(key, str) or len(key) < _LEAST:
         raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
     decision, _ = decision_of(decision)
     if result is not None and decision != "done":
         raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
-    key, cell = yield from _one(ledger, shelf, key)
-    record = ledger.record_of(key, cell)
+    key, kept = yield from _find_one(session, shelf, key)
+    record = kept.record
     if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     body, record = b"", replace(record, ended_at=now, decided=decision)
     if decision == "retry":
         ended = replace(record, state=FAILED, error="a person said that it may be made again")
     else:
-        body = codec.encode([said(record, decision, result)])
+        body = session.codec.encode([message_of(record, decision, result)])
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
-    done = yield from ledger.settle_doubt(shelf, key, cell.token, ended, body)
+    done = yield from Ledger(session, is_dead).settle_doubt(shelf, key, kept.token, ended, body)
     if not done:
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
 
 
-def _one(ledger: Ledger, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Cell]]:
-    found = yield from ledger.beginning(shelf, key)
+def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Kept[CallRecord]]]:
+    found = yield from Cells(session, CALLS, shelf.thread_id).page(key, limit=2)
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
         if found:
@@ -86,13 +84,12 @@ def _one(ledger: Ledger, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Ce
     return found[0]
 
 
-def read_result(store: Store[Any, Any], ledger: Ledger, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
+def read_result(session: Session, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
     shelf, key = place_of_result(reference, thread_id)
-    cells: Mapping[str, Cell] = yield from store.read_cells(shelf, [key])
-    if key not in cells or not ledger.record_of(key, cells[key]).is_kept or not is_meant(reference, cells[key].body):
-        return None
-    return cells[key].body
+    kept = yield from Cells(session, CALLS, shelf.thread_id).find(key)
+    is_there = kept is not None and kept.record.is_kept and is_reference_to(reference, kept.cell.body)
+    return kept.cell.body if kept is not None and is_there else None
 
 
 def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
@@ -112,7 +109,7 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
         raise InvalidInput(f"the secret of a ToolCache is bytes, not {type(secret).__name__}")
     if secret is not None and len(secret) < 16:
         raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
-    checked_number("lease", lease, least=1)
+    check_number("lease", lease, least=1)
 
 
 Execute: TypeAlias = Callable[[Any], Any]
@@ -175,7 +172,7 @@ class ToolCache:
         self._lease = int(lease * 1000)
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
-        self._running = Running()
+        self._under_way = CallsUnderWay()
         _CACHES.add(self)
         saver.engine.closers.add(self)
 
@@ -286,22 +283,19 @@ class ToolCache:
         by_time: bool,
     ) -> Steps:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
-        ticket = arrive(config)
+        slot = take_slot(config)
         try:
             session = self._session_of(config)
-            if held := holding(config):
+            if guard := find_guard(config):
                 secret = yield from self._secret.read(self.saver.engine.session)
-                playback = Playback(held, self._builder, session, secret)
-                return (yield from playback.answer(tool, args, call_id, config, ticket, make))
+                playback = Playback(guard, self._builder, session, secret)
+                return (yield from playback.answer(tool, args, call_id, config, slot, make))
             secret = yield from self._secret.read_or_make(self.saver.engine.session)
-            call = self._builder.build(tool, args, call_id, config, ticket, secret, make)
-            flow = Flow(session, self._keeper, self._account, self._running, _now, self._lease, by_time)
+            call = self._builder.build(tool, args, call_id, config, slot, secret, make)
+            flow = Flow(session, self._keeper, self._account, self._under_way, _now, self._lease, by_time)
             return (yield from flow.answer(call))
         finally:
-            ticket.turns.learn(ticket)
-
-    def _ledger(self) -> Ledger:
-        return Ledger(self.saver.engine.session, is_dead)
+            slot.calls.learn(slot)
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
@@ -310,7 +304,8 @@ class ToolCache:
         return engine.session if engine is not None and engine.is_same_store(ours) else ours.session
 
     def _renew(self, claim: Claim) -> bool:
-        return self.saver.engine.run(self._ledger().renew(claim, _now() + self._lease))
+        engine = self.saver.engine
+        return engine.run(Ledger(engine.session, is_dead).renew(claim, _now() + self._lease))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
@@ -329,9 +324,8 @@ class ToolCache:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
         """
-        codec = self.saver.engine.session.codec
-        steps = settled(self._ledger(), codec, shelf_of_calls(thread_id), key, decision, result, _now())
-        self.saver.engine.run(steps)
+        engine = self.saver.engine
+        engine.run(settle_call(engine.session, shelf_of_calls(thread_id), key, decision, result, _now()))
 
     def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
@@ -362,17 +356,17 @@ class ToolCache:
             NotFound: The ledger does not have it, or no longer.
         """
         engine = self.saver.engine
-        found = engine.run(read_result(engine.session.store, self._ledger(), thread_id_of(thread_id), reference))
+        found = engine.run(read_result(engine.session, thread_id_of(thread_id), reference))
         if found is None:
             raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
         (whole,) = engine.session.codec.decode(found)
         return whole
 
     def forget(self) -> None:
-        """Begin anew, in a process that was forked. Happens by itself."""
+        """Start afresh in a process that was forked. Happens by itself."""
         self._keeper.forget()
         self._account.forget()
-        self._running = Running()
+        self._under_way = CallsUnderWay()
 
 
 _CACHES: WeakSet[ToolCache] = WeakSet()
@@ -385,7 +379,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    turns.forget()
+    answers.forget()
     for cache in list(_CACHES):
         cache.forget()
 

@@ -1,4 +1,4 @@
-"""A call, as the graph's config tells it: whose it is, and the answers of persons that it uses."""
+"""A call of a tool: where it is made, under which key it is kept, and which answers of persons it uses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.config import text_of, thread_id_of
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import InvalidConfig, InvalidInput
-from langgraph_keel.tools.answers import Ticket, making, remember
+from langgraph_keel.tools.answers import CallSlot, call_context, remember
 from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
 from langgraph_keel.tools.ledger import CLAIMED, TOOLS, CallRecord
 from langgraph_keel.tools.policy import Scope, ToolPolicy
@@ -82,7 +82,7 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
         InvalidConfig: The scope is the run, and the config names none.
     """
     if callable(scope):
-        return Shelf(None, TOOLS), f"of {_told(tool, scope, config)}"
+        return Shelf(None, TOOLS), f"of {_evaluate_scope(tool, scope, config)}"
     if scope == "run" and not place.run_id:
         raise InvalidConfig(
             f"tool {tool!r}: ToolPolicy(scope='run') needs a run_id in the run's config (in a subgraph: in its "
@@ -93,7 +93,7 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
     return Shelf(place.thread_id, TOOLS), f"run {place.run_id}" if scope == "run" else ""
 
 
-def _told(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
+def _evaluate_scope(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
     try:
         return text_of(scope(config), "what it returns")
     except Exception as error:
@@ -112,7 +112,7 @@ class Call:
         record: What the ledger is to say of it.
         config: The config it runs with.
         args: Its validated arguments, those that are ignored left out.
-        ticket: Its place among the calls of its task.
+        slot: Its place among the calls of its task.
         execute: Runs the tool, given the idempotency key.
     """
 
@@ -122,7 +122,7 @@ class Call:
     record: CallRecord
     config: RunnableConfig
     args: Mapping[str, Any]
-    ticket: Ticket
+    slot: CallSlot
     execute: Callable[[str], Any]
 
 
@@ -169,7 +169,7 @@ class CallBuilder:
         args: Mapping[str, Any],
         call_id: str,
         config: RunnableConfig,
-        ticket: Ticket,
+        slot: CallSlot,
         secret: bytes,
         execute: Callable[[str], Any],
     ) -> Call:
@@ -180,7 +180,7 @@ class CallBuilder:
             args: What the model gave.
             call_id: The model's name for the call; empty if it gave none.
             config: The config it runs with.
-            ticket: Its place among the calls of its task.
+            slot: Its place among the calls of its task.
             secret: The key of the hash.
             execute: Runs the tool, given the idempotency key.
 
@@ -210,11 +210,11 @@ class CallBuilder:
             where.task_id,
             where.run_id,
             call_id,
-            ticket.name(call_id, key),
+            slot.name(call_id, key),
             cost=policy.cost,
             args=canonical(tool.name, valid) if self._stores_arguments else None,
         )
-        return Call(policy, shelf, key, record, config, valid, ticket, execute)
+        return Call(policy, shelf, key, record, config, valid, slot, execute)
 
     def _version_of(self, tool: BaseTool, policy: ToolPolicy) -> str:
         known = self._versions.get(id(tool))
@@ -281,17 +281,17 @@ class Answers:
     def __init__(self, call: Call, known: Sequence[int]) -> None:
         self._configurable: Any = call.config.get("configurable") or {}
         self._config = call.config
-        self._ticket = call.ticket
+        self._slot = call.slot
         self._known = known
         self._count = 0
         self.used: list[int] = []
 
     @contextmanager
-    def given(self) -> Iterator[None]:
-        """Give them to who asks meanwhile. The config is this call's own: LangGraph makes one for each."""
+    def provide(self) -> Iterator[None]:
+        """Give them to whoever asks in the meantime. The config is this call's own: LangGraph makes one for each."""
         scratchpad = self._configurable.get(CONFIG_KEY_SCRATCHPAD)
         if scratchpad is None:
-            with making(self._ticket):
+            with call_context(self._slot):
                 yield
             return
         self._configurable[CONFIG_KEY_SCRATCHPAD] = self._twin(scratchpad)
@@ -300,9 +300,9 @@ class Answers:
         finally:
             self._configurable[CONFIG_KEY_SCRATCHPAD] = scratchpad
 
-    def to(self, question: Any) -> Any:
+    def ask(self, question: Any) -> Any:
         """Return the next answer to a question of ours, or interrupt the graph with it."""
-        with self.given():
+        with self.provide():
             token = var_child_runnable_config.set(self._config)
             try:
                 return interrupt(question)
@@ -313,30 +313,30 @@ class Answers:
         def counter() -> int:
             return self._place()
 
-        remember(counter, self._ticket)
+        remember(counter, self._slot)
         return twin_of(scratchpad, counter, self._new_answer)
 
     def _place(self) -> int:
         """Return the place of the answer to the next question: a known one, or the first that nobody has used."""
-        ticket, answered = self._ticket, len(self._ticket.scratchpad.resume)
+        slot, answered = self._slot, len(self._slot.scratchpad.resume)
         nth, self._count = self._count, self._count + 1
         if nth < len(self._known) and self._known[nth] < answered:
-            ticket.pass_over(1)
+            slot.pass_over(1)
             return self._use(self._known[nth])
-        if not ticket.may_take_the_new_answer:
+        if not slot.may_use_the_new_answer:
             return sys.maxsize  # not the next one: whoever may take it may have done so before LangGraph looks
-        place: int = max(ticket.scratchpad.interrupt_counter(), ticket.turns.first_free())
+        place: int = max(slot.scratchpad.interrupt_counter(), slot.calls.first_free())
         return self._use(place) if place < answered else answered
 
     def _use(self, place: int) -> int:
         self.used.append(place)
-        self._ticket.take([place])
+        self._slot.use([place])
         return place
 
     def _new_answer(self, consume: bool = False) -> Any:
-        if not self._ticket.may_take_the_new_answer:
+        if not self._slot.may_use_the_new_answer:
             return None
-        answer = self._ticket.scratchpad.get_null_resume(consume)
+        answer = self._slot.scratchpad.get_null_resume(consume)
         if consume and answer is not None:
-            self._use(len(self._ticket.scratchpad.resume))
+            self._use(len(self._slot.scratchpad.resume))
         return answer

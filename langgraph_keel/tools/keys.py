@@ -100,12 +100,12 @@ def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str
     except ValueError:
         return given
     # A default that is made anew each time (an id, a time) would make every call another one.
-    said = {
+    names = {
         name
         for name, field in model.model_fields.items()
         if name not in injected and (name in valid.model_fields_set or field.default_factory is None)
     }
-    return {name: getattr(valid, name) for name in said} | dict(valid.model_extra or {})
+    return {name: getattr(valid, name) for name in names} | dict(valid.model_extra or {})
 
 
 def _names_in(schema: Any) -> frozenset[str] | None:

@@ -13,17 +13,17 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 
-from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import ValueRefused
-from langgraph_keel.tools.answers import Ticket
+from langgraph_keel.tools.answers import CallSlot
 from langgraph_keel.tools.call import Call, CallBuilder, place_of, shelf_of
-from langgraph_keel.tools.flow import Run, Steps
-from langgraph_keel.tools.guard import Held, Refused
+from langgraph_keel.tools.flow import RunTool, Steps
+from langgraph_keel.tools.guard import Refused, ToolGuard
 from langgraph_keel.tools.keys import key_of, own_key
-from langgraph_keel.tools.ledger import DONE, CallRecord, Ledger, read_ledger
-from langgraph_keel.tools.results import reference_of, replayed, shortened
+from langgraph_keel.tools.ledger import CALLS, DONE, CallRecord, read_ledger
+from langgraph_keel.tools.results import mark_replay, reference_of, shorten
 
 _ONCE = "a person had a part in this call, and the ledger keeps the last one of those only"
 _NEVER = "the ledger knows no call of it in this thread"
@@ -34,18 +34,17 @@ class Playback:
     """Answers calls of tools in one replay.
 
     Args:
-        held: What the replay knows of tools, and what stops them.
+        guard: What the replay knows of tools, and what stops them.
         builder: Makes calls of what the program asks for.
         session: What it runs on.
         secret: The key of the hash; `None` if there is none yet, and so no call in the ledger either.
     """
 
-    def __init__(self, held: Held, builder: CallBuilder, session: Session, secret: bytes | None) -> None:
-        self._held = held
+    def __init__(self, guard: ToolGuard, builder: CallBuilder, session: Session, secret: bytes | None) -> None:
+        self._guard = guard
         self._builder = builder
         self._session = session
         self._secret = secret
-        self._ledger = Ledger(session, lambda holder: False)
 
     def answer(
         self,
@@ -53,7 +52,7 @@ class Playback:
         args: Mapping[str, Any],
         call_id: str,
         config: RunnableConfig,
-        ticket: Ticket,
+        slot: CallSlot,
         make: Callable[[str], Any],
     ) -> Steps:
         """Plan one call. One trip, and one more a page of the ledger for the first call.
@@ -61,56 +60,59 @@ class Playback:
         Raises:
             ToolNotReplayed: The ledger has no answer to it.
         """
-        held, is_allowed = self._held, tool.name in self._held.allowed
+        guard, is_allowed = self._guard, tool.name in self._guard.allowed
         if self._secret is None and not is_allowed:
-            raise held.refuse(tool.name, _NEVER)
+            raise guard.refuse(tool.name, _NEVER)
         config = self._config_of_source(config)
-        call = self._builder.build(tool, args, call_id, config, ticket, self._secret or b"", make)
+        call = self._builder.build(tool, args, call_id, config, slot, self._secret or b"", make)
         if is_allowed:
-            return (yield Run(partial(make, call.record.lineage)))
+            return (yield RunTool(partial(make, call.record.lineage)))
         key, record, body = yield from self._find_answer(call, args)
-        held.note_version(tool.name, record.version, call.record.version)
+        guard.note_version(tool.name, record.version, call.record.version)
         try:
             (result,) = self._session.codec.decode(body)
         except ValueRefused as error:
-            raise held.refuse(tool.name, f"its stored result cannot be read here: {error}") from error
-        result = replayed(result, record, call_id)
+            raise guard.refuse(tool.name, f"its stored result cannot be read here: {error}") from error
+        result = mark_replay(result, record, call_id)
         limit = call.policy.offload_bytes
-        return result if limit is None else shortened(result, reference_of(call.shelf, key, body), limit)
+        return result if limit is None else shorten(result, reference_of(call.shelf, key, body), limit)
 
     def _config_of_source(self, config: RunnableConfig) -> RunnableConfig:
         """Return a config that names the thread and the run that are replayed: a scope may depend on them."""
-        values = {**(config.get("configurable") or {}), "thread_id": self._held.source}
+        values = {**(config.get("configurable") or {}), "thread_id": self._guard.source}
         about = dict(config.get("metadata") or {})
-        if self._held.run_id is not None:
-            about["run_id"] = self._held.run_id
+        if self._guard.run_id is not None:
+            about["run_id"] = self._guard.run_id
         return {**config, "configurable": values, "metadata": about}
 
     def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[Any, Any, tuple[str, CallRecord, bytes]]:
         """Return the recorded call that answers this one: its key, its record, and its result."""
         known = yield from self._read_calls_like(call)
         candidates = _calls_under([call.key], known)
-        key = self._held.choose(call.record, candidates)
+        key = self._guard.choose(call.record, candidates)
         if key is None:
             raise self._refuse(call, args, known, _ONCE if candidates else self._explain_change(call, args, known))
-        cells: Mapping[str, Cell] = yield from self._session.store.read_cells(call.shelf, [key])
-        record = self._ledger.record_of(key, cells[key]) if key in cells else replace(candidates[key], is_kept=False)
-        if record.state != DONE or not record.is_kept:
+        kept = yield from self._calls(call).find(key)
+        record = kept.record if kept else replace(candidates[key], is_kept=False)
+        if kept is None or record.state != DONE or not record.is_kept:
             error = f": {record.error}" if record.error else ""
             reason = f"the ledger keeps no result of this call, which is {record.state}{error}"
-            raise self._held.refuse(call.record.tool, reason)
-        return key, record, cells[key].body
+            raise self._guard.refuse(call.record.tool, reason)
+        return key, record, kept.cell.body
+
+    def _calls(self, call: Call) -> Cells[CallRecord]:
+        return Cells(self._session, CALLS, call.shelf.thread_id)
 
     def _read_calls_like(self, call: Call) -> Plan[Any, Any, Mapping[str, CallRecord]]:
         """Return what the ledger says of all calls in the thread; of a call that threads share, of that one."""
-        session, shelves = self._session, self._held.shelves
+        session, shelves = self._session, self._guard.shelves
         if call.shelf.thread_id is None:
             # A key of its own is of a call that used a person's answer, and is not shared; the rest stands under one.
-            cells = yield from session.store.read_cells(call.shelf, [call.key])
-            return {key: self._ledger.record_of(key, cell) for key, cell in cells.items()}
+            calls = yield from self._calls(call).read([call.key])
+            return {key: kept.record for key, kept in calls.items()}
         store = id(session.store)
         if store not in shelves:
-            shelves[store] = yield from read_ledger(session, self._held.source)
+            shelves[store] = yield from read_ledger(session, self._guard.source)
         return shelves[store]
 
     def _refuse(
@@ -119,7 +121,7 @@ class Playback:
         tool = call.record.tool
         is_new = reason is None and any(record.tool == tool for record in known.values())
         reason = reason or ("the thread has not made this call" if is_new else _NEVER)
-        return self._held.refuse(tool, reason, is_new=is_new, called=dict(args))
+        return self._guard.refuse(tool, reason, is_new=is_new, called=dict(args))
 
     def _explain_change(self, call: Call, args: Mapping[str, Any], known: Mapping[str, CallRecord]) -> str | None:
         """Return what to say of a call that is another one only by what the tool's schema adds; `None` if it is not.
@@ -127,7 +129,7 @@ class Playback:
         The other version of the tool is noted too.
         """
         for record in _calls_under(self._keys_before_change(call, args), known).values():
-            self._held.note_version(call.record.tool, record.version, call.record.version)
+            self._guard.note_version(call.record.tool, record.version, call.record.version)
             return _CHANGED
         return None
 

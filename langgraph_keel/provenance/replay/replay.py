@@ -42,7 +42,7 @@ from langgraph_keel.provenance.replay.compare import Steps as Compared
 from langgraph_keel.provenance.replay.history import History, Moment, Recall, read_history
 from langgraph_keel.provenance.replay.run import Fork, Play, Played, cached_subgraphs
 from langgraph_keel.provenance.replay.verdict import Replay, Versions
-from langgraph_keel.tools.guard import Held
+from langgraph_keel.tools.guard import ToolGuard
 from langgraph_keel.tools.ledger import CallRecord
 
 _ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT_MAP)
@@ -140,7 +140,7 @@ class Replayer:
         self._graph = graph
         self._order = order
         self._fork = Fork(session, f"replay-{token_hex(16)}")
-        self._held = Held(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
+        self._held = ToolGuard(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
         self._comparison = Comparison(lambda value: session.codec.encode([value]), order.limit)
         self._versions = Versions(session)
         self._inputs = iter(order.inputs)

@@ -28,7 +28,7 @@ from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import recorded
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History, Moment, Place, read_history
-from langgraph_keel.tools.guard import Held, Refused
+from langgraph_keel.tools.guard import Refused, ToolGuard
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Play:
     config: Mapping[str, Any]
     until: int
     since: str | None
-    held: Held
+    held: ToolGuard
     options: Mapping[str, Any] = field(default_factory=dict)
     on_step: Callable[[int], object] | None = None
 
@@ -108,7 +108,7 @@ class Play:
 
 
 def _note(error: BaseException, played: Played) -> None:
-    """Keep what the graph has raised; `Held.refused` says of itself what `Refused` ends, also in a group of tasks."""
+    """Keep what the graph has raised; what `Refused` ends, also in a group, `ToolGuard.refused` says."""
     is_refusal = isinstance(error, BaseExceptionGroup) and error.subgroup(Refused)
     if isinstance(error, Refused) or is_refusal:
         return
