@@ -165,18 +165,40 @@ class Cells(Generic[T]):
         """
         new = None
         if record is not None:
-            new = Cell(token or self._session.new_token(), self._pack(record), body, origin, expires_at)
+            new = self.cell(record, token=token, body=body, origin=origin, expires_at=expires_at)
         reply = yield from self._session.store.swap_cell(self.shelf, key, expected, new)
         if reply.done:
             return True, None if record is None or new is None else Kept(record, new)
         return False, None if reply.cell is None else self.keep(key, reply.cell)
 
-    def change(self, key: str, change: Callable[[T | None], T | None]) -> Plan[Any, Any, T | None]:
+    def cell(
+        self,
+        record: T,
+        *,
+        token: str | None = None,
+        body: bytes = b"",
+        origin: str = "",
+        expires_at: int | None = None,
+    ) -> Cell:
+        """Return the cell that holds a record, ready to be written; for the arguments see `swap`."""
+        header = self._session.codec.encode(list(self._table.pack(record)))
+        return Cell(token or self._session.new_token(), header, body, origin, expires_at)
+
+    def write(self, key: str, expected: str | None, cell: Cell) -> Plan[Any, Any, bool]:
+        """Write a cell that is ready, if nobody else has; return whether it was done. Again does no harm. One trip.
+
+        For the arguments see `swap`, which also tells what stands there instead, and so has to decode that.
+        """
+        reply = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
+        return reply.done
+
+    def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[Any, Any, T | None]:
         """Change a record, again whenever somebody else was quicker. Two trips, and one for each who was.
 
         Args:
             key: Its key.
             change: Returns what is to stand in the place of a record, or of none (`None`); the same again is no change.
+            origin: The thread that a shared record is of, and is deleted with.
 
         Returns:
             What stands there now.
@@ -190,7 +212,7 @@ class Cells(Generic[T]):
             record = change(was)
             if record == was:
                 return was
-            done, held = yield from self.swap(key, held.token if held else None, record)
+            done, held = yield from self.swap(key, held.token if held else None, record, origin=origin)
             if done:
                 return record
 
@@ -213,7 +235,7 @@ class Cells(Generic[T]):
             key: Its key.
             record: What to write; `None` is nothing.
         """
-        new = None if record is None else Cell(self._session.new_token(), self._pack(record))
+        new = None if record is None else self.cell(record)
         cells = yield from self._session.store.read_cells(self.shelf, [key])
         held = cells.get(key)
         while True:
@@ -226,6 +248,3 @@ class Cells(Generic[T]):
         """Remove records, each only if its token is still this one; return how many went. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
         return removed
-
-    def _pack(self, record: T) -> bytes:
-        return self._session.codec.encode(list(self._table.pack(record)))

@@ -1,22 +1,44 @@
-"""Tools that stand for others: one that asks the ledger first, one that hands an idempotency key in."""
+"""Tools that wrap others: one asks the ledger first, one adds an idempotency key to the arguments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
 from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
+from langgraph_keel.tools.policy import ToolPolicy
 
-if TYPE_CHECKING:
-    from langgraph_keel.tools.cache import ToolCache
+
+class Answering(Protocol):
+    """What a tool that is kept needs of its `ToolCache`."""
+
+    @property
+    def saver(self) -> EngineSaver:
+        """Where the ledger is."""
+
+    def policy_of(self, name: str) -> ToolPolicy | None:
+        """Return how a tool is kept; `None` if it is not."""
+
+    def answer(
+        self,
+        tool: BaseTool,
+        args: Mapping[str, Any],
+        call_id: str,
+        config: RunnableConfig,
+        make: Callable[[str], Any],
+        by_time: bool,
+    ) -> Steps:
+        """Plan one call of a tool that is kept."""
 
 
 class _StandIn(BaseTool):
@@ -25,7 +47,7 @@ class _StandIn(BaseTool):
     _inner: BaseTool = PrivateAttr()
 
     @classmethod
-    def standing_for(cls, inner: BaseTool) -> Self:
+    def wrap(cls, inner: BaseTool) -> Self:
         """Return a stand-in for a tool."""
         schema = inner.args_schema if inner.args_schema is not None else inner.get_input_schema()
         tool = cls(
@@ -46,38 +68,38 @@ class _StandIn(BaseTool):
 
 
 class _WithArgument(_StandIn):
-    """Hands one argument in that neither the model nor the graph has given."""
+    """A tool that adds an argument that neither the model nor the graph has given."""
 
     _argument: dict[str, Any] = PrivateAttr()
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Run the tool with one argument more."""
-        return self._inner.run(self._more(tool_input), *args, **kwargs)
+        return self._inner.run(self._add_argument(tool_input), *args, **kwargs)
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As `run`, asynchronously."""
-        return await self._inner.arun(self._more(tool_input), *args, **kwargs)
+        return await self._inner.arun(self._add_argument(tool_input), *args, **kwargs)
 
-    def _more(self, tool_input: str | dict[str, Any]) -> dict[str, Any]:
-        return {**_as_arguments(self._inner, tool_input), **self._argument}
+    def _add_argument(self, tool_input: str | dict[str, Any]) -> dict[str, Any]:
+        return {**_to_arguments(self._inner, tool_input), **self._argument}
 
 
 def with_argument(tool: BaseTool, name: str, value: Any) -> BaseTool:
     """Return a tool that does the same with this argument, also where `ToolNode` would strip it (`InjectedToolArg`)."""
-    standing = _WithArgument.standing_for(tool)
-    standing._argument = {name: value}
-    return standing
+    stand_in = _WithArgument.wrap(tool)
+    stand_in._argument = {name: value}
+    return stand_in
 
 
 class KeptTool(_StandIn):
     """A tool that asks the ledger before the other one runs; see `ToolCache.tool`."""
 
-    _cache: ToolCache = PrivateAttr()
+    _cache: Answering = PrivateAttr()
 
     @classmethod
-    def of(cls, inner: BaseTool, cache: ToolCache) -> KeptTool:
+    def of(cls, inner: BaseTool, cache: Answering) -> KeptTool:
         """Return a tool kept by a cache."""
-        tool = cls.standing_for(inner)
+        tool = cls.wrap(inner)
         tool._cache = cache
         return tool
 
@@ -87,7 +109,7 @@ class KeptTool(_StandIn):
             return self._inner.run(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.run(tool_input, *args, **options), False)
         result = run(steps, ToolDriver(self._cache.saver.engine.driver))
-        return _as_asked(result, self.name, kwargs.get("tool_call_id"))
+        return _format_result(result, self.name, kwargs.get("tool_call_id"))
 
     async def arun(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         """As `run`, asynchronously."""
@@ -95,7 +117,7 @@ class KeptTool(_StandIn):
             return await self._inner.arun(tool_input, *args, **kwargs)
         steps = self._steps(tool_input, kwargs, lambda tool, options: tool.arun(tool_input, *args, **options), True)
         result = await arun(steps, AsyncToolDriver(self._cache.saver.engine.async_driver))
-        return _as_asked(result, self.name, kwargs.get("tool_call_id"))
+        return _format_result(result, self.name, kwargs.get("tool_call_id"))
 
     def _steps(
         self,
@@ -113,12 +135,12 @@ class KeptTool(_StandIn):
             tool = self._inner if argument is None else with_argument(self._inner, argument, lineage)
             return make(tool, {**options, "config": config})
 
-        args = _as_arguments(self._inner, tool_input)
+        args = _to_arguments(self._inner, tool_input)
         return self._cache.answer(self._inner, args, options.get("tool_call_id") or "", config, once, by_time)
 
 
-def _as_asked(result: Any, name: str, call_id: str | None) -> Any:
-    """Return a result as it was asked for: a message for a model's call, else its content.
+def _format_result(result: Any, name: str, call_id: str | None) -> Any:
+    """Return a result in the form that the caller expects: a message for a model's call, else its content.
 
     The same call may be made in either way, and must not be made twice for that.
     """
@@ -136,6 +158,6 @@ def _holds_messages(result: Any) -> bool:
     )
 
 
-def _as_arguments(tool: BaseTool, tool_input: str | dict[str, Any]) -> dict[str, Any]:
+def _to_arguments(tool: BaseTool, tool_input: str | dict[str, Any]) -> dict[str, Any]:
     """Return the arguments by name; a tool of one argument may be given it alone."""
     return tool_input if isinstance(tool_input, dict) else {next(iter(tool.args), "input"): tool_input}

@@ -1,9 +1,10 @@
-"""Which call of a task gets which answer, which is made inside of which, and which are on their way.
+"""The calls of one task: which of them gets which answer, which is made inside which, and which are under way.
 
 All calls of one `ToolNode` are one task of LangGraph, whose n-th `interrupt()` gets the n-th answer, whoever calls it.
-A person is shown one question: in a graph of threads that of the first call in the order of the calls, in an async one
-the one that was asked first. So the ledger notes which place in the list of answers each call has used, and who asked;
-a call is given its own answers again, the new one goes to the call whose question was shown, and nobody else sees it.
+A person is shown one question: in a graph that runs on threads, that of the first call in the order of the calls; in
+an async one, the question that was asked first. So the ledger records which places in the list of answers each call has
+used, and which call has asked. A call gets its own answers again, and only the call whose question was shown gets the
+new one.
 Without that, of 60 runs of two tools that ask, 12 gave the approval of one to the other (SQLite: the trips to the store
 come back in any order).
 """
@@ -22,43 +23,48 @@ from weakref import WeakKeyDictionary
 from langgraph_keel._langgraph import CONFIG_KEY_SCRATCHPAD, Scratchpad
 
 
-class Ticket:
+class CallSlot:
     """One call's place among those of its task.
 
     Args:
-        turns: The calls that it is one of.
+        calls: The calls that it is one of.
         nth: How many came before it.
         scratchpad: LangGraph's notes of the task; `None` outside of a graph.
         outer: The call inside of which it is made: by a tool that calls a tool.
     """
 
-    def __init__(self, turns: Turns, nth: int, scratchpad: Any, outer: Ticket | None) -> None:
-        self.turns = turns
+    def __init__(self, calls: TaskCalls, nth: int, scratchpad: Any, outer: CallSlot | None) -> None:
+        self.calls = calls
         self.nth = nth
         self.scratchpad = scratchpad
         self.outer = outer
-        self.inside = Turns(turns.used)
+        self.inside = TaskCalls(calls.used)
         self.taken: set[int] = set()
         self.key = ""
         self._path = ""
 
-    def take(self, places: Collection[int]) -> None:
-        """Note answers that it uses, or what is made inside of it."""
+    def use(self, places: Collection[int]) -> None:
+        """Record that the call, or one made inside it, uses these answers."""
         self.taken.update(places)
-        self.turns.use(places)
+        self.calls.use(places)
         if self.outer is not None:
-            self.outer.take(places)
+            self.outer.use(places)
 
     def name(self, call_id: str, key: str) -> str:
-        """Return what tells the call from the others of its task, beside its id: the same at every attempt."""
+        """Return what, beside its id, distinguishes the call from others of its task: the same at every attempt."""
         above = self.outer._path if self.outer else ""
-        number = "" if call_id else f"#{self.turns.count(key)}"
+        number = "" if call_id else f"#{self.calls.count(key)}"
         self.key, self._path = key, f"{above}{call_id}{number}/"
         return above + number
 
     @property
+    def places(self) -> list[int]:
+        """The places of the answers that it has used, in order, and of those that were used inside of it."""
+        return sorted(self.taken)
+
+    @property
     def is_in_itself(self) -> bool:
-        """Whether a tool has made its own call: it must not wait for itself."""
+        """Whether the call is made inside an equal one, for which it must not wait."""
         outer = self.outer
         while outer is not None and outer.key != self.key:
             outer = outer.outer
@@ -70,12 +76,12 @@ class Ticket:
             self.scratchpad.interrupt_counter()
 
     @property
-    def may_take_the_new_answer(self) -> bool:
+    def may_use_the_new_answer(self) -> bool:
         """Whether an answer that nobody has used yet is for this call, or for what is made inside of it."""
-        return self.outer.may_take_the_new_answer if self.outer else self.turns.is_next_to_take(self)
+        return self.outer.may_use_the_new_answer if self.outer else self.calls.is_next_to_use(self)
 
 
-class Turns:
+class TaskCalls:
     """The calls of one attempt at a task, in the order in which they came, or those made inside of one of them.
 
     Args:
@@ -89,18 +95,18 @@ class Turns:
         self.is_shown = False
         self.used: set[int] = set() if used is None else used
         self._lock = Lock()
-        self._unknown: list[Ticket] = []
-        self._asks: dict[Ticket, int] = {}
+        self._unknown: list[CallSlot] = []
+        self._asks: dict[CallSlot, int] = {}
         self._came: Counter[str] = Counter()
         self._arrived = self._asked = 0
 
-    def arrive(self, scratchpad: Scratchpad | None = None, outer: Ticket | None = None) -> Ticket:
-        """Return the place of a call that comes now."""
+    def add(self, scratchpad: Scratchpad | None = None, outer: CallSlot | None = None) -> CallSlot:
+        """Add a call; return its place."""
         with self._lock:
-            ticket = Ticket(self, self._arrived, scratchpad, outer)
+            slot = CallSlot(self, self._arrived, scratchpad, outer)
             self._arrived += 1
-            self._unknown.append(ticket)
-        return ticket
+            self._unknown.append(slot)
+        return slot
 
     def count(self, key: str) -> int:
         """Return how many calls with this key were counted before."""
@@ -108,13 +114,13 @@ class Turns:
             self._came[key] += 1
             return self._came[key] - 1
 
-    def learn(self, ticket: Ticket, asks: int = 0) -> None:
-        """Note that the ledger was heard about a call, and which question it asked in its last attempt."""
+    def learn(self, slot: CallSlot, asks: int = 0) -> None:
+        """Record that the ledger's record of a call has been read, and which question it asked in its last attempt."""
         with self._lock:
-            if ticket in self._unknown:
-                self._unknown.remove(ticket)
+            if slot in self._unknown:
+                self._unknown.remove(slot)
             if asks:
-                self._asks[ticket] = asks
+                self._asks[slot] = asks
 
     def use(self, places: Collection[int]) -> None:
         """Note answers that a call uses."""
@@ -127,7 +133,7 @@ class Turns:
             return next(place for place in count() if place not in self.used)
 
     def are_known(self) -> bool:
-        """Return whether the ledger was heard about all that have come."""
+        """Return whether the ledger's records of all calls so far have been read."""
         with self._lock:
             return not self._unknown
 
@@ -140,21 +146,21 @@ class Turns:
             while len(scratchpad.resume) < len(self.used) and (answer := scratchpad.get_null_resume(True)) is not None:
                 scratchpad.resume.append(answer)
 
-    def is_next_to_take(self, ticket: Ticket) -> bool:
+    def is_next_to_use(self, slot: CallSlot) -> bool:
         """Return whether a call's question is the one that was shown, as far as the ledger knows."""
         with self._lock:
-            return not self._asks or min(self._asks, key=lambda each: self._asks[each]) is ticket
+            return not self._asks or min(self._asks, key=lambda each: self._asks[each]) is slot
 
-    def ask(self, ticket: Ticket, by_time: bool) -> int:
+    def ask(self, slot: CallSlot, by_time: bool) -> int:
         """Return which of the questions of this attempt one is, from 1: the lowest is shown.
 
         Args:
-            ticket: The call that asks.
+            slot: The call that asks.
             by_time: Whether the first in time is shown (async), and not the first in the order of the calls.
         """
         with self._lock:
             self._asked += 1
-            return self._asked if by_time else ticket.nth + 1
+            return self._asked if by_time else slot.nth + 1
 
 
 class _Tasks:
@@ -165,81 +171,81 @@ class _Tasks:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.turns: WeakKeyDictionary[Any, tuple[Any, Turns]] = WeakKeyDictionary()
-        self.outer: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
+        self.calls: WeakKeyDictionary[Any, tuple[Any, TaskCalls]] = WeakKeyDictionary()
+        self.outer: WeakKeyDictionary[Any, CallSlot] = WeakKeyDictionary()
 
-    def arrive(self, scratchpad: Scratchpad) -> Ticket:
+    def take_slot(self, scratchpad: Scratchpad) -> CallSlot:
         counter = scratchpad.interrupt_counter
         with self.lock:
             outer = self.outer.get(counter) if counter in self.outer else None  # LangGraph's own cannot be referred to
             if outer is not None:
-                return outer.inside.arrive(outer.scratchpad, outer)
-            known, turns = self.turns.get(scratchpad.get_null_resume, (None, Turns()))
-            turns = turns if known is counter else Turns()
-            self.turns[scratchpad.get_null_resume] = counter, turns
-        return turns.arrive(scratchpad)
+                return outer.inside.add(outer.scratchpad, outer)
+            known, calls = self.calls.get(scratchpad.get_null_resume, (None, TaskCalls()))
+            calls = calls if known is counter else TaskCalls()
+            self.calls[scratchpad.get_null_resume] = counter, calls
+        return calls.add(scratchpad)
 
 
 _tasks = _Tasks()
 
 
 def forget() -> None:
-    """Begin anew, in a process that was forked: another one's calls have their turns there, and may hold the lock."""
+    """Start afresh in a forked process: what is recorded is of the parent's calls, one of which may hold the lock."""
     global _tasks
     _tasks = _Tasks()
 
 
 # The call that is being made in this context, for configs that are of no task: tools may be called outside of graphs.
-_making: ContextVar[Ticket | None] = ContextVar("keel_making", default=None)
+_current: ContextVar[CallSlot | None] = ContextVar("keel_making", default=None)
 
 
-def arrive(config: Mapping[str, Any]) -> Ticket:
-    """Return the place of a call that comes now, among those of the task that its config is of."""
+def take_slot(config: Mapping[str, Any]) -> CallSlot:
+    """Add a call to those of the task that its config belongs to; return its place."""
     scratchpad: Scratchpad | None = (config.get("configurable") or {}).get(CONFIG_KEY_SCRATCHPAD)
     if scratchpad is not None:
-        return _tasks.arrive(scratchpad)
-    outer = _making.get()
-    return outer.inside.arrive(None, outer) if outer else Turns().arrive()
+        return _tasks.take_slot(scratchpad)
+    outer = _current.get()
+    return outer.inside.add(None, outer) if outer else TaskCalls().add()
 
 
 @contextmanager
-def making(ticket: Ticket) -> Iterator[None]:
+def call_context(slot: CallSlot) -> Iterator[None]:
     """Let calls of this context know what they are made inside of."""
-    token = _making.set(ticket)
+    token = _current.set(slot)
     try:
         yield
     finally:
-        _making.reset(token)
+        _current.reset(token)
 
 
-def remember(counter: Callable[[], int], ticket: Ticket) -> None:
+def remember(counter: Callable[[], int], slot: CallSlot) -> None:
     """Let calls that find this counter in their scratchpad know what they are made inside of."""
     with _tasks.lock:
-        _tasks.outer[counter] = ticket
+        _tasks.outer[counter] = slot
 
 
-class Running:
-    """The calls of a cache that are on their way in this process, from their claim to their stored result.
+class CallsUnderWay:
+    """The calls of a cache that are under way in this process, from their claim to their stored result.
 
-    Not among them: those that wait for somebody else, are about to raise a doubt, or are made inside of another.
+    Calls that wait for somebody else, are about to raise a doubt, or are made inside another one do not count.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._calls: dict[Ticket, tuple[str, str]] = {}
+        self._calls: dict[CallSlot, tuple[str, str]] = {}
 
-    def begin(self, ticket: Ticket, thread_id: str, checkpoint_id: str) -> None:
-        """Note a call that is on its way from now on."""
-        if ticket.outer is None:
+    def begin(self, slot: CallSlot, thread_id: str, checkpoint_id: str) -> None:
+        """Record that a call is under way."""
+        if slot.outer is None:
             with self._lock:
-                self._calls[ticket] = thread_id, checkpoint_id
+                self._calls[slot] = thread_id, checkpoint_id
 
-    def end(self, ticket: Ticket) -> None:
-        """Note that it is over, or waits."""
+    def end(self, slot: CallSlot) -> None:
+        """Record that a call has ended, or waits."""
         with self._lock:
-            self._calls.pop(ticket, None)
+            self._calls.pop(slot, None)
 
-    def is_any(self, thread_id: str, checkpoint_id: str) -> bool:
-        """Return whether calls are on their way at a checkpoint."""
+    def has_any(self, thread_id: str, checkpoint_id: str) -> bool:
+        """Return whether calls of a checkpoint's step are under way."""
         with self._lock:
             return (thread_id, checkpoint_id) in self._calls.values()

@@ -1,19 +1,15 @@
 """ToolCache: the ledger of tool calls as users meet it.
 
-After the fact: a person settles a call that nobody knows the end of; a large result is read by its reference.
-
-What can be said to be wrong before a tool has run: options of another kind, and names that no tool knows.
+It answers calls as they are made. Afterwards, it lets a person settle a call whose outcome is unknown, and reads a
+large result by its reference.
 """
 
 from __future__ import annotations
 
 import atexit
-import difflib
-import logging
 import os
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -21,30 +17,28 @@ from weakref import WeakSet
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import Plan, arun, run
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session, engine_of
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.tools import answers as turns
+from langgraph_keel.tools import answers
 from langgraph_keel.tools.adapters import KeptTool, with_argument
-from langgraph_keel.tools.answers import Running, Ticket, arrive
-from langgraph_keel.tools.call import Call, place_of, shelf_of
+from langgraph_keel.tools.answers import CallsUnderWay, take_slot
+from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
-from langgraph_keel.tools.guard import holding
-from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
-from langgraph_keel.tools.ledger import CLAIMED, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.guard import find_guard
+from langgraph_keel.tools.keys import HashSecret
+from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
-from langgraph_keel.tools.playback import answer_in_replay
-from langgraph_keel.tools.policy import ToolPolicy, checked_number
-from langgraph_keel.tools.results import decision_of, is_meant, place_of_result, said
+from langgraph_keel.tools.playback import Playback
+from langgraph_keel.tools.policy import ToolPolicy, check_number
+from langgraph_keel.tools.results import decision_of, is_reference_to, message_of, place_of_result
 from langgraph_keel.tools.stats import Account, CacheStats
 
 if TYPE_CHECKING:
@@ -56,32 +50,32 @@ _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 
 
-def settled(
-    ledger: Ledger, codec: Codec, shelf: Shelf, key: str, decision: str, result: str | None, now: int
+def settle_call(
+    session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int
 ) -> Plan[Any, Any, None]:
-    """Write what a person says became of a call; see `ToolCache.settle`."""
+    """Record how a call ended, as a person says; see `ToolCache.settle`."""
     if not isinstance(key, str) or len(key) < _LEAST:
         raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
     decision, _ = decision_of(decision)
     if result is not None and decision != "done":
         raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
-    key, cell = yield from _one(ledger, shelf, key)
-    record = ledger.record_of(key, cell)
+    key, kept = yield from _find_one(session, shelf, key)
+    record = kept.record
     if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     body, record = b"", replace(record, ended_at=now, decided=decision)
     if decision == "retry":
         ended = replace(record, state=FAILED, error="a person said that it may be made again")
     else:
-        body = codec.encode([said(record, decision, result)])
+        body = session.codec.encode([message_of(record, decision, result)])
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
-    done = yield from ledger.settle_doubt(shelf, key, cell.token, ended, body)
+    done = yield from Ledger(session, is_dead).settle_doubt(shelf, key, kept.token, ended, body)
     if not done:
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
 
 
-def _one(ledger: Ledger, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Cell]]:
-    found = yield from ledger.beginning(shelf, key)
+def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Kept[CallRecord]]]:
+    found = yield from Cells(session, CALLS, shelf.thread_id).page(key, limit=2)
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
         if found:
@@ -90,16 +84,12 @@ def _one(ledger: Ledger, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Ce
     return found[0]
 
 
-def read_result(store: Store[Any, Any], ledger: Ledger, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
+def read_result(session: Session, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
     shelf, key = place_of_result(reference, thread_id)
-    cells: Mapping[str, Cell] = yield from store.read_cells(shelf, [key])
-    if key not in cells or not ledger.record_of(key, cells[key]).is_kept or not is_meant(reference, cells[key].body):
-        return None
-    return cells[key].body
-
-
-_log = logging.getLogger(__name__)
+    kept = yield from Cells(session, CALLS, shelf.thread_id).find(key)
+    is_there = kept is not None and kept.record.is_kept and is_reference_to(reference, kept.cell.body)
+    return kept.cell.body if kept is not None and is_there else None
 
 
 def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any) -> None:
@@ -119,53 +109,10 @@ def check_cache(saver: Any, policies: Any, default: Any, secret: Any, lease: Any
         raise InvalidInput(f"the secret of a ToolCache is bytes, not {type(secret).__name__}")
     if secret is not None and len(secret) < 16:
         raise InvalidInput("the secret of a ToolCache has at least 16 bytes: secrets.token_bytes(32) makes a good one")
-    checked_number("lease", lease, least=1)
-
-
-def check_names(tool: BaseTool, policy: ToolPolicy) -> None:
-    """Check that a tool has the arguments that its policy names.
-
-    Raises:
-        InvalidInput: It has not.
-    """
-    known = _arguments_of(tool)
-    if known is None:
-        return
-    for name in policy.ignore:
-        if name not in known:
-            raise InvalidInput(f"ToolPolicy(ignore=[{name!r}]): {_has(tool, known)}")
-    argument = policy.idempotency_argument
-    if argument is not None and argument not in known:
-        raise InvalidInput(f"ToolPolicy(idempotency_argument={argument!r}): {_has(tool, known)}")
-
-
-def _has(tool: BaseTool, known: Collection[str]) -> str:
-    return f"tool {tool.name!r} has no such argument; it has {', '.join(sorted(known)) or 'none'}"
-
-
-def _arguments_of(tool: BaseTool) -> set[str] | None:
-    """Return the names of a tool's arguments, those that are injected too; `None` if it takes any."""
-    if isinstance(tool.args_schema, dict):
-        takes_any = tool.args_schema.get("additionalProperties", False) is not False
-        return None if takes_any else set(tool.args_schema.get("properties", ()))
-    model = tool.get_input_schema()
-    if not issubclass(model, BaseModel):
-        return None
-    fields = model.model_fields
-    takes_any = model.model_config.get("extra") == "allow" or "kwargs" in fields
-    return None if takes_any else {*fields, *(field.alias for field in fields.values() if field.alias)}
-
-
-def warn_of_misspelt(tool: str, policies: Collection[str], tools: Collection[str]) -> None:
-    """Log it if a tool has no policy, and one is there for nearly its name, which no tool has that is known."""
-    unused = [name for name in policies if name not in tools]
-    for name in difflib.get_close_matches(tool, unused, 1, 0.8) if tool not in policies else ():
-        _log.warning("tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", tool, name)
+    check_number("lease", lease, least=1)
 
 
 Execute: TypeAlias = Callable[[Any], Any]
-SECRETS = Shelf(None, "secret")
-_VERSIONS = 1000
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each cache."""
 
@@ -220,17 +167,12 @@ class ToolCache:
         policies = {} if policies is None else policies
         check_cache(saver, policies, default, secret, lease)
         self.saver = saver
-        self._policies = dict(policies)
-        self._default = default or ToolPolicy()
-        self._secret = secret
-        self._context = context
+        self._secret = HashSecret(secret)
+        self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
-        self._stores_arguments = store_arguments
-        self._versions: dict[int, tuple[BaseTool | None, str]] = {}
-        self._tools: set[str] = set()
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
-        self._running = Running()
+        self._under_way = CallsUnderWay()
         _CACHES.add(self)
         saver.engine.closers.add(self)
 
@@ -303,23 +245,22 @@ class ToolCache:
         """
         if not isinstance(tool, BaseTool):
             raise InvalidInput(f"cache.tool() takes a tool, such as langchain_core.tools.tool(function), not {tool!r}")
-        self._tools.add(tool.name)
+        self._builder.add_names([tool.name])
         return KeptTool.of(tool, self)
 
     # -- one call ------------------------------------------------------------------------------------------------
 
     def policy_of(self, name: str) -> ToolPolicy | None:
         """Return how a tool is kept; `None` if it is not."""
-        policy = self._policies.get(name, self._default)
-        return None if policy is None or policy.is_volatile else policy
+        return self._builder.policy_of(name)
 
     def _keeps(self, request: Any) -> bool:
         return request.tool is not None and self.policy_of(request.tool.name) is not None
 
     def _answer(self, request: Any, execute: Execute, by_time: bool) -> Steps:
         asked, argument = request.tool_call, self._argument_of(request.tool)
-        if request.tool.name not in self._tools:
-            self._tools |= {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
+        names = {request.tool.name, *(tool.name for tool in getattr(request.runtime, "tools", ()))}
+        self._builder.add_names(names)
 
         def make(lineage: str) -> Any:
             if argument is None:
@@ -342,73 +283,19 @@ class ToolCache:
         by_time: bool,
     ) -> Steps:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
-        ticket = arrive(config)
+        slot = take_slot(config)
         try:
-            if held := holding(config):
-                return (yield from answer_in_replay(self, held, tool, args, call_id, config, ticket, make))
-            secret = yield from self._known_secret()
-            call = self._call(tool, args, call_id, config, ticket, secret, make)
-            return (yield from self._flow(config, by_time).answer(call))
+            session = self._session_of(config)
+            if guard := find_guard(config):
+                secret = yield from self._secret.read(self.saver.engine.session)
+                playback = Playback(guard, self._builder, session, secret)
+                return (yield from playback.answer(tool, args, call_id, config, slot, make))
+            secret = yield from self._secret.read_or_make(self.saver.engine.session)
+            call = self._builder.build(tool, args, call_id, config, slot, secret, make)
+            flow = Flow(session, self._keeper, self._account, self._under_way, _now, self._lease, by_time)
+            return (yield from flow.answer(call))
         finally:
-            ticket.turns.learn(ticket)
-
-    def _call(
-        self,
-        tool: BaseTool,
-        args: Mapping[str, Any],
-        call_id: str,
-        config: RunnableConfig,
-        ticket: Ticket,
-        secret: bytes,
-        make: Callable[[str], Any],
-    ) -> Call:
-        policy = self.policy_of(tool.name) or self._default
-        where = place_of(config)
-        version = self._version(tool, policy)
-        shelf, scope = shelf_of(tool.name, policy.scope, where, config)
-        context = self._context(config) if callable(self._context) else self._context
-        argument = policy.idempotency_argument
-        valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
-        key = key_of(secret, tool.name, (scope, context), valid)
-        record = CallRecord(
-            tool.name,
-            version,
-            CLAIMED,
-            0,
-            0,
-            this_holder(),
-            secrets.token_hex(16),
-            where.thread_id,
-            where.checkpoint_ns,
-            where.checkpoint_id,
-            where.task_id,
-            where.run_id,
-            call_id,
-            ticket.name(call_id, key),
-            cost=policy.cost,
-            args=canonical(tool.name, valid) if self._stores_arguments else None,
-        )
-        return Call(policy, shelf, key, record, config, valid, ticket, make)
-
-    def _version(self, tool: BaseTool, policy: ToolPolicy) -> str:
-        known = self._versions.get(id(tool))
-        if len(self._versions) > _VERSIONS:
-            self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
-        if known is None or known[0] is not tool:  # the address of one that is gone may be used again
-            check_names(tool, policy)
-            warn_of_misspelt(tool.name, self._policies, self._tools)
-            known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
-        return known[1]
-
-    def _ledger(self, session: Session | None = None) -> Ledger:
-        return Ledger(session or self.saver.engine.session, is_dead)
-
-    def _flow(self, config: RunnableConfig, by_time: bool) -> Flow:
-        session, driver = self._session_of(config), self.saver.engine.driver
-        ledger = self._ledger(session)
-        return Flow(
-            ledger, session.codec, self._keeper, self._account, self._running, _now, self._lease, driver, by_time
-        )
+            slot.calls.learn(slot)
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.
@@ -417,17 +304,8 @@ class ToolCache:
         return engine.session if engine is not None and engine.is_same_store(ours) else ours.session
 
     def _renew(self, claim: Claim) -> bool:
-        return self.saver.engine.run(self._ledger().renew(claim, _now() + self._lease))
-
-    def _known_secret(self) -> Plan[Any, Any, bytes]:
-        """Return the key of the hash; once per cache, it is read from the store, or made."""
-        if self._secret is None:
-            session = self.saver.engine.session
-            fresh = secrets.token_bytes(32)
-            cell = Cell(session.new_token(), session.codec.encode([fresh]))
-            reply = yield from session.store.swap_cell(SECRETS, "tools", None, cell)
-            self._secret = fresh if reply.cell is None else session.codec.decode(reply.cell.header)[0]
-        return self._secret
+        engine = self.saver.engine
+        return engine.run(Ledger(engine.session, is_dead).renew(claim, _now() + self._lease))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
@@ -446,9 +324,8 @@ class ToolCache:
             NotFound: There is no such call whose outcome is unknown.
             InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
         """
-        codec = self.saver.engine.session.codec
-        steps = settled(self._ledger(), codec, shelf_of_calls(thread_id), key, decision, result, _now())
-        self.saver.engine.run(steps)
+        engine = self.saver.engine
+        engine.run(settle_call(engine.session, shelf_of_calls(thread_id), key, decision, result, _now()))
 
     def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.
@@ -479,17 +356,17 @@ class ToolCache:
             NotFound: The ledger does not have it, or no longer.
         """
         engine = self.saver.engine
-        found = engine.run(read_result(engine.session.store, self._ledger(), thread_id_of(thread_id), reference))
+        found = engine.run(read_result(engine.session, thread_id_of(thread_id), reference))
         if found is None:
             raise NotFound(f"thread {thread_id!r}: the ledger has no result {reference!r}")
         (whole,) = engine.session.codec.decode(found)
         return whole
 
     def forget(self) -> None:
-        """Begin anew, in a process that was forked. Happens by itself."""
+        """Start afresh in a process that was forked. Happens by itself."""
         self._keeper.forget()
         self._account.forget()
-        self._running = Running()
+        self._under_way = CallsUnderWay()
 
 
 _CACHES: WeakSet[ToolCache] = WeakSet()
@@ -502,7 +379,7 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
-    turns.forget()
+    answers.forget()
     for cache in list(_CACHES):
         cache.forget()
 

@@ -1,15 +1,20 @@
-"""A call, as the graph's config tells it: whose it is, and the answers of persons that it uses."""
+"""A call of a tool: where it is made, under which key it is kept, and which answers of persons it uses."""
 
 from __future__ import annotations
 
+import difflib
+import logging
+import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
 from langgraph.types import interrupt
+from pydantic import BaseModel
 
 from langgraph_keel._langgraph import (
     CONFIG_KEY_RUNTIME,
@@ -21,10 +26,16 @@ from langgraph_keel._langgraph import (
 )
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.config import text_of, thread_id_of
+from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import InvalidConfig, InvalidInput
-from langgraph_keel.tools.answers import Ticket, making, remember
-from langgraph_keel.tools.ledger import TOOLS, CallRecord
+from langgraph_keel.tools.answers import CallSlot, call_context, remember
+from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
+from langgraph_keel.tools.ledger import CLAIMED, TOOLS, CallRecord
 from langgraph_keel.tools.policy import Scope, ToolPolicy
+
+_log = logging.getLogger(__name__)
+_VERSIONS = 1000
+"""Most tools whose versions are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
         InvalidConfig: The scope is the run, and the config names none.
     """
     if callable(scope):
-        return Shelf(None, TOOLS), f"of {_told(tool, scope, config)}"
+        return Shelf(None, TOOLS), f"of {_evaluate_scope(tool, scope, config)}"
     if scope == "run" and not place.run_id:
         raise InvalidConfig(
             f"tool {tool!r}: ToolPolicy(scope='run') needs a run_id in the run's config (in a subgraph: in its "
@@ -82,7 +93,7 @@ def shelf_of(tool: str, scope: Scope, place: Place, config: RunnableConfig) -> t
     return Shelf(place.thread_id, TOOLS), f"run {place.run_id}" if scope == "run" else ""
 
 
-def _told(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
+def _evaluate_scope(tool: str, scope: Callable[[RunnableConfig], str], config: RunnableConfig) -> str:
     try:
         return text_of(scope(config), "what it returns")
     except Exception as error:
@@ -101,7 +112,7 @@ class Call:
         record: What the ledger is to say of it.
         config: The config it runs with.
         args: Its validated arguments, those that are ignored left out.
-        ticket: Its place among the calls of its task.
+        slot: Its place among the calls of its task.
         execute: Runs the tool, given the idempotency key.
     """
 
@@ -111,8 +122,150 @@ class Call:
     record: CallRecord
     config: RunnableConfig
     args: Mapping[str, Any]
-    ticket: Ticket
+    slot: CallSlot
     execute: Callable[[str], Any]
+
+
+class CallBuilder:
+    """Makes calls of what a program asks for: who shares them, under which key, and what the ledger is to say of them.
+
+    Args:
+        policies: How tools are kept, by their names; `None` for one that is not kept at all.
+        default: How all others are.
+        context: What else must be the same for a call to be the same.
+        store_arguments: Whether the ledger gets the arguments.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[str, ToolPolicy | None],
+        default: ToolPolicy,
+        context: str | Callable[[RunnableConfig], str],
+        store_arguments: bool,
+    ) -> None:
+        self._policies = policies
+        self._default = default
+        self._context = context
+        self._stores_arguments = store_arguments
+        self._versions: dict[int, tuple[BaseTool, str]] = {}
+        self._names: set[str] = set()
+
+    def policy_of(self, name: str) -> ToolPolicy | None:
+        """Return how a tool is kept; `None` if it is not."""
+        policy = self._policies.get(name, self._default)
+        return None if policy is None or policy.is_volatile else policy
+
+    def context_of(self, config: RunnableConfig) -> str:
+        """Return what else must be the same for a call with this config to be the same."""
+        return self._context(config) if callable(self._context) else self._context
+
+    def add_names(self, names: Collection[str]) -> None:
+        """Learn the names of tools: a policy for one of them is not misspelt."""
+        self._names.update(names)
+
+    def build(
+        self,
+        tool: BaseTool,
+        args: Mapping[str, Any],
+        call_id: str,
+        config: RunnableConfig,
+        slot: CallSlot,
+        secret: bytes,
+        execute: Callable[[str], Any],
+    ) -> Call:
+        """Return a call, ready to be claimed.
+
+        Args:
+            tool: The tool.
+            args: What the model gave.
+            call_id: The model's name for the call; empty if it gave none.
+            config: The config it runs with.
+            slot: Its place among the calls of its task.
+            secret: The key of the hash.
+            execute: Runs the tool, given the idempotency key.
+
+        Raises:
+            InvalidConfig: The config does not say what the call's scope needs.
+            InvalidInput: The policy names an argument that the tool has not, or an argument has no canonical form.
+        """
+        policy = self.policy_of(tool.name) or self._default
+        where = place_of(config)
+        version = self._version_of(tool, policy)
+        shelf, scope = shelf_of(tool.name, policy.scope, where, config)
+        context = self.context_of(config)
+        argument = policy.idempotency_argument
+        valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
+        key = key_of(secret, tool.name, (scope, context), valid)
+        record = CallRecord(
+            tool.name,
+            version,
+            CLAIMED,
+            0,
+            0,
+            this_holder(),
+            secrets.token_hex(16),
+            where.thread_id,
+            where.checkpoint_ns,
+            where.checkpoint_id,
+            where.task_id,
+            where.run_id,
+            call_id,
+            slot.name(call_id, key),
+            cost=policy.cost,
+            args=canonical(tool.name, valid) if self._stores_arguments else None,
+        )
+        return Call(policy, shelf, key, record, config, valid, slot, execute)
+
+    def _version_of(self, tool: BaseTool, policy: ToolPolicy) -> str:
+        known = self._versions.get(id(tool))
+        if len(self._versions) > _VERSIONS:
+            self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
+        if known is None or known[0] is not tool:  # the address of one that is gone may be used again
+            _check_names(tool, policy)
+            _warn_of_misspelt(tool.name, self._policies, self._names)
+            known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
+        return known[1]
+
+
+def _check_names(tool: BaseTool, policy: ToolPolicy) -> None:
+    """Check that a tool has the arguments that its policy names.
+
+    Raises:
+        InvalidInput: It has not.
+    """
+    known = _arguments_of(tool)
+    if known is None:
+        return
+    for name in policy.ignore:
+        if name not in known:
+            raise InvalidInput(f"ToolPolicy(ignore=[{name!r}]): {_has(tool, known)}")
+    argument = policy.idempotency_argument
+    if argument is not None and argument not in known:
+        raise InvalidInput(f"ToolPolicy(idempotency_argument={argument!r}): {_has(tool, known)}")
+
+
+def _has(tool: BaseTool, known: Collection[str]) -> str:
+    return f"tool {tool.name!r} has no such argument; it has {', '.join(sorted(known)) or 'none'}"
+
+
+def _arguments_of(tool: BaseTool) -> set[str] | None:
+    """Return the names of a tool's arguments, those that are injected too; `None` if it takes any."""
+    if isinstance(tool.args_schema, dict):
+        takes_any = tool.args_schema.get("additionalProperties", False) is not False
+        return None if takes_any else set(tool.args_schema.get("properties", ()))
+    model = tool.get_input_schema()
+    if not issubclass(model, BaseModel):
+        return None
+    fields = model.model_fields
+    takes_any = model.model_config.get("extra") == "allow" or "kwargs" in fields
+    return None if takes_any else {*fields, *(field.alias for field in fields.values() if field.alias)}
+
+
+def _warn_of_misspelt(tool: str, policies: Collection[str], tools: Collection[str]) -> None:
+    """Log it if a tool has no policy, and one is there for nearly its name, which no tool has that is known."""
+    unused = [name for name in policies if name not in tools]
+    for name in difflib.get_close_matches(tool, unused, 1, 0.8) if tool not in policies else ():
+        _log.warning("tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", tool, name)
 
 
 class Answers:
@@ -128,17 +281,17 @@ class Answers:
     def __init__(self, call: Call, known: Sequence[int]) -> None:
         self._configurable: Any = call.config.get("configurable") or {}
         self._config = call.config
-        self._ticket = call.ticket
+        self._slot = call.slot
         self._known = known
         self._count = 0
         self.used: list[int] = []
 
     @contextmanager
-    def given(self) -> Iterator[None]:
-        """Give them to who asks meanwhile. The config is this call's own: LangGraph makes one for each."""
+    def provide(self) -> Iterator[None]:
+        """Give them to whoever asks in the meantime. The config is this call's own: LangGraph makes one for each."""
         scratchpad = self._configurable.get(CONFIG_KEY_SCRATCHPAD)
         if scratchpad is None:
-            with making(self._ticket):
+            with call_context(self._slot):
                 yield
             return
         self._configurable[CONFIG_KEY_SCRATCHPAD] = self._twin(scratchpad)
@@ -147,9 +300,9 @@ class Answers:
         finally:
             self._configurable[CONFIG_KEY_SCRATCHPAD] = scratchpad
 
-    def to(self, question: Any) -> Any:
+    def ask(self, question: Any) -> Any:
         """Return the next answer to a question of ours, or interrupt the graph with it."""
-        with self.given():
+        with self.provide():
             token = var_child_runnable_config.set(self._config)
             try:
                 return interrupt(question)
@@ -160,30 +313,30 @@ class Answers:
         def counter() -> int:
             return self._place()
 
-        remember(counter, self._ticket)
+        remember(counter, self._slot)
         return twin_of(scratchpad, counter, self._new_answer)
 
     def _place(self) -> int:
         """Return the place of the answer to the next question: a known one, or the first that nobody has used."""
-        ticket, answered = self._ticket, len(self._ticket.scratchpad.resume)
+        slot, answered = self._slot, len(self._slot.scratchpad.resume)
         nth, self._count = self._count, self._count + 1
         if nth < len(self._known) and self._known[nth] < answered:
-            ticket.pass_over(1)
+            slot.pass_over(1)
             return self._use(self._known[nth])
-        if not ticket.may_take_the_new_answer:
+        if not slot.may_use_the_new_answer:
             return sys.maxsize  # not the next one: whoever may take it may have done so before LangGraph looks
-        place: int = max(ticket.scratchpad.interrupt_counter(), ticket.turns.first_free())
+        place: int = max(slot.scratchpad.interrupt_counter(), slot.calls.first_free())
         return self._use(place) if place < answered else answered
 
     def _use(self, place: int) -> int:
         self.used.append(place)
-        self._ticket.take([place])
+        self._slot.use([place])
         return place
 
     def _new_answer(self, consume: bool = False) -> Any:
-        if not self._ticket.may_take_the_new_answer:
+        if not self._slot.may_use_the_new_answer:
             return None
-        answer = self._ticket.scratchpad.get_null_resume(consume)
+        answer = self._slot.scratchpad.get_null_resume(consume)
         if consume and answer is not None:
-            self._use(len(self._ticket.scratchpad.resume))
+            self._use(len(self._slot.scratchpad.resume))
         return answer

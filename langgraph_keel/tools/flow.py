@@ -1,7 +1,7 @@
-"""The way of one call: claim, run, settle; or replay; or wait; or ask what became of it.
+"""How one call is answered: claim it, run the tool, settle it; or replay it; or wait; or ask a person about it.
 
-Written once, as a plan (see `core.plan`) whose requests are those of the store and two more: to run the tool, and to
-wait a moment. The drivers below carry them out for threads and for loops.
+It is written once, as a plan (see `engine.plan`) whose requests are those of the store and two more: to run the tool,
+and to wait a moment. The drivers below carry them out for threads and for loops.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.leases import Keeper
+from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
-from langgraph_keel.tools.answers import Running
+from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import own_key
 from langgraph_keel.tools.ledger import (
@@ -37,32 +37,32 @@ from langgraph_keel.tools.ledger import (
     Doubtful,
     Finished,
     Ledger,
-    Taken,
+    SpokenFor,
     Verdict,
     is_past,
     is_same_call,
 )
 from langgraph_keel.tools.results import (
-    asked_person,
+    ask_person,
     can_be_replayed,
+    error_of_doubt,
     is_error,
-    outcome_unknown,
+    mark_replay,
+    message_of,
     reference_of,
-    replayed,
-    said,
-    shortened,
+    shorten,
 )
 from langgraph_keel.tools.stats import Account
 
 _log = logging.getLogger(__name__)
 _MOMENT, _SOON, _LATE = 0.001, 0.02, 0.5
-"""Seconds between two looks: at whose turn it is, at a call that somebody else is making, and at most."""
+"""Seconds between two checks: of the other calls of the task, of a call that somebody else is making, and at most."""
 _ERROR = 500
 """Characters of an error that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunTool:
     """A request: run the tool."""
 
     execute: Callable[[], Any]
@@ -88,7 +88,7 @@ class ToolDriver:
         """Run the tool, wait, or send to the store."""
         if isinstance(request, Pause):
             return time.sleep(request.seconds)
-        return request.execute() if isinstance(request, Run) else self._store.send(request)
+        return request.execute() if isinstance(request, RunTool) else self._store.send(request)
 
 
 class AsyncToolDriver:
@@ -101,90 +101,86 @@ class AsyncToolDriver:
         """Run the tool, wait, or send to the store."""
         if isinstance(request, Pause):
             return await asyncio.sleep(request.seconds)
-        return await (request.execute() if isinstance(request, Run) else self._store.send(request))
+        return await (request.execute() if isinstance(request, RunTool) else self._store.send(request))
 
 
 class Flow:
     """The plans of calls, over one ledger.
 
     Args:
-        ledger: The ledger.
-        codec: How results are written.
+        session: What they run on.
         keeper: Keeps claims alive.
         account: Counts hits and misses.
-        running: The calls that are under way in this process.
+        under_way: The calls that are under way in this process.
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
-        driver: Sends what the keeper has to do.
         by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
     """
 
     def __init__(
         self,
-        ledger: Ledger,
-        codec: Codec,
+        session: Session,
         keeper: Keeper[Claim],
         account: Account,
-        running: Running,
+        under_way: CallsUnderWay,
         clock: Callable[[], int],
         lease: int,
-        driver: Driver[Any, Any],
         by_time: bool,
     ) -> None:
         self._by_time = by_time
-        self._ledger = ledger
-        self._codec = codec
+        self._ledger = Ledger(session, is_dead)
+        self._codec = session.codec
         self._keeper = keeper
         self._account = account
-        self._running = running
+        self._under_way = under_way
         self._clock = clock
         self._lease = lease
-        self._driver = driver
+        self._driver = session.driver
 
     def answer(self, call: Call) -> Steps:
         """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
-        if call.ticket.is_in_itself:
-            return (yield Run(partial(call.execute, call.record.lineage)))
+        if call.slot.is_in_itself:
+            return (yield RunTool(partial(call.execute, call.record.lineage)))
         try:
-            return (yield from self._answered(call))
+            return (yield from self._find_or_make(call))
         finally:
-            self._running.end(call.ticket)
+            self._under_way.end(call.slot)
 
-    def _answered(self, call: Call) -> Steps:
+    def _find_or_make(self, call: Call) -> Steps:
         pause = _SOON
         doubt: Doubtful | None = None
         while True:
-            self._running.begin(call.ticket, call.record.thread_id, call.record.checkpoint_id)
+            self._under_way.begin(call.slot, call.record.thread_id, call.record.checkpoint_id)
             verdict = yield from self._claim(call, doubt)
             doubt = None
-            if isinstance(verdict, Taken):
-                call = _by_a_key_of_its_own(call)
+            if isinstance(verdict, SpokenFor):
+                call = _with_own_key(call)
             elif isinstance(verdict, Busy):
-                call.ticket.turns.learn(call.ticket)  # whoever makes this call may come later in the same task
-                self._running.end(call.ticket)
+                call.slot.calls.learn(call.slot)  # whoever makes this call may come later in the same task
+                self._under_way.end(call.slot)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
             elif isinstance(verdict, Claim):
                 return (yield from self._make(call, verdict))
-            elif isinstance(verdict, Doubtful) and self._is_of_another(verdict, call):
-                call = yield from self._with_a_doubt_of_its_own(call, verdict)
+            elif isinstance(verdict, Doubtful) and self._is_doubt_of_another(verdict, call):
+                call = yield from self._copy_doubt(call, verdict)
             else:
                 yield from self._wait_for_others(call, verdict.record)
-                call, doubt, settled = yield from self._settled(call, verdict)
+                call, doubt, settled = yield from self._resolve(call, verdict)
                 if doubt is None:
                     return settled
 
     def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[Any, Any, None]:
         """Wait until it is known which call of the task has used which answer, and which of them asked."""
-        turns, scratchpad = call.ticket.turns, call.ticket.scratchpad
+        calls, scratchpad = call.slot.calls, call.slot.scratchpad
         is_same = is_same_call(record, call.record)
-        call.ticket.take(record.taken if is_same else ())
-        turns.learn(call.ticket, record.asks if is_same else 0)
-        yield from self._wait_for(turns.are_known)
+        call.slot.use(record.taken if is_same else ())
+        calls.learn(call.slot, record.asks if is_same else 0)
+        yield from self._wait_for(calls.are_known)
         if scratchpad is not None:
-            turns.restore(scratchpad)
+            calls.restore(scratchpad)
 
-    def _settled(self, call: Call, verdict: Finished | Doubtful) -> Plan[Any, Any, tuple[Call, Doubtful | None, Any]]:
+    def _resolve(self, call: Call, verdict: Finished | Doubtful) -> Plan[Any, Any, tuple[Call, Doubtful | None, Any]]:
         """Return the result of a call that was made, or the doubt that is to be resolved by making it again."""
         if isinstance(verdict, Finished):
             try:
@@ -201,14 +197,14 @@ class Flow:
         call, settled = yield from self._judge(call, verdict)
         return call, verdict if settled is None else None, settled
 
-    def _is_of_another(self, doubt: Doubtful, call: Call) -> bool:
+    def _is_doubt_of_another(self, doubt: Doubtful, call: Call) -> bool:
         asks = call.policy.unknown == "ask" and bool(call.record.task_id)
         is_live = not is_same_call(doubt.record, call.record) and not is_past(doubt.record, call.record)
         return asks and is_live
 
-    def _with_a_doubt_of_its_own(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, Call]:
-        """Write another call's doubt down for this one: its person's answer must find it, whoever answers first."""
-        call = _by_a_key_of_its_own(call)
+    def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, Call]:
+        """Record another call's doubt for this one too: a person's answer must find it, whichever is answered first."""
+        call = _with_own_key(call)
         before = doubt.record
         record = replace(call.record, state=UNKNOWN, started_at=before.started_at, until=before.until)
         record = replace(record, lineage=before.lineage)
@@ -216,34 +212,34 @@ class Flow:
         return call
 
     def _wait_for(self, is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
-        """Wait, but not for ever: to ask in another order is better than to hang."""
+        """Wait until something is so, at most for a lease: to ask in another order is better than to hang."""
         pause, waited = _MOMENT, 0.0
         while not is_so() and waited * 1000 < self._lease:
             yield Pause(pause)
             pause, waited = min(pause * 1.5, _LATE), waited + pause
 
-    def _let_others_end(self, call: Call) -> Plan[Any, Any, None]:
+    def _wait_for_calls_under_way(self, call: Call) -> Plan[Any, Any, None]:
         """Wait for the other calls of a step: an async graph cancels them when one raises, which puts them in doubt."""
-        self._running.end(call.ticket)
+        self._under_way.end(call.slot)
         where = call.record.thread_id, call.record.checkpoint_id
-        if call.ticket.outer is None:
-            yield from self._wait_for(lambda: not self._running.is_any(*where))
+        if call.slot.outer is None:
+            yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
     def _wait_to_ask(self, call: Call, asks: int) -> Plan[Any, Any, None]:
         """Raise the questions of an async step in the order of their numbers: the first that is raised is shown.
 
         What the store answers first would be raised first, and its answer be given to the call that asked first.
         """
-        turns = call.ticket.turns
+        calls = call.slot.calls
         if not self._by_time:
             return
-        self._running.end(call.ticket)
+        self._under_way.end(call.slot)
         if asks > 1:
-            return (yield from self._wait_for(lambda: turns.is_shown))
+            return (yield from self._wait_for(lambda: calls.is_shown))
         try:
-            yield from self._let_others_end(call)  # the question ends the run
+            yield from self._wait_for_calls_under_way(call)  # the question ends the run
         finally:
-            turns.is_shown = True
+            calls.is_shown = True
 
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Verdict]:
         now = self._clock()
@@ -266,17 +262,17 @@ class Flow:
             yield from self._wait_for_others(call, claim.record)
             has_begun = True
             self._account.note_miss()
-            with answers.given():
-                result = yield Run(partial(call.execute, claim.record.lineage))
+            with answers.provide():
+                result = yield RunTool(partial(call.execute, claim.record.lineage))
         except GraphInterrupt:
-            asks = call.ticket.turns.ask(call.ticket, self._by_time)
-            yield from self._give_up(claim, WAITING, answers=answers.used, taken=_taken(call), asks=asks)
+            asks = call.slot.calls.ask(call.slot, self._by_time)
+            yield from self._give_up(claim, WAITING, answers=answers.used, taken=call.slot.places, asks=asks)
             yield from self._wait_to_ask(call, asks)
             raise
         except GraphBubbleUp as error:
             # Handed over to the graph above: the tool has done its work, but what it hands over is not kept.
             state = DONE if isinstance(error, ParentCommand) else UNKNOWN
-            yield from self._give_up(claim, state, answers=answers.used, taken=_taken(call), asks=0)
+            yield from self._give_up(claim, state, answers=answers.used, taken=call.slot.places, asks=0)
             raise
         except Exception as error:
             yield from self._give_up(claim, FAILED, error=f"{type(error).__name__}: {error}"[:_ERROR])
@@ -284,20 +280,20 @@ class Flow:
         except BaseException:
             # Cancelled in the middle: nobody knows what the tool has done, and this task may not wait for a store.
             state = UNKNOWN if has_begun else claim.record.before or FAILED
-            self._defer(claim, self._ended(claim, state, error="it was cancelled"))
+            self._defer(claim, self._end(claim, state, error="it was cancelled"))
             raise
         finally:
             self._keeper.drop(claim)
-        return (yield from self._keep(call, claim, result, answers.used))
+        return (yield from self._store_result(call, claim, result, answers.used))
 
-    def _ended(self, claim: Claim, state: str, **more: Any) -> CallRecord:
+    def _end(self, claim: Claim, state: str, **more: Any) -> CallRecord:
         return replace(claim.record, state=state, ended_at=self._clock(), **more)
 
     def _defer(self, claim: Claim, record: CallRecord) -> None:
         settlement = self._ledger.settlement(record)
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
-    def _store(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
+    def _write(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
         """Write how a call ended; if that is cut off, or the store fails, the keeper writes it once more."""
         try:
             return (yield from self._ledger.settle(claim, settlement))
@@ -308,29 +304,29 @@ class Flow:
     def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[Any, Any, None]:
         # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
         with suppress(StoreError):
-            yield from self._store(claim, self._ledger.settlement(self._ended(claim, state, **more)))
+            yield from self._write(claim, self._ledger.settlement(self._end(claim, state, **more)))
 
-    def _keep(self, call: Call, claim: Claim, result: Any, answers: Sequence[int]) -> Steps:
+    def _store_result(self, call: Call, claim: Claim, result: Any, answers: Sequence[int]) -> Steps:
         if is_error(result):
             yield from self._give_up(claim, FAILED, error=str(getattr(result, "content", ""))[:_ERROR])
             return result
         try:
-            body = self._body(call, result)
+            body = self._encode_result(call, result)
         except BaseException:
-            self._defer(claim, self._ended(claim, DONE, answers=answers, taken=_taken(call), asks=0))
+            self._defer(claim, self._end(claim, DONE, answers=answers, taken=call.slot.places, asks=0))
             raise
         is_persons = claim.record.is_persons or bool(answers)
         more: dict[str, Any] = {"is_kept": body is not None, "is_persons": is_persons, "nbytes": len(body or b"")}
-        more |= {"answers": answers, "taken": _taken(call), "asks": 0}
+        more |= {"answers": answers, "taken": call.slot.places, "asks": 0}
         ttl = call.policy.ttl
         expires_at = None if ttl is None else self._clock() + int(ttl * 1000)
-        settlement = self._ledger.settlement(self._ended(claim, DONE, **more), body or b"", expires_at)
-        if not (yield from self._store(claim, settlement)):
+        settlement = self._ledger.settlement(self._end(claim, DONE, **more), body or b"", expires_at)
+        if not (yield from self._write(claim, settlement)):
             _log.warning("tool %r was slow, and its claim was taken over: its result is not stored", claim.record.tool)
             return result
-        return result if body is None else self._shown(call, result, body)
+        return result if body is None else self._shorten(call, result, body)
 
-    def _body(self, call: Call, result: Any) -> bytes | None:
+    def _encode_result(self, call: Call, result: Any) -> bytes | None:
         """Return a result as it is stored, or `None` if it may not or cannot be used again."""
         policy = call.policy
         if not _may_be_kept(call, result):
@@ -348,46 +344,46 @@ class Flow:
     def _replay(self, call: Call, found: Finished) -> Any:
         (result,) = self._codec.decode(found.body)
         if is_same_call(found.record, call.record):
-            call.ticket.pass_over(len(found.record.taken))
-        return self._shown(call, replayed(result, found.record, call.record.tool_call_id), found.body)
+            call.slot.pass_over(len(found.record.taken))
+        return self._shorten(call, mark_replay(result, found.record, call.record.tool_call_id), found.body)
 
-    def _shown(self, call: Call, result: Any, body: bytes) -> Any:
+    def _shorten(self, call: Call, result: Any, body: bytes) -> Any:
         limit = call.policy.offload_bytes
-        return result if limit is None else shortened(result, reference_of(call.shelf, call.key, body), limit)
+        return result if limit is None else shorten(result, reference_of(call.shelf, call.key, body), limit)
 
     # -- a call that nobody knows the end of -----------------------------------------------------------------------
 
     def _judge(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, tuple[Call, ToolMessage | None]]:
-        """Return the result that a person gives, or none if the call is to be made again."""
+        """Return the result that the policy or a person decides on; none if the call is to be made again."""
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
-            yield from self._let_others_end(call)
-            raise outcome_unknown(call, doubt.record)
+            yield from self._wait_for_calls_under_way(call)
+            raise error_of_doubt(call, doubt.record)
         is_same = is_same_call(doubt.record, call.record)
         answers = Answers(call, doubt.record.decisions if is_same else ())
         ours = replace(call.record, started_at=doubt.record.started_at, until=doubt.record.until)
         ours = replace(ours, lineage=doubt.record.lineage, before=doubt.record.before if is_same else "")
         try:
-            decision, result = asked_person(call, doubt, answers)
+            decision, result = ask_person(call, doubt, answers)
         except GraphInterrupt:
-            asks = call.ticket.turns.ask(call.ticket, self._by_time)
-            noted = replace(ours, state=UNKNOWN, decisions=answers.used, taken=_taken(call), asks=asks)
-            yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, noted)
+            asks = call.slot.calls.ask(call.slot, self._by_time)
+            record = replace(ours, state=UNKNOWN, decisions=answers.used, taken=call.slot.places, asks=asks)
+            yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_to_ask(call, asks)
             raise
         if decision == "retry":
-            return replace(call, record=replace(call.record, decisions=answers.used, taken=_taken(call))), None
-        message = said(call.record, decision, result)
+            return replace(call, record=replace(call.record, decisions=answers.used, taken=call.slot.places)), None
+        message = message_of(call.record, decision, result)
         body = self._codec.encode([message])
         ended = replace(ours, state=DONE, ended_at=self._clock(), is_kept=True, is_persons=True, nbytes=len(body))
-        ended = replace(ended, decisions=answers.used, taken=_taken(call), decided=decision)
-        is_said = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
-        return call, message if is_said else None
+        ended = replace(ended, decisions=answers.used, taken=call.slot.places, decided=decision)
+        is_settled = yield from self._ledger.settle_doubt(call.shelf, call.key, doubt.token, ended, body)
+        return call, message if is_settled else None
 
 
 def _may_be_kept(call: Call, result: Any) -> bool:
-    """Ask the user's `cache_if`. The tool has acted: if that fails, the agent is given its result all the same."""
+    """Return what `cache_if` of the policy says. The tool has run: if that fails, the agent still gets its result."""
     try:
         return call.policy.cache_if is None or bool(call.policy.cache_if(result))
     except Exception:
@@ -395,9 +391,5 @@ def _may_be_kept(call: Call, result: Any) -> bool:
         return False
 
 
-def _taken(call: Call) -> list[int]:
-    return sorted(call.ticket.taken)
-
-
-def _by_a_key_of_its_own(call: Call) -> Call:
+def _with_own_key(call: Call) -> Call:
     return replace(call, key=own_key(call.key, call.record))

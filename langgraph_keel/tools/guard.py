@@ -1,7 +1,7 @@
 """No tool acts in a replay: what it would be answered comes from the ledger of the thread that is replayed.
 
-Two things keep tools from running. A `ToolCache` asks `holding` first, and then reads the ledger and nothing else. Any
-other tool is stopped before it begins: LangChain lets a handler that raises do so. The handler goes with the context,
+Two things keep tools from running. A `ToolCache` asks `find_guard` first, and then only reads the ledger. Any other
+tool is stopped before it begins: LangChain lets a handler that raises do so. The handler goes with the context,
 which reaches tools called with `callbacks=[]`, and with the config, which reaches threads without a context. In a
 thread with neither, a second handler stops every tool as long as anything is replayed in this process: nothing there
 says that the tool is not of the replay. Out of reach is what is no tool to LangChain, such as `pay.func(...)`.
@@ -54,7 +54,7 @@ class _ToolHandler(BaseCallbackHandler):
     ignore_llm = ignore_chain = ignore_retriever = ignore_retry = ignore_custom_event = True
 
 
-class Held(_ToolHandler):
+class ToolGuard(_ToolHandler):
     """What one replay knows of tools, and the handler that stops them.
 
     Args:
@@ -135,12 +135,12 @@ class Held(_ToolHandler):
         """Hold tools back meanwhile, in this context and in all that begins in it; as if outside of any other graph."""
         _watch_threads()
         _forks.add(self)
-        held, outer = _holding.set(self), var_child_runnable_config.set(None)
+        token, outer = _guard.set(self), var_child_runnable_config.set(None)
         try:
             yield
         finally:
             var_child_runnable_config.reset(outer)
-            _holding.reset(held)
+            _guard.reset(token)
 
     def close(self, *, is_kept: bool) -> None:
         """Forget what the ledger says. The thread of a fork that is kept is one like any other from then on."""
@@ -158,36 +158,36 @@ class _Forks:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._held: OrderedDict[str, Held] = OrderedDict()
-        self.active: tuple[Held, ...] = ()
+        self._guards: OrderedDict[str, ToolGuard] = OrderedDict()
+        self.active: tuple[ToolGuard, ...] = ()
 
-    def add(self, held: Held) -> None:
+    def add(self, guard: ToolGuard) -> None:
         with self._lock:
-            self._held[held.fork] = held
-            if held not in self.active:
-                self.active = (*self.active, held)
-            while len(self._held) > FORKS:
-                self._held.popitem(last=False)
+            self._guards[guard.fork] = guard
+            if guard not in self.active:
+                self.active = (*self.active, guard)
+            while len(self._guards) > FORKS:
+                self._guards.popitem(last=False)
 
-    def end(self, held: Held, *, is_kept: bool) -> None:
+    def end(self, guard: ToolGuard, *, is_kept: bool) -> None:
         with self._lock:
-            self.active = tuple(each for each in self.active if each is not held)
+            self.active = tuple(each for each in self.active if each is not guard)
             if is_kept:
-                self._held.pop(held.fork, None)
+                self._guards.pop(guard.fork, None)
 
-    def of(self, thread_id: object) -> Held | None:
-        return self._held.get(str(thread_id)) if self._held else None
+    def of(self, thread_id: object) -> ToolGuard | None:
+        return self._guards.get(str(thread_id)) if self._guards else None
 
 
 _forks = _Forks()
-_holding: ContextVar[Held | None] = ContextVar("keel_holding", default=None)
+_guard: ContextVar[ToolGuard | None] = ContextVar("keel_holding", default=None)
 # Costs nothing while nothing is replayed: LangChain asks for the variable's value only.
-register_configure_hook(_holding, inheritable=True)
+register_configure_hook(_guard, inheritable=True)
 
 
-def holding(config: Mapping[str, Any]) -> Held | None:
+def find_guard(config: Mapping[str, Any]) -> ToolGuard | None:
     """Return what holds tools back in the replay that a call belongs to; `None` if it belongs to none."""
-    return _holding.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
+    return _guard.get() or _forks.of((config.get("configurable") or {}).get("thread_id"))
 
 
 class _Strays(_ToolHandler):
@@ -198,11 +198,11 @@ class _Strays(_ToolHandler):
     ) -> None:
         """Stop a tool that may be of a replay."""
         # What a replay does in the main thread has a context.
-        has_place = parent_run_id or _holding.get() or var_child_runnable_config.get()
+        has_place = parent_run_id or _guard.get() or var_child_runnable_config.get()
         if has_place or current_thread() is main_thread():
             return
         name = _name_of(serialized, more)
-        refused = [held.refuse(name, _STRAY) for held in _forks.active if name not in held.allowed]
+        refused = [guard.refuse(name, _STRAY) for guard in _forks.active if name not in guard.allowed]
         if refused:
             raise refused[0]
 

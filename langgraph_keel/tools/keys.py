@@ -14,6 +14,7 @@ import hmac
 import inspect
 import json
 import math
+import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -31,7 +32,10 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, create_model
 from pydantic.errors import PydanticUserError
 
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import first_name
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.tools.ledger import CallRecord
 
@@ -39,6 +43,44 @@ _SAFE = 2**53 - 1
 """The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
 _TAG = "$keel"
 _NAMED = (datetime, date, time, UUID, Decimal, PurePath)
+
+
+def _unpack_secret(parts: Sequence[Any]) -> bytes:
+    (secret,) = parts
+    if not isinstance(secret, bytes):
+        raise TypeError(f"it is a {type(secret).__name__}")
+    return secret
+
+
+SECRETS: CellTable[bytes] = CellTable("secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret)
+_TOOLS = "tools"
+"""Under which key the secret stands."""
+
+
+class HashSecret:
+    """The key of the hash: what the program gives, or what is made once for a store and kept there.
+
+    Args:
+        given: What the program gives; `None` if the store has it.
+    """
+
+    def __init__(self, given: bytes | None) -> None:
+        self._secret = given
+
+    def read(self, session: Session) -> Plan[Any, Any, bytes | None]:
+        """Return it; `None` if there is none yet, and so no call either. One trip, unless it is known already."""
+        if self._secret is not None:
+            return self._secret
+        kept = yield from Cells(session, SECRETS, None).find(_TOOLS)
+        return kept.record if kept else None
+
+    def read_or_make(self, session: Session) -> Plan[Any, Any, bytes]:
+        """Return it; if there is none yet, make one. One trip, unless it is known already."""
+        if self._secret is None:
+            fresh = secrets.token_bytes(32)
+            _, kept = yield from Cells(session, SECRETS, None).swap(_TOOLS, None, fresh)
+            self._secret = kept.record if kept else fresh
+        return self._secret
 
 
 def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str] = ()) -> dict[str, Any]:
@@ -58,12 +100,12 @@ def arguments_of(tool: BaseTool, args: Mapping[str, Any], ignore: Collection[str
     except ValueError:
         return given
     # A default that is made anew each time (an id, a time) would make every call another one.
-    said = {
+    names = {
         name
         for name, field in model.model_fields.items()
         if name not in injected and (name in valid.model_fields_set or field.default_factory is None)
     }
-    return {name: getattr(valid, name) for name in said} | dict(valid.model_extra or {})
+    return {name: getattr(valid, name) for name in names} | dict(valid.model_extra or {})
 
 
 def _names_in(schema: Any) -> frozenset[str] | None:

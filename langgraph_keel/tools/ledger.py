@@ -1,6 +1,6 @@
 """The ledger of tool calls: claimed before a tool runs, settled before its result is used.
 
-A call is a cell (see `core.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
+A call is a cell (see `engine.cells`) whose key is a hash of the call. Its header is a `CallRecord`; its body, once the
 tool is done, the result. Who holds the token of a claim may settle it; whoever takes a claim over gives it a new token,
 so a holder that was thought dead cannot write over what came after it (fencing). A claim is one swap, which a hit
 refuses and answers with the result: one round trip. Settling is the second.
@@ -17,11 +17,9 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.plan import Plan, Q, R
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session, iso_time
-from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import CorruptStore
+from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
 
 TOOLS = "tool"
 """The kind of cells that calls of tools are."""
@@ -98,7 +96,25 @@ class CallRecord:
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
 # What is empty or zero is not written.
-_UNSAID: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
+_DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder": "", "lineage": ""}
+
+
+def _pack_call(record: CallRecord) -> list[Any]:
+    values = ((name, getattr(record, name)) for name in _FIELDS)
+    return [{name: value for name, value in values if value not in (None, "", 0, False, (), [])}]
+
+
+def _unpack_call(parts: Sequence[Any]) -> CallRecord:
+    (values,) = parts
+    return CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
+
+
+def _unpack_count(parts: Sequence[Any]) -> int:
+    return int(parts[0])
+
+
+CALLS: CellTable[CallRecord] = CellTable(TOOLS, "the record of tool call", _pack_call, _unpack_call)
+COUNTS: CellTable[int] = CellTable(HITS, "the count of hits of tool call", lambda count: [count], _unpack_count)
 
 
 @dataclass(slots=True)
@@ -150,11 +166,11 @@ class Doubtful:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What stands there speaks for another call only, and must stay: this one needs a key of its own."""
+class SpokenFor:
+    """What stands under the key is for another call only, and must stay: this call needs a key of its own."""
 
 
-Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | Taken
+Verdict: TypeAlias = Claim | Finished | Busy | Doubtful | SpokenFor
 
 
 class Ledger:
@@ -177,36 +193,37 @@ class Ledger:
         """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
 
         Args:
-            draft: What to claim; it is told what is sent, so that it can be withdrawn.
+            draft: What to claim; what is sent is recorded in it, so that it can be withdrawn.
             doubt: The call that shall be made again, whatever became of it.
         """
         mine, suspect = draft.record, ""
         if doubt:
-            draft.expected, draft.record = doubt.token, _continued(mine, doubt.record)
+            draft.expected, draft.record = doubt.token, _continue_attempt(mine, doubt.record)
         while True:
-            cell = self._cell(draft.token, draft.record)
-            reply = yield from self._session.store.swap_cell(draft.shelf, draft.key, draft.expected, cell)
-            if reply.done:
+            record = draft.record
+            done, found = yield from self._calls(draft.shelf).swap(
+                draft.key, draft.expected, record, token=draft.token, origin=record.thread_id
+            )
+            if done:
                 return draft
             draft.expected, draft.record = None, mine
-            if reply.cell is not None:
-                record = self.record_of(draft.key, reply.cell)
-                verdict = self._verdict(record, reply.cell, mine)
-                if isinstance(verdict, Doubtful) and record.state == CLAIMED and reply.cell.token != suspect:
-                    suspect = reply.cell.token  # it may have settled the call and ended since this was read: look again
+            if found is not None:
+                verdict = self._verdict(found.record, found.cell, mine)
+                if isinstance(verdict, Doubtful) and found.record.state == CLAIMED and found.token != suspect:
+                    suspect = found.token  # it may have settled the call and ended since this was read: look again
                 elif verdict is not None:
                     return verdict
                 else:
                     # What was done for good is followed by a new call, not by another attempt.
-                    draft.expected = reply.cell.token
-                    draft.record = mine if record.state == DONE else _continued(mine, record)
+                    draft.expected = found.token
+                    draft.record = mine if found.record.state == DONE else _continue_attempt(mine, found.record)
 
     def _verdict(self, record: CallRecord, cell: Cell, mine: CallRecord) -> Verdict | None:
         """Return what a claim finds, or `None` if the call may be made."""
         is_same = is_same_call(record, mine)
         if not is_same and speaks_for_one(record):
             if not is_past(record, mine):
-                return Taken()
+                return SpokenFor()
             if record.state in (DONE, WAITING):
                 return None
         if record.state == CLAIMED and not is_lost(record, mine.started_at, self._is_dead):
@@ -223,9 +240,8 @@ class Ledger:
 
     def renew(self, claim: Claim, until: int) -> Plan[Any, Any, bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
-        cell = self._cell(claim.token, replace(claim.record, until=until))
-        reply = yield from self._session.store.swap_cell(claim.shelf, claim.key, claim.token, cell)
-        return reply.done
+        cell = self._cell(replace(claim.record, until=until), token=claim.token)
+        return (yield from self._calls(claim.shelf).write(claim.key, claim.token, cell))
 
     def withdraw(self, draft: Claim, now: int) -> Plan[Any, Any, None]:
         """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
@@ -240,28 +256,22 @@ class Ledger:
             token = cell.token if cell else None
             if token not in (draft.token, draft.expected):
                 return
-            reply = yield from self._session.store.swap_cell(
-                draft.shelf, draft.key, token, self._without(draft, cell, now)
-            )
-            done = reply.done
+            done = yield from self._calls(draft.shelf).write(draft.key, token, self._undo(draft, cell, now))
 
-    def _without(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
+    def _undo(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
         """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
         if cell is not None and cell.token != draft.token:
             return replace(cell, token=self._session.new_token())
         record = replace(draft.record, state=draft.record.before or FAILED, ended_at=now)
-        return self._cell(
-            self._session.new_token(), replace(record, error="it never began") if record.state == FAILED else record
-        )
+        return self._cell(replace(record, error="it never began") if record.state == FAILED else record)
 
     def settlement(self, record: CallRecord, result: bytes = b"", expires_at: int | None = None) -> Cell:
         """Return how a call ended, ready to be written: more than once does no harm."""
-        return self._cell(self._session.new_token(), record, result, expires_at)
+        return self._cell(record, body=result, expires_at=expires_at)
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
-        reply = yield from self._session.store.swap_cell(claim.shelf, claim.key, claim.token, settlement)
-        return reply.done
+        return (yield from self._calls(claim.shelf).write(claim.key, claim.token, settlement))
 
     def settle_doubt(
         self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes
@@ -275,43 +285,20 @@ class Ledger:
             record: How it ended.
             body: What the person has said in the place of the tool.
         """
-        reply = yield from self._session.store.swap_cell(
-            shelf, key, expected, self._cell(self._session.new_token(), record, body)
-        )
-        return reply.done
+        return (yield from self._calls(shelf).write(key, expected, self._cell(record, body=body)))
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Any, Any, None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
-        yield from self._session.store.swap_cell(shelf, key, token, self._cell(token, record))
+        yield from self._calls(shelf).write(key, token, self._cell(record, token=token))
 
-    def page(
-        self, shelf: Shelf, after: str | None, limit: int
-    ) -> Plan[Any, Any, Sequence[tuple[str, CallRecord, Cell]]]:
-        """Read a page of a shelf's records, in the order of their keys. One trip."""
-        cells = yield from self._session.store.list_cells(shelf, "", after, limit)
-        return [(key, self.record_of(key, cell), cell) for key, cell in cells]
+    def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
+        return Cells(self._session, CALLS, shelf.thread_id)
 
-    def beginning(self, shelf: Shelf, prefix: str) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
-        """Read two calls at most whose keys begin so. One trip."""
-        return (yield from self._session.store.list_cells(shelf, prefix, None, 2))
-
-    def _cell(self, token: str, record: CallRecord, body: bytes = b"", expires_at: int | None = None) -> Cell:
-        fields_of = ((name, getattr(record, name)) for name in _FIELDS)
-        said = {name: value for name, value in fields_of if value not in (None, "", 0, False, (), [])}
-        return Cell(token, self._session.codec.encode([said]), body, record.thread_id, expires_at)
-
-    def record_of(self, key: str, cell: Cell) -> CallRecord:
-        """Return the record in a cell's header.
-
-        Raises:
-            CorruptStore: The header holds something else.
-        """
-        try:
-            (said,) = self._session.codec.decode(cell.header)
-            record = CallRecord(**(_UNSAID | {name: said[name] for name in said if name in _FIELDS}))
-        except (CorruptStore, TypeError, ValueError, AttributeError) as error:
-            raise CorruptStore(f"the record of tool call {key} does not decode: {error}") from error
-        return record
+    def _cell(
+        self, record: CallRecord, *, token: str | None = None, body: bytes = b"", expires_at: int | None = None
+    ) -> Cell:
+        cells = Cells(self._session, CALLS, record.thread_id)  # which shelf makes no difference here
+        return cells.cell(record, token=token, body=body, origin=record.thread_id, expires_at=expires_at)
 
 
 def is_same_call(record: CallRecord, mine: CallRecord) -> bool:
@@ -339,7 +326,7 @@ def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> boo
     return record.state == UNKNOWN
 
 
-def _continued(mine: CallRecord, before: CallRecord) -> CallRecord:
+def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
     """Return a claim that goes on from an earlier attempt at the same call, with its idempotency key."""
     state = UNKNOWN if before.state in (CLAIMED, DONE) else before.state
     mine = replace(mine, lineage=before.lineage, before=state)
@@ -356,23 +343,22 @@ def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell],
 
     One trip a page; three more for every page with something to remove.
     """
-    ledger = Ledger(session, lambda holder: False)
-    after, removed, limit = None, 0, 500
-    while True:
-        page = yield from ledger.page(shelf, after, limit)
-        gone = {key: cell.token for key, record, cell in page if is_over(record, cell)}
+    calls, removed = Cells(session, CALLS, shelf.thread_id), 0
+    page = yield from calls.page()
+    while page:
+        gone = {key: kept.token for key, kept in page if is_over(kept.record, kept.cell)}
         if gone:
-            removed += yield from session.store.remove_cells(shelf, gone)
-            yield from _forget_hits(session.store, Shelf(shelf.thread_id, HITS), list(gone))
-        if len(page) < limit:
-            return removed
-        after = page[-1][0]
+            removed += yield from calls.remove(gone)
+            # Not decoded: a count that is damaged goes, too.
+            counts = yield from session.store.read_cells(Shelf(shelf.thread_id, HITS), list(gone))
+            if counts:
+                yield from Cells(session, COUNTS, shelf.thread_id).remove(_tokens_of(counts))
+        page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
+    return removed
 
 
-def _forget_hits(store: Store[Q, R], shelf: Shelf, keys: Sequence[str]) -> Plan[Any, Any, None]:
-    counts = yield from store.read_cells(shelf, keys)
-    if counts:
-        yield from store.remove_cells(shelf, {key: cell.token for key, cell in counts.items()})
+def _tokens_of(cells: Mapping[str, Cell]) -> dict[str, str]:
+    return {key: cell.token for key, cell in cells.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,17 +427,12 @@ def calls_of(
     is_dead: Callable[[str], bool],
 ) -> Plan[Any, Any, Sequence[KeptCall]]:
     """Read a page of calls, in the order of their keys. Two trips."""
-    ledger = Ledger(session, is_dead)
-    page = yield from ledger.page(shelf, after, limit)
+    page = yield from Cells(session, CALLS, shelf.thread_id).page(after=after, limit=limit)
     if not page:
         return []
-    counts = yield from session.store.read_cells(Shelf(shelf.thread_id, HITS), [key for key, _, _ in page])
-    now, codec = session.milliseconds, session.codec
-    return [_call(key, record, cell, _hits(counts, key, codec), now, is_dead) for key, record, cell in page]
-
-
-def _hits(counts: Mapping[str, Cell], key: str, codec: Codec) -> int:
-    return int(codec.decode(counts[key].header)[0]) if key in counts else 0
+    counts = yield from Cells(session, COUNTS, shelf.thread_id).read([key for key, _ in page])
+    hits = {key: count.record for key, count in counts.items()}
+    return [_describe(key, kept, hits.get(key, 0), session.milliseconds, is_dead) for key, kept in page]
 
 
 def _cost(stored: Any) -> float | None:
@@ -459,7 +440,8 @@ def _cost(stored: Any) -> float | None:
     return stored if is_number else None
 
 
-def _call(key: str, record: CallRecord, cell: Cell, hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+    record, expires_at = kept.record, kept.cell.expires_at
     return KeptCall(
         record.thread_id,
         key,
@@ -478,23 +460,12 @@ def _call(key: str, record: CallRecord, cell: Cell, hits: int, now: int, is_dead
         record.run_id,
         record.tool_call_id,
         record.holder,
-        None if cell.expires_at is None else iso_time(cell.expires_at),
+        None if expires_at is None else iso_time(expires_at),
         record.decided,
     )
 
 
-PAGE = 500
-"""Calls that are read in one trip."""
-
-
 def read_ledger(session: Session, thread_id: str) -> Plan[Any, Any, dict[str, CallRecord]]:
     """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
-    ledger = Ledger(session, lambda holder: False)
-    found: dict[str, CallRecord] = {}
-    after: str | None = None
-    while True:
-        page = yield from ledger.page(shelf_of(thread_id), after, PAGE)
-        found.update((key, record) for key, record, _ in page)
-        if len(page) < PAGE:
-            return found
-        after = page[-1][0]
+    calls = yield from Cells(session, CALLS, shelf_of(thread_id).thread_id).every()
+    return {key: kept.record for key, kept in calls}

@@ -91,10 +91,10 @@ class KeelCache(BaseCache[Any]):
         cells = yield from self._store.read_cells(NODE_CACHE, list(by_name))
         now = _now()
         live = {name: cell for name, cell in cells.items() if cell.expires_at is None or cell.expires_at > now}
-        values = ((by_name[name], self._revived(cell)) for name, cell in live.items())
+        values = ((by_name[name], self._revive(cell)) for name, cell in live.items())
         return {key: value[0] for key, value in values if value}
 
-    def _revived(self, cell: Cell) -> list[Any]:
+    def _revive(self, cell: Cell) -> list[Any]:
         """Return a stored value in a list; none if it may not be revived here: it is made again, and written over."""
         try:
             return self._codec.decode(cell.body)

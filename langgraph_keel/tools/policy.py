@@ -68,14 +68,14 @@ class ToolPolicy:
             raise InvalidInput(f"ignore={self.ignore!r}: pass a list of names of arguments")
         for name in ("ttl", "max_bytes", "offload_bytes", "cost"):
             if getattr(self, name) is not None:
-                checked_number(name, getattr(self, name), least=0, is_more=name != "cost")
+                check_number(name, getattr(self, name), least=0, is_more=name != "cost")
         if self.cache_if is not None and not callable(self.cache_if):
             raise InvalidInput(f"cache_if={self.cache_if!r}: pass a function of the result, or None")
         if not isinstance(self.idempotency_argument, str | None) or self.idempotency_argument == "":
             raise InvalidInput(f"idempotency_argument={self.idempotency_argument!r}: pass an argument's name, or None")
 
 
-def checked_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
+def check_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
     """Check a number that the user gives.
 
     Raises:

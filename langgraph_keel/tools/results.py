@@ -1,6 +1,6 @@
 """Results of tools, stored and played again: with the new call's id, no old message id, and marked as a replay.
 
-Doubts: a call was begun, and nobody knows how it ended. What is raised, what a person is asked, and the answers.
+Here is also what is raised when nobody knows how a call ended, what a person is asked then, and how answers are read.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def _messages(result: Any) -> list[BaseMessage]:
         found.append(message)
         return message
 
-    _changed(result, note)
+    _map_messages(result, note)
     return found
 
 
-def _changed(result: Any, change: Change) -> Any:
+def _map_messages(result: Any, change: Change) -> Any:
     """Return a result with its messages changed: a message, a command whose update holds some, or a list of both."""
     if isinstance(result, BaseMessage):
         return change(result)
     if isinstance(result, list):
-        return [_changed(part, change) for part in result]
+        return [_map_messages(part, change) for part in result]
     if isinstance(result, Command):
-        return replace(result, update=_changed(result.update, change))
+        return replace(result, update=_map_messages(result.update, change))
     if isinstance(result, dict):
-        return {name: _changed(part, change) for name, part in result.items()}
+        return {name: _map_messages(part, change) for name, part in result.items()}
     return result
 
 
@@ -85,23 +85,23 @@ def for_call(result: Any, old_id: str, new_id: str) -> Any:
         call_id = new_id if message.tool_call_id == old_id else message.tool_call_id
         return message.model_copy(update={"id": None, "tool_call_id": call_id})
 
-    return _changed(result, answer)
+    return _map_messages(result, answer)
 
 
-def replayed(result: Any, record: CallRecord, call_id: str) -> Any:
+def mark_replay(result: Any, record: CallRecord, call_id: str) -> Any:
     """Return a stored result for a new call, marked as a replay."""
     ended = datetime.fromtimestamp((record.ended_at or record.started_at) / 1000, UTC).isoformat()
     mark = {"from": ended, "checkpoint_id": record.checkpoint_id, "tool_call_id": record.tool_call_id}
 
-    def noted(message: BaseMessage) -> BaseMessage:
+    def mark_message(message: BaseMessage) -> BaseMessage:
         if not isinstance(message, ToolMessage):
             return message
         return message.model_copy(update={"response_metadata": {**message.response_metadata, REPLAY: mark}})
 
-    return _changed(for_call(result, record.tool_call_id, call_id), noted)
+    return _map_messages(for_call(result, record.tool_call_id, call_id), mark_message)
 
 
-def shortened(result: Any, reference: str, limit: int) -> Any:
+def shorten(result: Any, reference: str, limit: int) -> Any:
     """Return a result with the texts of its tool messages cut off where they are larger than `limit` bytes."""
 
     def cut(message: BaseMessage) -> BaseMessage:
@@ -113,7 +113,7 @@ def shortened(result: Any, reference: str, limit: int) -> Any:
         about = {**message.response_metadata, REFERENCE: whole}
         return message.model_copy(update={"content": shown, "artifact": None, "response_metadata": about})
 
-    return _changed(result, cut)
+    return _map_messages(result, cut)
 
 
 def _bytes(text: str) -> bytes:
@@ -131,7 +131,7 @@ def place_of_result(reference: str, thread_id: str) -> tuple[Shelf, str]:
     return Shelf(None if kind == _SHARED else thread_id, TOOLS), rest.partition(":")[0]
 
 
-def is_meant(reference: str, body: bytes) -> bool:
+def is_reference_to(reference: str, body: bytes) -> bool:
     """Return whether a reference names this very result."""
     return reference.endswith(f":{_digest(body)}")
 
@@ -140,7 +140,7 @@ def _digest(body: bytes) -> str:
     return sha256(body).hexdigest()[:16]
 
 
-def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
+def ask_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, Any]:
     """Ask a person; return the decision, and the result if one was given.
 
     LangGraph gives all answers of a task again at every attempt, and the last one again after every crash: an answer
@@ -150,7 +150,7 @@ def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, An
     question = question_of(call, doubt)
     needs_name = is_same_call(doubt.record, call.record) and doubt.record.before == UNKNOWN
     while True:
-        answer = answers.to(question)
+        answer = answers.ask(question)
         try:
             return decision_of(answer, question["attempt"], needs_name)
         except InvalidInput as error:
@@ -158,8 +158,8 @@ def asked_person(call: Call, doubt: Doubtful, answers: Answers) -> tuple[str, An
             question = {**question, "problem": str(error)}
 
 
-def outcome_unknown(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
-    """Return the error for a call that nobody knows the end of."""
+def error_of_doubt(call: Call, record: CallRecord) -> ToolOutcomeUnknown:
+    """Return the error for a call whose outcome is unknown."""
     reason = "has finished, but left no result" if record.state == DONE else "was cut off"
     began, whose = iso_time(record.started_at), call.shelf.thread_id
     return ToolOutcomeUnknown(record.tool, whose, call.key, began, reason, record.tool_call_id)
@@ -192,23 +192,23 @@ def decision_of(answer: Any, attempt: str = "", needs_name: bool = False) -> tup
     Raises:
         InvalidInput: It is neither of those, or about another attempt.
     """
-    said = answer if isinstance(answer, dict) else {"decision": answer}
-    decision = str(said.get("decision")).strip().lower()
+    given = answer if isinstance(answer, dict) else {"decision": answer}
+    decision = str(given.get("decision")).strip().lower()
     if decision not in ("retry", "done", "skip"):
         raise InvalidInput(
             f"{answer!r} is no answer to a tool whose outcome is unknown: resume with 'retry', 'skip', 'done', or "
             "{'decision': 'done', 'result': 'what the tool would have said'}"
         )
-    if said.get("attempt", "" if needs_name else attempt) != attempt:
+    if given.get("attempt", "" if needs_name else attempt) != attempt:
         raise InvalidInput(
             f"an earlier question about this call was answered {decision!r}; say that this answer is about "
             f"this attempt: {{'decision': {decision!r}, 'attempt': {attempt!r}}}"
         )
-    return decision, said.get("result")
+    return decision, given.get("result")
 
 
-def said(record: CallRecord, decision: str, result: Any) -> ToolMessage:
-    """Return what a person has said instead of a tool."""
+def message_of(record: CallRecord, decision: str, result: Any) -> ToolMessage:
+    """Return the message that stands for a tool's result where a person has decided."""
     if decision == "skip":
         text = "It is not known whether this call was carried out. A person decided not to repeat it."
     else:

@@ -6,7 +6,6 @@ the keeper's thread. A process that is killed loses the last of them; no result 
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from threading import Lock
 from time import monotonic
 from typing import Any, NamedTuple
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper
 from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools.call import Call
-from langgraph_keel.tools.ledger import HITS, TOOLS, Claim
+from langgraph_keel.tools.ledger import COUNTS, TOOLS, Claim
 
 _EVERY = 5.0
 """Seconds between two writings of what was counted."""
@@ -45,7 +45,7 @@ class CacheStats:
         return self.hits / (self.hits + self.misses) if self.hits else 0.0
 
 
-class _Counted(NamedTuple):
+class _HitKey(NamedTuple):
     thread_id: str | None
     key: str
     origin: str
@@ -65,11 +65,11 @@ class Account:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew, in a process that was forked: what was counted so far, the other one writes."""
+        """Start afresh in a process that was forked: its parent writes what was counted so far."""
         self._lock = Lock()
         self._hits = self._misses = 0
         self._saved = 0.0
-        self._counts: Counter[_Counted] = Counter()
+        self._counts: Counter[_HitKey] = Counter()
         self._written = monotonic()
 
     @property
@@ -87,7 +87,7 @@ class Account:
         with self._lock:
             self._hits += 1
             self._saved += call.policy.cost or 0.0
-            self._counts[_Counted(call.shelf.thread_id, call.key, call.record.thread_id)] += 1
+            self._counts[_HitKey(call.shelf.thread_id, call.key, call.record.thread_id)] += 1
         if monotonic() - self._written > _EVERY:
             self.flush()
 
@@ -98,20 +98,13 @@ class Account:
         if counts:
             self._keeper.defer(lambda: self._write(counts))
 
-    def _write(self, counts: Mapping[_Counted, int]) -> None:
+    def _write(self, counts: Mapping[_HitKey, int]) -> None:
         for counted, more in counts.items():
             run(self._add(counted, more), self._saver.engine.driver)
 
-    def _add(self, counted: _Counted, more: int) -> Plan[Any, Any, None]:
-        store, codec = self._saver.engine.session.store, self._saver.engine.session.codec
-        shelf = Shelf(counted.thread_id, HITS)
-        expected, total = None, more
+    def _add(self, counted: _HitKey, more: int) -> Plan[Any, Any, None]:
+        session = self._saver.engine.session
         # A call that was deleted meanwhile leaves no count behind.
-        done = not (yield from store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key]))
-        while not done:
-            cell = Cell(secrets.token_hex(16), codec.encode([total]), origin=counted.origin)
-            reply = yield from store.swap_cell(shelf, counted.key, expected, cell)
-            done, expected, total = reply.done, None, more
-            if reply.cell is not None:
-                (before,) = codec.decode(reply.cell.header)
-                expected, total = reply.cell.token, before + more
+        if (yield from session.store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key])):
+            counts = Cells(session, COUNTS, counted.thread_id)
+            yield from counts.change(counted.key, lambda before: (before or 0) + more, origin=counted.origin)

@@ -103,7 +103,7 @@ def hold(flight: Flight, told: Any) -> None:
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("langgraph_keel").addHandler(handler)
     if flight.holder is not None:
-        pytest.MonkeyPatch().setattr("langgraph_keel.tools.cache.this_holder", lambda: flight.holder)
+        pytest.MonkeyPatch().setattr("langgraph_keel.tools.call.this_holder", lambda: flight.holder)
     with flight.place.open() as saver, flight.cache(saver) as cache:
         result = flight.call(cache)
     told.send((result, warnings))

@@ -41,7 +41,7 @@ from langgraph_keel.provenance.replay.outcomes import compare_outcomes, find_out
 from langgraph_keel.provenance.replay.run import Fork, Play, Played, cached_subgraphs
 from langgraph_keel.provenance.replay.states import StateReader
 from langgraph_keel.provenance.replay.verdict import Replay
-from langgraph_keel.tools.guard import Held
+from langgraph_keel.tools.guard import ToolGuard
 from langgraph_keel.tools.ledger import CallRecord
 
 _ADDRESS = ("thread_id", "checkpoint_ns", "checkpoint_id", CONFIG_KEY_CHECKPOINT_MAP)
@@ -138,7 +138,7 @@ class Replayer:
         self._graph = graph
         self._order = order
         self._fork = Fork(session, f"replay-{token_hex(16)}")
-        self._guard = Held(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
+        self._guard = ToolGuard(order.source, self._fork.thread_id, order.allow_tools, self._step_of)
         self._comparison = Comparison(lambda value: session.codec.encode([value]), order.limit)
         self._states = StateReader(session)
         self._inputs = iter(order.inputs)

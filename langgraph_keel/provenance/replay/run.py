@@ -28,7 +28,7 @@ from langgraph_keel.provenance.hook import Recorder
 from langgraph_keel.provenance.reading import read_calls
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History, Place, RecordedCheckpoint, read_history
-from langgraph_keel.tools.guard import Held, Refused
+from langgraph_keel.tools.guard import Refused, ToolGuard
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Play:
     config: Mapping[str, Any]
     until: int
     since: str | None
-    guard: Held
+    guard: ToolGuard
     options: Mapping[str, Any] = field(default_factory=dict)
     on_step: Callable[[int], object] | None = None
 
