@@ -14,6 +14,7 @@ A test that is named on the command line (`pytest file.py::test`) runs in any ti
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -39,6 +40,8 @@ TIER = _asked()
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 WHOLE_CONTRACT = ("TestMemory", "TestSqliteFile")
+# A fault at every request of an operation, one after another: the same requests, whoever sends them.
+EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 DIAGONAL = ("sync-warm", "async-cold")
 SAME_STORE = {"TestSqliteInMemory": "sync-warm", "TestRedisCluster": "async-cold"}
 """Each face, and each temperature: which of the two a store could mistake for another is the core's business."""
@@ -85,7 +88,9 @@ def _telling(name: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
 
 
 def _backend(item: pytest.Item) -> str:
-    return next((one for one in _params(item).values() if isinstance(one, str) and one in BACKENDS), "")
+    """Return the backend that a test is given, alone or with a face: the first one in its name."""
+    words = re.split(r"[-\[\] ]", item.name.partition("[")[2])
+    return next((word for word in words if word in BACKENDS), "")
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def _params(item: pytest.Item) -> dict[str, Any]:
 
 
 def _of_contract(name: str, store: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
-    if store in WHOLE_CONTRACT:
+    if store == "TestMemory" or (store in WHOLE_CONTRACT and not any(words in name for words in EVERYWHERE)):
         return group
     rigs = (SAME_STORE[store],) if store in SAME_STORE else DIAGONAL
     return _covering(name, [item for item in group if _params(item).get("rig", rigs[0]) in rigs])
