@@ -132,6 +132,7 @@ def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which
     place.check()
 
 
+@pytest.mark.slow
 def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
     """Children are made at any moment, also while the parent's writer holds its locks."""
     stop = threading.Event()
