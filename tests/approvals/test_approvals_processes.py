@@ -185,6 +185,7 @@ def world(
     place.check()
 
 
+@pytest.mark.slow
 def test_asked_decided_and_resumed_by_three_processes(world: World) -> None:
     threads = {name: story.graph for name, story in STORIES.items()}
     assert [thread for thread, asked in world.live("asked_in", threads).items() if not asked] == []

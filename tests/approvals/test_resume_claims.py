@@ -250,6 +250,7 @@ def raced(place: Place) -> list[tuple[int, int, int, str]]:
     return list(answers)
 
 
+@pytest.mark.slow
 def test_of_two_processes_one_goes_on(place: Place) -> None:
     with place.open() as saver:
         for number in range(ROUNDS):

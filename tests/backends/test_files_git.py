@@ -356,6 +356,7 @@ for step in range(10):
 """  # ... and no close: the end of a program commits
 
 
+@pytest.mark.slow
 def test_processes_take_turns(repository: Repository, root: Path) -> None:
     threads = ["a", "b", "c"]
     here = str(Path(__file__).parent)

@@ -127,6 +127,7 @@ def test_a_pipe_gets_plain_text(url: str) -> None:
     assert b"human" in done.stdout
 
 
+@pytest.mark.slow
 def test_classes_of_the_user_are_read_after_an_import(tmp_path: Path) -> None:
     (tmp_path / "shop_models.py").write_text(
         "from dataclasses import dataclass\n@dataclass\nclass Order:\n    total: int\n", encoding="utf-8"

@@ -301,6 +301,7 @@ def test_a_fifo_is_written_to(url: str, tmp_path: Path) -> None:
     assert stat.S_ISFIFO(fifo.stat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="needs /dev/stdout")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
@@ -329,6 +330,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])

@@ -22,6 +22,8 @@ from langgraph_keel.engine.records import Address
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.tools.ledger import KeptCall
 
+pytestmark = pytest.mark.slow
+
 KILLED = 1 if os.name == "nt" else -signal.SIGKILL
 CALLS = 12
 # What had finished beside the call that hangs, by the turn of the kill.
@@ -40,7 +42,6 @@ def _json(done: subprocess.CompletedProcess[str]) -> Any:
 
 
 @pytest.mark.parametrize("kill_at", SIBLINGS)
-@pytest.mark.slow
 def test_the_demo_kills_and_resumes(tmp_path: Path, kill_at: int) -> None:
     found = _json(keel("demo", "--json", "--dir", str(tmp_path), "--pace", "0.02", "--kill-at", str(kill_at)))
     events = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text(encoding="utf-8").splitlines()]

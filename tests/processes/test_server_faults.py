@@ -18,6 +18,8 @@ from servers import Proxy
 from langgraph_keel import KeelSaver, MemorySaver, StoreUnavailable, ThreadExists
 from langgraph_keel.testing.rig import FACES, Face
 
+pytestmark = pytest.mark.slow
+
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
 NAMES = [f"{number:08}" for number in range(1, 33)]
 ITEMS = [f"{name} {'x' * 200}" for name in NAMES]

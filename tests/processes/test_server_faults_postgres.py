@@ -36,6 +36,8 @@ from langgraph_keel import (
     open_saver,
 )
 
+pytestmark = pytest.mark.slow
+
 BOUND = 15.0
 
 

@@ -21,6 +21,8 @@ from servers.server import Server
 from langgraph_keel import KeelSaver, StoreBusy, StoreError, StoreUnavailable
 from langgraph_keel.testing.rig import FACES
 
+pytestmark = pytest.mark.slow
+
 SEED = random.SystemRandom().randrange(1 << 32)
 BOUND = 15.0
 DOWN = 0.7

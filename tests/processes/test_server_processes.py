@@ -30,6 +30,7 @@ def set_up(place: Place, gate: Any) -> None:
         put(saver, str(os.getpid()))
 
 
+@pytest.mark.slow
 def test_sixteen_processes_set_up_a_new_store_at_once(place: Place) -> None:
     mp = context()
     gate = mp.Barrier(16)
@@ -56,6 +57,7 @@ def write_until(place: Place, who: int, gate: Any, told: Any) -> None:
     told.put((who, count))
 
 
+@pytest.mark.slow
 def test_no_process_starves(place: Place) -> None:
     mp = context()
     gate, told = mp.Barrier(6), mp.Queue()
@@ -130,6 +132,7 @@ def test_a_child_keeps_what_it_wrote_after_its_parent_closed(place: Place, which
     place.check()
 
 
+@pytest.mark.slow
 def test_forking_while_threads_write(saver: KeelSaver, place: Place) -> None:
     """Children are made at any moment, also while the parent's writer holds its locks."""
     stop = threading.Event()

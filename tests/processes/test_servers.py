@@ -22,6 +22,8 @@ import servers
 from servers import choice, cluster, launch
 from servers.server import Server
 
+pytestmark = pytest.mark.slow
+
 Opening: TypeAlias = AbstractContextManager[Server]
 HERE = Path(__file__).parents[1]
 OPENINGS: dict[str, Callable[..., Opening]] = {"postgres": servers.postgres, "redis": servers.redis}

@@ -1,11 +1,12 @@
 """Which tests a run takes: the quick tier, that of `.ci/run`, or all of them (KEEL_TIER=quick, ci or full).
 
-quick   `pytest` alone. Not: tests that are marked slow; and of a test whose parameters multiply, the combinations that
-        say nothing new. The contract is run on memory and SQLite by each face with each temperature; on the other
-        stores by the blocking face, warm, and the async face, cold; on those that are another one opened in another
-        way by one of these. Any other test that is given a backend is run with all combinations on the first one. On
-        each of the rest each parameter has each of its values once.
-ci      What is quick, and the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks.
+quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
+        contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
+        and the async face, cold, and on the other stores by one of these, turn about. Any other test that is given a
+        backend is run with all combinations on the first one, and once on each other one.
+ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
+        SQLite by each face with each temperature, on the others by both faces. On each backend each parameter has each
+        of its values once.
 full    Everything, with the whole matrices and large samples.
 
 A test that is named on the command line (`pytest file.py::test`) runs in any tier.
@@ -14,6 +15,7 @@ A test that is named on the command line (`pytest file.py::test`) runs in any ti
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
@@ -38,10 +40,10 @@ def _asked() -> Tier:
 TIER = _asked()
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
-WHOLE_CONTRACT = ("TestMemory", "TestSqliteFile")
-DIAGONAL = ("sync-warm", "async-cold")
-SAME_STORE = {"TestSqliteInMemory": "sync-warm", "TestRedisCluster": "async-cold"}
+FACES = ("sync-warm", "async-cold")
 """Each face, and each temperature: which of the two a store could mistake for another is the core's business."""
+# A fault at every request of an operation, one after another: the same requests, whoever sends them.
+EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
 # What is found by chance must not fail by chance: only a full run looks at examples that nobody has seen.
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
@@ -65,38 +67,51 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         groups[item.nodeid.partition("[")[0]].append(item)
-    kept = {id(item) for name, group in groups.items() for item in _telling(name, group)}
+    tiers: dict[pytest.Item, Tier] = {}
+    for name, group in groups.items():
+        quick, ci = _of_contract(name, group) if "/test_contract.py::" in name else _of_backends(name, group)
+        tiers |= dict.fromkeys(ci, "ci") | dict.fromkeys(quick, "quick")
     for item in items:
-        if id(item) not in kept or item.get_closest_marker("full"):
-            yield "full"
-        else:
-            yield "ci" if item.get_closest_marker("slow") else "quick"
+        tier = tiers.get(item, "full")
+        yield "ci" if tier == "quick" and item.get_closest_marker("slow") else tier
 
 
-def _telling(name: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
-    """Return those tests of a function that say something which the others do not."""
-    if "/test_contract.py::" in name:
-        return _of_contract(name, name.split("::")[1], group)
+def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
+    """Return the tests of a function of the contract that are quick, and those that `.ci/run` takes."""
+    store = name.split("::")[1]
+    by_face = {face: [item for item in group if _params(item).get("rig", face) == face] for face in FACES}
+    both = [item for items in by_face.values() for item in items]
+    is_everywhere = any(words in name for words in EVERYWHERE)
+    if store == "TestMemory":
+        return group, group
+    if store == "TestSqliteFile":
+        return _covering(name, both) if is_everywhere else both, _covering(name, both) if is_everywhere else group
+    turn = by_face[FACES[crc32(name.encode()) % 2]]
+    return _covering(name, turn), _covering(name, both)
+
+
+def _of_backends(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pytest.Item], Iterable[pytest.Item]]:
+    """Return the tests of another function that are quick, and those that `.ci/run` takes."""
     backends: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in group:
         backends[_backend(item)].append(item)
-    whole = {"", next((one for one in BACKENDS if one in backends), "")}
-    return [item for one, those in backends.items() for item in (those if one in whole else _covering(name, those))]
+    first = next((one for one in BACKENDS if one in backends), "")
+    whole = backends.pop("", []) + backends.pop(first, [])
+    each = {one: list(_covering(name, those)) for one, those in backends.items()}
+    return [*whole, *(those[0] for those in each.values())], [
+        *whole,
+        *(item for those in each.values() for item in those),
+    ]
 
 
 def _backend(item: pytest.Item) -> str:
-    return next((one for one in _params(item).values() if isinstance(one, str) and one in BACKENDS), "")
+    """Return the backend that a test is given, alone or with a face: the first one in its name."""
+    words = re.split(r"[-\[\] ]", item.name.partition("[")[2])
+    return next((word for word in words if word in BACKENDS), "")
 
 
 def _params(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-
-
-def _of_contract(name: str, store: str, group: Sequence[pytest.Item]) -> Iterable[pytest.Item]:
-    if store in WHOLE_CONTRACT:
-        return group
-    rigs = (SAME_STORE[store],) if store in SAME_STORE else DIAGONAL
-    return _covering(name, [item for item in group if _params(item).get("rig", rigs[0]) in rigs])
 
 
 def _covering(name: str, group: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
