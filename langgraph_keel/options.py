@@ -6,7 +6,7 @@ Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. T
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TypedDict
 
@@ -14,6 +14,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.run_claims import PlainResume
 from langgraph_keel.engine.config import Owner
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.provenance.hook import OnDrift
 
@@ -74,6 +75,9 @@ class OptionsBesidesTtl(TypedDict, total=False):
 
     memo_bytes: int
     """Most bytes the memo takes, about."""
+
+    extra_hooks: Sequence[Hook]
+    """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
 
 
 class SaverOptions(OptionsBesidesTtl, total=False):

@@ -111,6 +111,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             that it continues, as far as this process remembers it (of the last 10,000 threads): name them in each run.
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
+        extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
     """
 
     def __init__(

@@ -70,7 +70,8 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
         quick, ci = _of_contract(name, group) if "/test_contract.py::" in name else _of_backends(name, group)
-        tiers |= dict.fromkeys(ci, "ci") | dict.fromkeys(quick, "quick")
+        tiers.update((item, "ci") for item in ci)
+        tiers.update((item, "quick") for item in quick)
     for item in items:
         tier = tiers.get(item, "full")
         yield "ci" if tier == "quick" and item.get_closest_marker("slow") else tier

@@ -127,8 +127,9 @@ class FileSaver(KeelSaver):
         self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
         self._commits = Commits(path) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
-        hooks = [GitHook(self._commits)] if self._commits else []
-        super().__init__(store, self._files, AsyncFileDriver(self._files), extra_hooks=hooks, **options)
+        if self._commits:
+            options["extra_hooks"] = [GitHook(self._commits), *options.get("extra_hooks", ())]
+        super().__init__(store, self._files, AsyncFileDriver(self._files), **options)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Unpack[FileOptions]) -> Self:
