@@ -91,7 +91,7 @@ def broken_after(events: Sequence[Event], kind: str, disk: Path, first: int = 0)
 def test_a_power_cut_loses_nothing(kind: str, tmp_path: Path, disk: Path) -> None:
     sound, fault = first_broken(record(kind, tmp_path / "run"), SAMPLE, kind, disk)
     assert fault is None
-    assert sound > 100
+    assert sound > (100 if SAMPLE is None else min(100, SAMPLE // 2))  # of a sample, some are equal
 
 
 @pytest.mark.slow
