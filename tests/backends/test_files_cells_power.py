@@ -170,7 +170,7 @@ def test_a_power_cut_loses_no_cell(tmp_path: Path, disk: Path) -> None:
     assert (recording.code, recording.told, recording.acknowledged) == (0, [], len(STEPS))
     sound, story = broken(crashes(recording.events, SEED, SAMPLE), disk)
     assert story is None
-    assert sound > 100
+    assert sound > (100 if SAMPLE is None else min(100, SAMPLE // 2))  # of a sample, some are equal
 
 
 @pytest.mark.slow
