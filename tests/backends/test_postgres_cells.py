@@ -16,7 +16,6 @@ from postgres_puts import put, rows, run, value_of, with_options
 from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver
 from langgraph_keel.backends.postgres import store as cells
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.plan import run as run_plan
 from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.faults import Counter, with_tap
 
@@ -25,8 +24,7 @@ TRANSACTION_ID = "SELECT txid_current_if_assigned()"
 
 
 def verb(saver: Any, name: str, *args: Any) -> Any:
-    backend = saver._backend
-    return run_plan(getattr(backend.checkpoints.store, name)(*args), backend.driver)
+    return saver.engine.run(getattr(saver.engine.session.store, name)(*args))
 
 
 def swap(saver: Any, expected: str | None, new: Cell | None, shelf: Shelf = SHELF, key: str = "k") -> Swapped:

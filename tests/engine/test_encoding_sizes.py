@@ -14,7 +14,6 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.records import Address, Entry, NewEntry, Outcome
 from langgraph_keel.engine.session import Session
 
@@ -55,8 +54,8 @@ class Writing:
         return self.entry().refs[channel].runs
 
     def entry(self) -> Entry:
-        backend = self.saver._backend
-        found = run(backend.checkpoints.store.read_entry(Address("t", "", f"{self.number:08}")), backend.driver)
+        engine = self.saver.engine
+        found = engine.run(engine.session.store.read_entry(Address("t", "", f"{self.number:08}")))
         entry: Entry = found.entry
         return entry
 
