@@ -92,7 +92,7 @@ SCRIPT = """
 import importlib, sys
 {first}
 from langgraph_keel.engine.serde.serializer import KeelSerializer
-for module, name in (("langgraph_keel.tools.policy", "ToolPolicy"), ("langgraph_keel.core.decisions", "Decision")):
+for module, name in (("langgraph_keel.tools.policy", "ToolPolicy"), ("langgraph_keel.approvals.requests", "Decision")):
     made = getattr(importlib.import_module(module), name)
     serde = KeelSerializer()
     value = made("approve") if name == "Decision" else made()

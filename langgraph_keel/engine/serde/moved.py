@@ -87,10 +87,12 @@ def publish(named: T) -> T:
 
 
 def _resolve_annotations(cls: Any) -> None:
-    own = vars(cls).get("__annotations__")
-    if not own or cls.__module__ == PACKAGE:
+    is_data = dataclasses.is_dataclass(cls)  # its fields may all be those of a class above
+    own = vars(cls).get("__annotations__", {})
+    if not (own or is_data) or cls.__module__ == PACKAGE:
         return
     hints = get_type_hints(cls, include_extras=True)
-    cls.__annotations__ = {name: hints[name] for name in own}
-    for field in dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ():
+    if own:
+        cls.__annotations__ = {name: hints[name] for name in own}
+    for field in dataclasses.fields(cls) if is_data else ():
         field.type = hints[field.name]
