@@ -60,8 +60,10 @@ def asking_graph(saver: KeelSaver, act: Act, name: str = "pay") -> Any:
 
 
 def ask(graph: Any, threads: Sequence[str], **configurable: str) -> None:
+    """Ask in each thread, each at a moment of its own: what is asked in one millisecond comes in any order."""
     for thread in threads:
         graph.invoke({"said": ""}, {"configurable": {**configurable, "thread_id": thread}})
+        time.sleep(0.002)
 
 
 def rival(saver: KeelSaver, act: Act, who: int, threads: Sequence[str], gate: Any, told: Any, say: Any) -> None:
