@@ -60,7 +60,7 @@ from langgraph_keel.history.methods import HistoryMethods
 from langgraph_keel.provenance.capture import build_recorder
 from langgraph_keel.provenance.hook import OnDrift
 from langgraph_keel.provenance.methods import ProvenanceMethods
-from langgraph_keel.retention.background import UpkeepThread, upkeep_of
+from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import RetentionMethods
 from langgraph_keel.retention.owners import OwnerHook
 from langgraph_keel.retention.prune import delete_for_runs
@@ -187,14 +187,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         return ""
 
     def close(self) -> None:
-        """Write what a `ToolCache` still has to write, and give back what is open. Safe to call again.
+        """Do what was put off (outcomes of a `ToolCache`, claims of ended runs), and give back what is open.
+
+        Safe to call again.
 
         What needs the store afterwards raises `StoreClosed`.
         """
-        for closer in list(self.engine.closers):
+        for closer in (*self.engine.closers, *self.engine.session.hooks.all):
             closer.close()
-        if upkeep := self.engine.session.hooks.find(UpkeepThread):
-            upkeep.close()
         self._close()
 
     def _close(self) -> None:

@@ -91,7 +91,7 @@ def find_settled(session: Session) -> Plan[Any, Any, Sequence[SettledThread]]:
         if held.request.status != SUPERSEDED:
             by_thread[held.request.thread_id].append(request_at(held.request, now))
     found = [each for thread_id, requests in by_thread.items() if (each := _settled_tasks(thread_id, requests))]
-    return sorted(found, key=lambda each: each.since)
+    return sorted(found, key=lambda each: (each.since, each.thread_id))
 
 
 def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> SettledThread | None:

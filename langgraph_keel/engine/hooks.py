@@ -172,7 +172,7 @@ class Holding:
 
 
 class Hook:
-    """What a feature hears. Every method is a plan, but the last two; none of these does anything.
+    """What a feature hears. Every method is a plan, but the last three; none of these does anything.
 
     Attributes:
         hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
@@ -279,6 +279,9 @@ class Hook:
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
         """Return what a list of threads says of one, given the header of its latest root checkpoint."""
         return info
+
+    def close(self) -> None:
+        """Do what was put off, in threads of your own: the store is about to be closed. Safe to call again."""
 
     # -- for `Hooks` ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,7 @@ async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: lis
     async with place.open() as saver:
         graph = graph_of(saver, book)
         await graph.ainvoke({}, CONFIG)
+        runs_of(saver).keeper.defer(lambda: time.sleep(0.2))  # whoever does not wait for it closes first
         await graph.ainvoke(ANSWER, CONFIG)
     assert claimed == ["t"]
     with place.open() as saver:
