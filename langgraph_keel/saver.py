@@ -485,7 +485,7 @@ class ThreadPages:
         self._after: tuple[str, str] | None = None
         self._left = checked_limit(limit)
 
-    def next(self) -> Plan[Any, Any, Sequence[ThreadInfo] | None]:
+    def next(self) -> Plan[Sequence[ThreadInfo] | None]:
         """Return the next threads; `None` if there are no more."""
         if self._left == 0:
             return None

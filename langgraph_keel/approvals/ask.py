@@ -229,7 +229,7 @@ def _count_question(scratchpad: Any, key: tuple[str, ...]) -> str:
         return str(numbers[key])
 
 
-def _plan_question(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision]]:
+def _plan_question(question: _Question) -> tuple[Engine, Plan[Decision]]:
     config = _config()
     saver = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
     engine = engine_of(saver)
@@ -242,7 +242,7 @@ def _plan_question(question: _Question) -> tuple[Engine, Plan[Any, Any, Decision
     return engine, _ask_until_decided(Approvals(engine.session), replace(question, request=request))
 
 
-def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Any, Any, Decision]:
+def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Decision]:
     """Return the decision on a question; every round of it was asked because the facts had changed."""
     old: ApprovalRequest | None = None
     for nth in count():
@@ -254,7 +254,7 @@ def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Any, A
 
 def _ask_round(
     approvals: Approvals, question: _Question, nth: int, old: ApprovalRequest | None
-) -> Plan[Any, Any, tuple[Decision | None, ApprovalRequest]]:
+) -> Plan[tuple[Decision | None, ApprovalRequest]]:
     """Return the decision of a round, or `None` if the facts have changed since; and what was asked."""
     asked, payload = question.round(nth, old, approvals.now)
     held = yield from approvals.ask(asked)
@@ -270,7 +270,7 @@ def _ask_round(
     return None, held.request
 
 
-def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[Any, Any, None]:
+def _check_place(approvals: Approvals, held: KeptRequest) -> Plan[None]:
     """See that a graph is where it was when it is resumed.
 
     Raises:
@@ -300,7 +300,7 @@ def _count_answers(request: ApprovalRequest, payload: Mapping[str, Any], now: st
                 raise
 
 
-def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -> Plan[Any, Any, KeptRequest]:
+def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -> Plan[KeptRequest]:
     """Return a request, superseded if what it rests on has changed, and nobody has said no."""
     said, current = request_at(held.request, approvals.now), question.request.facts
     is_no = said.decision is not None and not said.decision.approved
@@ -313,7 +313,7 @@ def _check_facts(approvals: Approvals, question: _Question, held: KeptRequest) -
     return changed or (yield from _check_facts(approvals, question, (yield from approvals.read([said.id]))[said.id]))
 
 
-def _take_decision(approvals: Approvals, held: KeptRequest) -> Plan[Any, Any, Decision | None]:
+def _take_decision(approvals: Approvals, held: KeptRequest) -> Plan[Decision | None]:
     """Return the decision of a request, which is consumed from then on; `None` if somebody has changed it meanwhile."""
     held = yield from approvals.expire(held, approvals.now)
     if held.request.status == CONSUMED:  # by an earlier attempt at the task

@@ -44,7 +44,7 @@ class ApprovalHook(Hook):
         # With durability="async" the next question may be written before the last one's step is.
         self._waits: OrderedDict[str, set[str]] = OrderedDict()
 
-    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
         """Remember where a run may go on from, if a question waits there."""
         yield from ()
         if reading.result is None:
@@ -53,7 +53,7 @@ class ApprovalHook(Hook):
         if not place.get("checkpoint_ns") and any(channel == INTERRUPT for _, channel, _ in writes):
             self._remember(place["thread_id"], place["checkpoint_id"])
 
-    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Write down what a task asks, if it does."""
         if writes.address.checkpoint_ns:
             return
@@ -65,7 +65,7 @@ class ApprovalHook(Hook):
         for interrupt in [each for value in values for each in interrupts_in(value)]:
             yield from record_interrupt(session, writes.address, interrupt, writes.task_id, owner)
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from."""
         new = put.address
         known = self._waits.get(new.thread_id)
@@ -87,7 +87,7 @@ class ApprovalHook(Hook):
             # The step is stored, and must not be said to have failed; whoever looks at the thread closes them.
             _log.warning("thread %r: its questions are not closed yet: %s", new.thread_id, error)
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Close what a thread has asked, and was rewound from. Of another process's, a look at the thread finds it."""
         new = travel.twin
         if new is None or travel.verb != "rewound" or not self._waits.pop(new.thread_id, None):
@@ -97,7 +97,7 @@ class ApprovalHook(Hook):
             if held.request.checkpoint_id < str(new.checkpoint_id):
                 yield from close_request(approvals, held, session.now, is_answered=False)
 
-    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Close what branches ask that a prune removes: nobody could take an answer. Two trips, and some a request."""
         if leaving.run_ids:
             return
@@ -109,11 +109,11 @@ class ApprovalHook(Hook):
             if held.request.checkpoint_id in ids:
                 yield from approvals.end(held, SUPERSEDED, session.now, "its checkpoint was pruned")
 
-    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Any, Any, Sequence[Any]]:
+    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
         """Look after all threads that wait: see `Inbox.sweep`."""
         return (yield from sweep_requests(session, remind_after))
 
-    def find_owners(self, session: Session, user: str) -> Plan[Any, Any, Sequence[Holding]]:
+    def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
         """Return whose requests there are. One trip for each 500."""
         found: list[Holding] = []
         for shelf in (CURRENT, OVER):
@@ -135,7 +135,7 @@ class ApprovalHook(Hook):
             self._waits.pop(thread_id, None)
 
 
-def _close_requests(session: Session, thread_id: str, over: set[str], *, is_answered: bool) -> Plan[Any, Any, None]:
+def _close_requests(session: Session, thread_id: str, over: set[str], *, is_answered: bool) -> Plan[None]:
     approvals = Approvals(session)
     for held in (yield from approvals.of_thread(thread_id)):
         if held.request.checkpoint_id in over:

@@ -177,7 +177,7 @@ class Inbox:
         older_than: float | None,
         after: str | None,
         limit: int | None,
-    ) -> Plan[Any, Any, Requests]:
+    ) -> Plan[Requests]:
         wanted, limit = _statuses(status), checked_limit(limit)
         found = [
             request_at(held.request, self._engine.session.now) for held in (yield from self._find(thread_id, wanted))
@@ -193,7 +193,7 @@ class Inbox:
         ]
         return _page(fitting, after, limit)
 
-    def _find(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Any, Any, Sequence[KeptRequest]]:
+    def _find(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Sequence[KeptRequest]]:
         approvals = self.plans
         if thread_id is None:
             found = list((yield from approvals.all(CURRENT)))

@@ -35,7 +35,7 @@ _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
 
-def refresh_thread(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[KeptRequest]]:
+def refresh_thread(session: Session, thread_id: str) -> Plan[Sequence[KeptRequest]]:
     """Bring the requests of a thread up to date with its checkpoints, and return those that are not over.
 
     A crash may have left that undone. A question without a request gets one, a request that the thread has gone on
@@ -55,7 +55,7 @@ def refresh_thread(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[
     return found
 
 
-def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest]) -> Plan[Any, Any, bool]:
+def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest]) -> Plan[bool]:
     """Make the requests that are missing for what a checkpoint asks; return whether there were any."""
     recorded = {name for held in known for name in held.request.interrupt_ids}
     missing = [(task, each) for task, each in _interrupts(session, head) if each.id not in recorded]
@@ -75,7 +75,7 @@ def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]
     return [(task, each) for task, value in asked for each in interrupts_in(value)]
 
 
-def _find_end(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[Any, Any, str | None]:
+def _find_end(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[str | None]:
     """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         return None
@@ -95,7 +95,7 @@ def _source_of(session: Session, entry: Entry) -> str:
     return str(header.metadata.get("source"))
 
 
-def decide_request(session: Session, name: str, decision: Decision) -> Plan[Any, Any, ApprovalRequest]:
+def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
     """Decide a request; of two who do so at once, one wins.
 
     Raises:
@@ -125,7 +125,7 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def open_request(session: Session, name: str) -> Plan[Any, Any, KeptRequest]:
+def open_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request that somebody may decide, after a look at its thread.
 
     Raises:
@@ -143,7 +143,7 @@ def open_request(session: Session, name: str) -> Plan[Any, Any, KeptRequest]:
     return held
 
 
-def claim_request(session: Session, name: str, by: str, until: str) -> Plan[Any, Any, ApprovalRequest]:
+def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
         held = yield from open_request(session, name)
@@ -152,7 +152,7 @@ def claim_request(session: Session, name: str, by: str, until: str) -> Plan[Any,
             return changed.request
 
 
-def find_answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
     """Return what was decided in a thread and the agent has not taken, by interrupt, in the askers' formats.
 
     Questions of one task are answered together: LangGraph runs a task from its beginning at each answer, and what it
@@ -176,7 +176,7 @@ def _answer(requests: Sequence[ApprovalRequest]) -> Any:
     return answer_of(last.value, [each.decision for each in parts if each.decision is not None], last.schema)
 
 
-def resume(session: Session, thread_id: str) -> Plan[Any, Any, Command[Any]]:
+def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
     """Return what to invoke the graph with, so that it takes what was decided.
 
     Raises:
@@ -192,7 +192,7 @@ def resume(session: Session, thread_id: str) -> Plan[Any, Any, Command[Any]]:
     return Command(resume=dict(found))
 
 
-def sweep_requests(session: Session, remind_after: float | None) -> Plan[Any, Any, Sequence[ApprovalRequest]]:
+def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:
     """Look after every thread that a request names; return those to be reminded of, which say so from then on.
 
     Args:

@@ -31,7 +31,7 @@ RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 
 def record_interrupt(
     session: Session, address: Address, interrupt: Interrupt, task_id: str, owner: str = ""
-) -> Plan[Any, Any, None]:
+) -> Plan[None]:
     """Write down what an interrupt asks, unless that is done."""
     approvals = Approvals(session)
     requests = requests_of(address, interrupt, task_id, owner, session.now)
@@ -43,7 +43,7 @@ def record_interrupt(
         yield from _supersede(approvals, requests[0], session.now)
 
 
-def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[Any, Any, None]:
+def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[None]:
     """Close what the task has asked in the place of this question before: its arguments have changed."""
     for held in (yield from approvals.of_thread(new.thread_id)):
         old = held.request
@@ -52,9 +52,7 @@ def _supersede(approvals: Approvals, new: ApprovalRequest, now: str) -> Plan[Any
             yield from approvals.end(held, SUPERSEDED, now, "the arguments have changed")
 
 
-def _add_interrupt(
-    approvals: Approvals, held: KeptRequest, asked: ApprovalRequest
-) -> Plan[Any, Any, KeptRequest | None]:
+def _add_interrupt(approvals: Approvals, held: KeptRequest, asked: ApprovalRequest) -> Plan[KeptRequest | None]:
     """Write down that a request, which its task has made before, has stopped the graph."""
     ids = (*held.request.interrupt_ids, asked.interrupt_id)
     changed = yield from approvals.change(held, replace(held.request, interrupt_ids=ids, value=asked.value))
@@ -63,7 +61,7 @@ def _add_interrupt(
     return changed
 
 
-def close_request(approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool) -> Plan[Any, Any, None]:
+def close_request(approvals: Approvals, held: KeptRequest, now: str, *, is_answered: bool) -> Plan[None]:
     """Put a request with those that are over.
 
     Args:

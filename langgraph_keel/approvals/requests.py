@@ -293,7 +293,7 @@ class Approvals:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, ids: Sequence[str]) -> Plan[Any, Any, Mapping[str, KeptRequest]]:
+    def read(self, ids: Sequence[str]) -> Plan[Mapping[str, KeptRequest]]:
         """Read requests by their ids, without those that are not there. One trip, two if some are over."""
         found: dict[str, KeptRequest] = {}
         for shelf in (CURRENT, OVER):
@@ -302,7 +302,7 @@ class Approvals:
                 found |= {name: _keep(each, shelf) for name, each in kept.items()}
         return found
 
-    def one(self, name: str) -> Plan[Any, Any, KeptRequest]:
+    def one(self, name: str) -> Plan[KeptRequest]:
         """Read a request by its id, or by the beginning of it that no other has.
 
         Raises:
@@ -319,19 +319,19 @@ class Approvals:
             raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
         return next(iter(found.values()))
 
-    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Any, Any, Sequence[KeptRequest]]:
+    def all(self, shelf: Shelf, prefix: str = "") -> Plan[Sequence[KeptRequest]]:
         """Read requests whose ids begin so, in the order of their ids. A trip for each 1,000."""
         found = yield from self._cells[shelf].every(prefix, PAGE)
         return [_keep(kept, shelf) for _, kept in found]
 
-    def of_thread(self, thread_id: str) -> Plan[Any, Any, Sequence[KeptRequest]]:
+    def of_thread(self, thread_id: str) -> Plan[Sequence[KeptRequest]]:
         """Read a thread's requests that are not over."""
         found = yield from self.all(CURRENT, thread_prefix(thread_id))
         return [held for held in found if held.request.thread_id == thread_id]
 
     # -- what becomes of them ----------------------------------------------------------------------------------
 
-    def ask(self, request: ApprovalRequest) -> Plan[Any, Any, KeptRequest]:
+    def ask(self, request: ApprovalRequest) -> Plan[KeptRequest]:
         """Write a new request, or return what stands there: the same question may be asked again."""
         what = {"args": request.args, "description": request.description or None, "facts": dict(request.facts) or None}
         what |= {} if request.action else {"value": request.value}
@@ -342,7 +342,7 @@ class Approvals:
                 held = _keep(kept, CURRENT)
                 return (yield from self._log(held)) if done else held
 
-    def change(self, held: KeptRequest, new: ApprovalRequest) -> Plan[Any, Any, KeptRequest | None]:
+    def change(self, held: KeptRequest, new: ApprovalRequest) -> Plan[KeptRequest | None]:
         """Replace a request, if nobody else has; `None` if somebody did. Then the audit trail.
 
         What the audit trail does not say yet of the changes before is appended first: see `_log`.
@@ -352,7 +352,7 @@ class Approvals:
         done, kept = yield from self._cells[held.shelf].swap(new.id, held.token, new, origin=new.thread_id)
         return (yield from self._log(_keep(kept, held.shelf))) if done and kept else None
 
-    def decide(self, held: KeptRequest, decision: Decision) -> Plan[Any, Any, KeptRequest | None]:
+    def decide(self, held: KeptRequest, decision: Decision) -> Plan[KeptRequest | None]:
         """Write a decision, made at `decision.at`; `None` if somebody else has changed the request meanwhile.
 
         Raises:
@@ -364,7 +364,7 @@ class Approvals:
         more = {"reason": said.reason or None, "args": said.args, "value": said.value}
         return (yield from self.change(held, add_event(new, new.status, said.at, said.by, **more)))
 
-    def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[Any, Any, KeptRequest | None]:
+    def claim(self, held: KeptRequest, by: str, at: str, until: str) -> Plan[KeptRequest | None]:
         """Hold a request for a reviewer; with an `until` that is past, let it go.
 
         Raises:
@@ -381,7 +381,7 @@ class Approvals:
             new = replace(request, status=WAITING, claimed_by="", claimed_until="")
         return (yield from self.change(held, add_event(new, "claimed" if until > at else "released", at, by)))
 
-    def expire(self, held: KeptRequest, now: str) -> Plan[Any, Any, KeptRequest]:
+    def expire(self, held: KeptRequest, now: str) -> Plan[KeptRequest]:
         """Write that nobody decided in time, if that is so."""
         request = request_at(held.request, now)
         if request.status != EXPIRED or held.request.status == EXPIRED:
@@ -389,11 +389,11 @@ class Approvals:
         changed = yield from self.change(held, add_event(request, EXPIRED, now))
         return changed or held
 
-    def consume(self, held: KeptRequest, at: str) -> Plan[Any, Any, KeptRequest | None]:
+    def consume(self, held: KeptRequest, at: str) -> Plan[KeptRequest | None]:
         """Write that the agent has taken the decision."""
         return (yield from self.change(held, add_event(replace(held.request, status=CONSUMED), CONSUMED, at)))
 
-    def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[Any, Any, None]:
+    def end(self, held: KeptRequest, status: str, at: str, why: str = "") -> Plan[None]:
         """Write that a request is consumed or superseded, if it is not, and put it with those that are over."""
         if held.request.status not in (CONSUMED, SUPERSEDED):
             new = add_event(replace(held.request, status=status), status, at, reason=why or None)
@@ -407,7 +407,7 @@ class Approvals:
         yield from self._cells[OVER].swap(request.id, None, request, origin=request.thread_id)
         yield from self._cells[CURRENT].remove({request.id: held.token})
 
-    def _log(self, held: KeptRequest) -> Plan[Any, Any, KeptRequest]:
+    def _log(self, held: KeptRequest) -> Plan[KeptRequest]:
         """Append to the audit trail those events of a request that `audited` does not count.
 
         The process that has made a change does this, and so does any other process that finds it undone: the first one

@@ -23,7 +23,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -36,64 +36,80 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID, INTERRUPT, register_configure_hook
-from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
-from langgraph_keel.engine.plan import Plan, Q, R, run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.engine.writes import without_spent
-from langgraph_keel.errors import CorruptStore, InvalidInput, ReadOnlyStore, ThreadTaken
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
-KIND, KEY = "resume", "run"
+KEY = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """Who goes on from where a thread waits.
+
+    Attributes:
+        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
+        run_id: The run, as LangChain names it.
+        until: Milliseconds since 1970 up to which the claim holds unless it is renewed.
+        since: When it was made, ISO time.
+    """
+
+    holder: str
+    run_id: str
+    until: int
+    since: str
+
+
+def _pack(record: ClaimRecord) -> list[Any]:
+    return [record.holder, record.run_id, record.until, record.since]
+
+
+def _unpack(parts: Sequence[Any]) -> ClaimRecord:
+    if [type(part) for part in parts] != [str, str, int, str]:
+        raise TypeError("it does not hold what it should")
+    return ClaimRecord(*parts)
+
+
+CLAIMS: CellTable[ClaimRecord] = CellTable("resume", "the claim of the run that goes on", _pack, _unpack)
 
 
 @dataclass(slots=True)
 class Claim:
-    """A claim, or one on its way.
+    """A claim that is ours, or one on its way.
 
     Attributes:
         thread_id: The thread.
         token: Known before anything is sent.
-        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
-        run_id: The run, as LangChain names it.
-        since: When it began, ISO time.
-        until: Milliseconds since 1970 up to which it holds unless it is renewed.
+        record: What is claimed.
         expected: What the cell must hold for it to be made.
         is_acknowledged: Whether the store has said that it was made.
     """
 
     thread_id: str
     token: str
-    holder: str
-    run_id: str
-    since: str
-    until: int
+    record: ClaimRecord
     expected: str | None = None
     is_acknowledged: bool = False
 
     @property
-    def shelf(self) -> Shelf:
-        """Where it stands."""
-        return Shelf(self.thread_id, KIND)
-
-    @property
     def work(self) -> str:
         """What goes on under it, for the log."""
-        return f"run {self.run_id} goes on from where thread {self.thread_id!r} waited"
+        return f"run {self.record.run_id} goes on from where thread {self.thread_id!r} waited"
 
 
-IsOver: TypeAlias = Callable[[Claim], bool]
+IsOver: TypeAlias = Callable[[Kept[ClaimRecord]], bool]
 
 
-def take(store: Store[Q, R], codec: Codec, claim: Claim, is_over: IsOver) -> Plan[Q, R, None]:
+def take(session: Session, claim: Claim, is_over: IsOver) -> Plan[None]:
     """Claim a thread. One trip; one more to take over the claim of a run that is over.
 
     Args:
-        store: The store.
-        codec: How the claim is written.
+        session: What it runs on.
         claim: What to claim; it is told what is sent, so that it can be withdrawn.
         is_over: Whether the run behind a claim is known to be over.
 
@@ -101,59 +117,44 @@ def take(store: Store[Q, R], codec: Codec, claim: Claim, is_over: IsOver) -> Pla
         ThreadTaken: Another run has it.
         CorruptStore: What stands there is no claim.
     """
+    claims = Cells(session, CLAIMS, claim.thread_id)
     while True:
-        reply = yield from store.swap_cell(claim.shelf, KEY, claim.expected, _cell(codec, claim))
-        if reply.done:
+        done, other = yield from claims.swap(
+            KEY, claim.expected, claim.record, token=claim.token, origin=claim.thread_id
+        )
+        if done:
             claim.is_acknowledged = True
             return
-        claim.expected = None
-        if reply.cell is not None:
-            other = read_claim(codec, claim.thread_id, reply.cell)
-            if not is_over(other):
-                raise ThreadTaken(claim.thread_id, other.holder, other.since)
-            claim.expected = other.token
+        if other is not None and not is_over(other):
+            raise ThreadTaken(claim.thread_id, other.record.holder, other.record.since)
+        claim.expected = other.token if other else None
 
 
-def renew(store: Store[Q, R], codec: Codec, claim: Claim, until: int) -> Plan[Q, R, bool]:
+def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
     """Make a claim hold longer; return whether it is still ours. One trip."""
-    cell = _cell(codec, replace(claim, until=until))
-    return (yield from store.swap_cell(claim.shelf, KEY, claim.token, cell)).done
+    claims = Cells(session, CLAIMS, claim.thread_id)
+    cell = claims.cell(replace(claim.record, until=until), token=claim.token, origin=claim.thread_id)
+    return (yield from claims.write(KEY, claim.token, cell))
 
 
-def release(store: Store[Q, R], codec: Codec, claim: Claim, token: str) -> Plan[Q, R, None]:
+def release(session: Session, claim: Claim, token: str) -> Plan[None]:
     """Give a thread back. One trip; two if the claim was never acknowledged, and may still be on its way.
 
     That one must find that what it expects is gone: a claim that is over takes its place, under `token`.
     """
+    claims = Cells(session, CLAIMS, claim.thread_id)
     if claim.is_acknowledged:
-        yield from store.remove_cells(claim.shelf, {KEY: claim.token})
+        yield from claims.remove({KEY: claim.token})
         return
     done = False
     while not done:
-        found = (yield from store.read_cells(claim.shelf, [KEY])).get(KEY)
-        stands = None if found is None else found.token
+        found = yield from claims.find(KEY)
+        stands = found.token if found else None
         if stands not in (claim.token, claim.expected):
             return
-        new = None if stands == claim.token else _cell(codec, replace(claim, token=token, until=0))
-        done = (yield from store.swap_cell(claim.shelf, KEY, stands, new)).done
-
-
-def _cell(codec: Codec, claim: Claim) -> Cell:
-    header = codec.encode([claim.holder, claim.run_id, claim.until, claim.since])
-    return Cell(claim.token, header, origin=claim.thread_id)
-
-
-def read_claim(codec: Codec, thread_id: str, cell: Cell) -> Claim:
-    """Return the claim in a cell.
-
-    Raises:
-        CorruptStore: It holds something else.
-    """
-    stored = codec.decode(cell.header)
-    if not (isinstance(stored, list) and [type(part) for part in stored] == [str, str, int, str]):
-        raise CorruptStore(f"thread {thread_id!r}: the claim of the run that goes on does not hold what it should")
-    holder, run_id, until, since = stored
-    return Claim(thread_id, cell.token, holder, run_id, since, until)
+        is_ours = stands == claim.token
+        over = None if is_ours else replace(claim.record, until=0)
+        done, _ = yield from claims.swap(KEY, stands, over, token=token, origin=claim.thread_id)
 
 
 _log = logging.getLogger(__name__)
@@ -209,12 +210,12 @@ class HeldThread:
     def renew(self) -> bool:
         """Make the claim hold longer; return whether it is still ours."""
         until = self.runs.clock() + self.runs.lease
-        return run(renew(self.session.store, self.session.codec, self.claim, until), self.session.driver)
+        return run(renew(self.session, self.claim, until), self.session.driver)
 
     def release(self) -> None:
         """Give the thread back."""
         self.runs.keeper.drop(self)
-        run(release(self.session.store, self.session.codec, self.claim, _token()), self.session.driver)
+        run(release(self.session, self.claim, _token()), self.session.driver)
 
 
 class _RunHandler(BaseCallbackHandler):
@@ -290,7 +291,7 @@ class RunClaims(Hook):
         _all.add(self)
         watch()
 
-    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
 
         Before it is read: a run that comes late must read the head that the other one has left.
@@ -313,13 +314,13 @@ class RunClaims(Hook):
         held = self._new_claim(reading.address.thread_id, start.run_id, session, reading.is_async)
         yield from self._take(held, start.run_id)
 
-    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
         """Take away an answer that was given already."""
         yield from ()
         if self in reading.notes and reading.result is not None:
             reading.result = without_spent(reading.result, reading.notes[self])
 
-    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
 
         Whoever goes on meanwhile would run those again. No trip, if it is not the first question of a run that began
@@ -343,8 +344,8 @@ class RunClaims(Hook):
     def _new_claim(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> HeldThread:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-        claim = Claim(thread_id, _token(), this_holder(), str(run_id), since, now + self.lease)
-        return HeldThread(claim, self, session, is_async)
+        record = ClaimRecord(this_holder(), str(run_id), now + self.lease, since)
+        return HeldThread(Claim(thread_id, _token(), record), self, session, is_async)
 
     def _check(self, resume: Any) -> None:
         if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
@@ -354,10 +355,10 @@ class RunClaims(Hook):
             "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
         )
 
-    def _take(self, held: HeldThread, run_id: UUID) -> Plan[Any, Any, None]:
+    def _take(self, held: HeldThread, run_id: UUID) -> Plan[None]:
         try:
             _enter(held, run_id)
-            yield from take(held.session.store, held.session.codec, held.claim, self.is_over)
+            yield from take(held.session, held.claim, self.is_over)
         except ThreadTaken as error:
             _refused[error] = run_id
             if _held.get(run_id) is held:
@@ -368,11 +369,11 @@ class RunClaims(Hook):
         else:
             self.keeper.hold(held)
 
-    def is_over(self, claim: Claim) -> bool:
+    def is_over(self, claim: Kept[ClaimRecord]) -> bool:
         """Return whether the run that made a claim is known to be no more."""
         if claim.token.startswith(_ours):
             return all(held.token != claim.token for held in list(_held.values()))
-        return claim.until <= self.clock() or is_dead(claim.holder)
+        return claim.record.until <= self.clock() or is_dead(claim.record.holder)
 
     def end(self, held: HeldThread, later: bool) -> None:
         """Give back what a run has claimed: at once, or in the keeper's thread."""
@@ -389,19 +390,18 @@ class RunClaims(Hook):
         self.keeper.flush(timeout)
 
 
-def is_taken(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
+def is_taken(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether a run goes on from where a thread waits. One trip."""
     runs = session.hooks.find(RunClaims)
-    found = yield from session.store.read_cells(Shelf(thread_id, KIND), [KEY])
-    read = [read_claim(session.codec, thread_id, cell) for cell in found.values()]
-    return any(runs is None or not runs.is_over(claim) for claim in read)
+    found = yield from Cells(session, CLAIMS, thread_id).find(KEY)
+    return found is not None and (runs is None or not runs.is_over(found))
 
 
 def _enter(held: HeldThread, run_id: UUID) -> None:
     # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
     other = _held.setdefault(run_id, held)
     if other is not held:
-        raise ThreadTaken(other.claim.thread_id, other.claim.holder, other.claim.since)
+        raise ThreadTaken(other.claim.thread_id, other.claim.record.holder, other.claim.record.since)
 
 
 def _is_run(config: Mapping[str, Any]) -> bool:

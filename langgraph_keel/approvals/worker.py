@@ -83,7 +83,7 @@ class SettledThread:
     owner: str
 
 
-def find_settled(session: Session) -> Plan[Any, Any, Sequence[SettledThread]]:
+def find_settled(session: Session) -> Plan[Sequence[SettledThread]]:
     """Return the threads that may go on, those first that have waited longest. A trip for each 1,000 requests."""
     by_thread: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     now = session.now
@@ -103,14 +103,14 @@ def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> Set
     return SettledThread(thread_id, frozenset(request.id for request in done), since, done[0].owner)
 
 
-def find_free_answers(session: Session, thread_id: str) -> Plan[Any, Any, Mapping[str, Any]]:
+def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
     """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
     if (yield from is_taken(session, thread_id)):
         return {}
     return (yield from find_answers(session, thread_id))
 
 
-def _is_waiting(session: Session, thread_id: str) -> Plan[Any, Any, bool]:
+def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether something that was decided is still asked, and nobody goes on with it."""
     found = yield from find_free_answers(session, thread_id)
     head = (yield from session.store.read_entry(Address(thread_id, "", None))) if found else None
@@ -217,7 +217,7 @@ async def await_decided(engine: Engine, bell: Bell, timer: PollTimer) -> Sequenc
         return found
 
 
-def _find_ready(session: Session, retries: RetryList) -> Plan[Any, Any, Sequence[str]]:
+def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
     found: list[str] = []
     for each in retries.due((yield from find_settled(session))):
         if (yield from _is_waiting(session, each.thread_id)):

@@ -222,7 +222,7 @@ def append(
     kind: str,
     content: Mapping[str, Any],
     secret: str | None = None,
-) -> Plan[Any, Any, int]:
+) -> Plan[int]:
     """Append an event. Four trips; one more for the very first, two for each rival who was faster.
 
     To append again, after a crash or a lost reply, makes a second event, unless a `secret` says that it is the same.
@@ -274,7 +274,7 @@ def _number_in_token(token: str) -> int:
     return int(token[:16]) if len(token) == 32 and token[:16].isdecimal() else 0
 
 
-def _ensure_head(session: Session) -> Plan[Any, Any, Cell]:
+def _ensure_head(session: Session) -> Plan[Cell]:
     """Return the head; there is one from now on."""
     cells = yield from session.store.read_cells(HEADS, [HEAD])
     if HEAD in cells:
@@ -286,7 +286,7 @@ def _ensure_head(session: Session) -> Plan[Any, Any, Cell]:
 
 def _search(
     session: Session, digest: str, after: int, end: tuple[int, str]
-) -> Plan[Any, Any, tuple[int | None, tuple[int, str]]]:
+) -> Plan[tuple[int | None, tuple[int, str]]]:
     """Search the links after a number for the one of a content. A trip for each 200.
 
     Returns:
@@ -314,7 +314,7 @@ def _digest_in(codec: Codec, key: str, cell: Cell) -> str | None:
         return None
 
 
-def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[Any, Any, None]:
+def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token: str) -> Plan[None]:
     """Move the head to a link, given its number and hash, unless somebody has moved it further."""
     new = Cell(token, header_of(session.codec, *end))
     while head is None or read_end(session.codec, head, START)[0] < end[0]:
@@ -327,7 +327,7 @@ def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Any, Any, Sequence[AuditEvent]]:
+def read_events(session: Session, after: int = 0, limit: int = 200) -> Plan[Sequence[AuditEvent]]:
     """Read a page of the trail, oldest first. Two trips.
 
     Args:
@@ -355,7 +355,7 @@ def _event(codec: Codec, link: Link, cell: Cell | None) -> AuditEvent:
     return AuditEvent(link.number, link.at, link.kind, content, link.hash)
 
 
-def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
+def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
     """Read a page of links as of one moment. One trip; another one if links seem to be missing."""
     page = yield from store.list_cells(LINKS, "", after, limit)
     keys, number = [key for key, _ in page], number_in(after or "")
@@ -367,7 +367,7 @@ def _read_page(store: Store[Q, R], after: str | None, limit: int) -> Plan[Any, A
     return [(key, cell) for key, cell in page if key <= keys[-1]]
 
 
-def _read_contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Any, Any, Mapping[str, Cell]]:
+def _read_contents(store: Store[Q, R], links: Sequence[Link]) -> Plan[Mapping[str, Cell]]:
     if not links:
         return {}
     return (yield from store.read_cells(CONTENTS, {link.digest for link in links}))
@@ -380,7 +380,7 @@ def verify(
     session: Session,
     expected: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Plan[Any, Any, AuditVerdict]:
+) -> Plan[AuditVerdict]:
     """Check the whole trail: that every event is there, says what it said, and follows the one before it.
 
     A trip for the head, and two for each 200 events. Events that are appended meanwhile do no harm.
@@ -418,9 +418,7 @@ def _ignore_progress(events: int, total: int) -> None:
     """Tell nobody how far the walk is."""
 
 
-def _walk_links(
-    store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]
-) -> Plan[Any, Any, None]:
+def _walk_links(store: Store[Q, R], walk: _Walk, end: int, progress: Callable[[int, int], None]) -> Plan[None]:
     after: str | None = None
     while True:
         page = yield from _read_page(store, after, _PAGE)

@@ -104,7 +104,7 @@ def put(
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: Collection[str] = (),
-) -> Plan[Any, Any, RunnableConfig]:
+) -> Plan[RunnableConfig]:
     """Store a checkpoint; see `KeelSaver.put`."""
     parent = address_of(config)
     address = replace(parent, checkpoint_id=_id_of(checkpoint))
@@ -128,7 +128,7 @@ def put(
     return config_of(address, "head")
 
 
-def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Any, Any, Draft]:
+def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Draft]:
     """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
     base = rest.usable(session.memo.get(_key(new.address)))
     values = new.checkpoint["channel_values"]
@@ -143,7 +143,7 @@ def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Any, Any, Draf
     return draft
 
 
-def _store(session: Session, new: Put, draft: Draft) -> Plan[Any, Any, Base]:
+def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:
     outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, BaseGone):
         # Another process pruned what our differences build on: the second trip, with whole values.
@@ -167,7 +167,7 @@ def _entry(session: Session, new: Put) -> NewEntry:
     )
 
 
-def _recall(session: Session, parent: Address) -> Plan[Any, Any, Base | None]:
+def _recall(session: Session, parent: Address) -> Plan[Base | None]:
     """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
     try:
         yield from get_tuple(session, config_of(parent, "named"))
@@ -183,7 +183,7 @@ def _key(address: Address) -> tuple[str, str]:
 # -- get_tuple -------------------------------------------------------------------------------------------------
 
 
-def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[Any, Any, CheckpointTuple | None]:
+def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[CheckpointTuple | None]:
     """Read the checkpoint that a run begins from; see `KeelSaver.get_tuple`."""
     reading = Reading(config, address_of(config), is_async)
     for hear in session.hooks.begin:
@@ -191,12 +191,12 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     return (yield from _read(session, reading))
 
 
-def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[Any, Any, CheckpointTuple | None]:
+def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTuple | None]:
     """Read one checkpoint, of which no run begins."""
     return (yield from _read(session, Reading(config, address_of(config))))
 
 
-def _read(session: Session, reading: Reading) -> Plan[Any, Any, CheckpointTuple | None]:
+def _read(session: Session, reading: Reading) -> Plan[CheckpointTuple | None]:
     found = yield from session.store.read_entry(reading.address)
     if found is None:
         return None
@@ -225,14 +225,14 @@ def _learn(session: Session, found: Found, result: CheckpointTuple) -> None:
     )
 
 
-def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[Any, Any, CheckpointTuple]:
+def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[CheckpointTuple]:
     """Make the tuple of an entry, from which a run may begin. No trip, but for formats before 4 (LangGraph 0.5)."""
     return (yield from _revive(session, found, unpacker, origin, None))
 
 
 def _revive(
     session: Session, found: Found, unpacker: Unpacker, origin: Origin, reading: Reading | None
-) -> Plan[Any, Any, CheckpointTuple]:
+) -> Plan[CheckpointTuple]:
     entry = found.entry
     where = where_is(entry.address)
     header = unpack_header(entry.header, session.codec, where)
@@ -255,7 +255,7 @@ def _revive(
     )
 
 
-def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[Any, Any, None]:
+def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:
     """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
     found = yield from session.store.read_entry(replace(entry.address, checkpoint_id=entry.parent))
     writes = pending_writes(found.batches, session.codec, where_is(entry.address)) if found else []
@@ -271,7 +271,7 @@ def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> 
 
 def page(
     session: Session, query: Query, filter: Mapping[str, Any] | None
-) -> Plan[Any, Any, tuple[Sequence[Entry], Query | None]]:
+) -> Plan[tuple[Sequence[Entry], Query | None]]:
     """Read one page of headers; return the entries that match and the query for the next page, if there is one."""
     entries = yield from session.store.scan(query)
     wanted = [entry for entry in entries if not filter or _passes(session, entry, filter)]
@@ -279,7 +279,7 @@ def page(
     return wanted, replace(query, after=entries[-1]) if more else None
 
 
-def load(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Found]]:
+def load(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
     """Read the values and writes of entries from `page`. No trip if there are none."""
     if not entries:
         return ()
@@ -296,7 +296,7 @@ def put_writes(
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
-) -> Plan[Any, Any, None]:
+) -> Plan[None]:
     """Store pending writes; see `KeelSaver.put_writes`."""
     address = address_of(config)
     if address.checkpoint_id is None:
@@ -324,7 +324,7 @@ def put_writes(
 # -- threads ---------------------------------------------------------------------------------------------------
 
 
-def delete_thread(session: Session, thread_id: str) -> Plan[Any, Any, None]:
+def delete_thread(session: Session, thread_id: str) -> Plan[None]:
     """Delete everything of a thread."""
     session.memo.forget_thread(thread_id)
     for hear in session.hooks.before_delete:
@@ -332,7 +332,7 @@ def delete_thread(session: Session, thread_id: str) -> Plan[Any, Any, None]:
     yield from session.store.delete_thread(thread_id)
 
 
-def copy_thread(session: Session, source: str, target: str) -> Plan[Any, Any, None]:
+def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
     """Copy a thread to a new one, and then what features have beside it; see `KeelSaver.copy_thread`.
 
     In that order, for only then is the target known to be new. A copy that is cut off in between knows less.
@@ -345,7 +345,7 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[Any, Any, No
         yield from hear(session, Copy(source, target))
 
 
-def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Any, Any, Sequence[ThreadInfo]]:
+def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[ThreadInfo]]:
     """Read a page of threads, last activity first."""
     page = yield from session.store.read_threads(after, limit)
     return [_describe(session, info, header) for info, header in page]
@@ -419,7 +419,7 @@ def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
 
 def delta_history(
     session: Session, address: Address, channels: Sequence[str]
-) -> Plan[Any, Any, Mapping[str, DeltaChannelHistory]]:
+) -> Plan[Mapping[str, DeltaChannelHistory]]:
     """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
     ancestors = yield from session.store.read_history(address, set(channels))
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}

@@ -181,91 +181,89 @@ class Hook:
 
     hears_replays = False
 
-    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """A run asks for the checkpoint to begin from; it is not read yet."""
         yield from ()
 
-    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
         """A checkpoint was read, and is about to be returned."""
         yield from ()
 
-    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def draft_put(self, session: Session, put: Put) -> Plan[None]:
         """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
         yield from ()
 
-    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def before_put(self, session: Session, put: Put) -> Plan[None]:
         """A checkpoint is encoded, and about to be stored."""
         yield from ()
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """A checkpoint is stored. It must not be said to have failed: errors of the store are to be caught."""
         yield from ()
 
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
         """A checkpoint that was encoded is not stored, or nobody knows. Round trips for an `Exception` only."""
         yield from ()
 
-    def draft_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def draft_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """What a task has written is about to be encoded. No round trip."""
         yield from ()
 
-    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """What a task has written is encoded, and about to be stored."""
         yield from ()
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """What a task has written is stored."""
         yield from ()
 
-    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[Any, Any, None]:
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None]:
         """What a task has written is not stored, or nobody knows. Round trips for an `Exception` only."""
         yield from ()
 
-    def before_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """A thread is about to be rewound, or branched."""
         yield from ()
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """A thread was rewound, or branched."""
         yield from ()
 
-    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[Any, Any, None]:
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None]:
         """A thread was not rewound, or not branched, or nobody knows. Round trips for an `Exception` only."""
         yield from ()
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """A thread was copied or forked: what a feature has beside it is to be copied, too."""
         yield from ()
 
-    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Any, Any, Collection[Address]]:
+    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
         """Return which checkpoints of a thread a prune must leave, besides those that its `Retention` names."""
         yield from ()
         return ()
 
-    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Checkpoints are about to be removed. It may be told again of the same, if that is cut off."""
         yield from ()
 
-    def after_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Checkpoints were removed, or there were none to remove; their rows of values may still be there."""
         yield from ()
 
-    def after_runs_removed(
-        self, session: Session, run_ids: Collection[str], threads: Sequence[str]
-    ) -> Plan[Any, Any, None]:
+    def after_runs_removed(self, session: Session, run_ids: Collection[str], threads: Sequence[str]) -> Plan[None]:
         """The checkpoints of runs were removed, from these threads."""
         yield from ()
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
+    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
         """A thread is about to be deleted, with all that stands beside it."""
         yield from ()
 
-    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Any, Any, Sequence[Any]]:
+    def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
         """All threads are about to be swept; return what somebody is to be reminded of after so many seconds."""
         yield from ()
         return ()
 
-    def find_owners(self, session: Session, user: str) -> Plan[Any, Any, Sequence[Holding]]:
+    def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
         """Return what a feature keeps of any thread, and whose that is: an erasure asks."""
         yield from ()
         return ()

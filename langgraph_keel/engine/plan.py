@@ -11,7 +11,7 @@ serialized before the first `await`, so a node that mutates its state afterwards
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -19,7 +19,11 @@ T = TypeVar("T")
 Q_contra = TypeVar("Q_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
-Plan: TypeAlias = Generator[Q, R, T]
+StorePlan: TypeAlias = Generator[Q, R, T]
+"""A plan that knows the requests of its store and their replies: what stores are made of."""
+
+Plan: TypeAlias = Generator[Any, Any, T]
+"""A plan on whatever store the session has: what the engine and features are made of."""
 
 
 class Driver(Protocol[Q_contra, R_co]):
@@ -38,7 +42,7 @@ class AsyncDriver(Protocol[Q_contra, R_co]):
         ...
 
 
-def run(plan: Plan[Q, R, T], driver: Driver[Q, R]) -> T:
+def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
     """Drive `plan` to its end with a blocking driver; errors of the driver are raised inside the plan."""
     try:
         request = next(plan)
@@ -54,7 +58,7 @@ def run(plan: Plan[Q, R, T], driver: Driver[Q, R]) -> T:
         return value
 
 
-async def arun(plan: Plan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
+async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     """As `run`, asynchronously."""
     try:
         request = next(plan)

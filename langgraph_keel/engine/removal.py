@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, UnreadHeader
@@ -72,7 +72,7 @@ class Survey:
         return [moment for moment in self.all if not moment[0].is_ghost]
 
 
-def survey(session: Session, thread_id: str) -> Plan[Any, Any, Survey]:
+def survey(session: Session, thread_id: str) -> Plan[Survey]:
     """Read a thread's entries. One trip."""
     graph = yield from session.store.read_graph(thread_id)
     read = [(node, UnreadHeader(node, session.codec, where_is)) for node in graph.nodes]
@@ -127,7 +127,7 @@ def merge_runs(runs: Collection[Run]) -> list[Run]:
     return list(resolve(found, 0))
 
 
-def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection[str] = ()) -> Plan[Any, Any, None]:
+def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection[str] = ()) -> Plan[None]:
     """Keep only what `choose` says of a thread's entries, given in the order they were put. Four trips.
 
     Args:
@@ -143,7 +143,7 @@ def remove(session: Session, thread_id: str, choose: Choose, run_ids: Collection
 
 def carry_out(
     session: Session, read: Survey, kept: Collection[Stamp], removal: Removal, run_ids: Collection[str] = ()
-) -> Plan[Any, Any, int]:
+) -> Plan[int]:
     """Carry out a removal; return how many rows went. Three trips; one more for each 1,024 entries after the first.
 
     The oldest entries go first: a removal that is cut off leaves ways that can still be followed, and is made again.
@@ -162,7 +162,7 @@ def carry_out(
     return (yield from _remove_rows(session, read.thread_id, read.graph))
 
 
-def _remove_entries(session: Session, read: Survey, removal: Removal) -> Plan[Any, Any, None]:
+def _remove_entries(session: Session, read: Survey, removal: Removal) -> Plan[None]:
     order = [node.stamp for node, _ in read.all if node.stamp in removal.gone or node.stamp in removal.ghosts]
     for start in range(0, len(order), BATCH):
         part = order[start : start + BATCH]
@@ -171,18 +171,18 @@ def _remove_entries(session: Session, read: Survey, removal: Removal) -> Plan[An
         session.memo.forget_thread(read.thread_id)
 
 
-def sweep_rows(session: Session, thread_id: str) -> Plan[Any, Any, int]:
+def sweep_rows(session: Session, thread_id: str) -> Plan[int]:
     """Delete the rows of a thread that no entry shows; return how many. Two trips."""
     graph = yield from session.store.read_graph(thread_id)
     return (yield from _remove_rows(session, thread_id, graph))
 
 
-def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[Any, Any, int]:
+def _remove_rows(session: Session, thread_id: str, graph: Graph) -> Plan[int]:
     removed: int = yield from session.store.remove_rows(thread_id, live_runs(graph), graph)
     return removed
 
 
-def finish(session: Session, thread_id: str) -> Plan[Any, Any, int]:
+def finish(session: Session, thread_id: str) -> Plan[int]:
     """As `sweep_rows`, but one trip for a thread that was never pruned: entries show all that was ever put there."""
     graph = yield from session.store.read_graph(thread_id)
     live = live_runs(graph)
@@ -195,7 +195,7 @@ PAGE = 16
 """Checkpoints whose values are read at once."""
 
 
-def measure(session: Session, read: Survey, removal: Removal) -> Plan[Any, Any, tuple[int, int]]:
+def measure(session: Session, read: Survey, removal: Removal) -> Plan[tuple[int, int]]:
     """Return how many rows would go, and how many bytes: of headers, writes and rows, as they are stored.
 
     A trip for each 16 entries that would go. What an earlier removal that was cut off has left is not among it.

@@ -144,11 +144,11 @@ class Engine:
         """Carries plans out, blocking."""
         return self.session.driver
 
-    def run(self, plan: Plan[Any, Any, T]) -> T:
+    def run(self, plan: Plan[T]) -> T:
         """Carry out a plan, blocking."""
         return run(plan, self.driver)
 
-    async def arun(self, plan: Plan[Any, Any, T]) -> T:
+    async def arun(self, plan: Plan[T]) -> T:
         """Carry out a plan without blocking the running loop."""
         return await arun(plan, self.async_driver)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import (
     Address,
     Batch,
@@ -40,7 +40,7 @@ class Store(ABC, Generic[Q, R]):
     """What a backend implements: the layout of its data and one native request per verb."""
 
     @abstractmethod
-    def write_entry(self, new: NewEntry) -> Plan[Q, R, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Q, R, Outcome]:
         """Store one checkpoint with its items. One trip, atomic, durable when it returns.
 
         All in one atomic request, in this order:
@@ -59,14 +59,14 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Q, R, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Q, R, None]:
         """Append the writes of one task to those of a checkpoint, which need not exist yet.
 
         One trip, atomic, durable when it returns.
         """
 
     @abstractmethod
-    def read_entry(self, address: Address) -> Plan[Q, R, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Q, R, Found | None]:
         """Read a checkpoint, or the head of the namespace if `address.checkpoint_id` is `None`. One trip, one moment.
 
         Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
@@ -74,7 +74,7 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def scan(self, query: Query) -> Plan[Q, R, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Q, R, Sequence[Entry]]:
         """Read a page of entries without items, newest first: by sequence within a thread, by id across threads.
 
         Equal ids in different threads or namespaces come in any order that stays the same from page to page.
@@ -86,7 +86,7 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Q, R, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Q, R, Sequence[Found]]:
         """Read rows and batches of entries from `scan`, in the same order, without those gone meanwhile. One trip.
 
         Of entries from which refs were taken out, the rows of what is left (with `refs={}` none, but the batches): so
@@ -96,7 +96,7 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Q, R, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Q, R, Sequence[Found]]:
         """Read the ancestors of a checkpoint (or of the head), nearest first, ghosts included. One trip.
 
         The walk follows parents and may stop where each of `channels` was in the refs of an ancestor seen
@@ -104,13 +104,13 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def read_graph(self, thread_id: str) -> Plan[Q, R, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Q, R, Graph]:
         """Read every entry of a thread, ghosts included, in sequence order, and the end of every item log. One trip."""
 
     @abstractmethod
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Q, R, None]:
+    ) -> StorePlan[Q, R, None]:
         """Delete entries and their writes; make others ghosts that keep only the named channels. One trip, atomic.
 
         A ghost is read by `read_history` and `read_graph` only and is never a head. Rows stay; see `remove_rows`.
@@ -119,7 +119,7 @@ class Store(ABC, Generic[Q, R]):
     @abstractmethod
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Q, R, int]:
+    ) -> StorePlan[Q, R, int]:
         """Delete rows below `graph.ends` that overlap no live run, per (namespace, channel). One trip, atomic.
 
         Does nothing if the thread is another one by now (`graph.epoch`). Returns how many rows went. Item numbers of
@@ -127,7 +127,7 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def delete_thread(self, thread_id: str) -> Plan[Q, R, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Q, R, None]:
         """Delete everything of a thread, orphaned writes and cells included, and the shared cells of its origin.
 
         One trip, atomic; no error if there is none. What is shared may go a moment earlier or later.
@@ -136,7 +136,7 @@ class Store(ABC, Generic[Q, R]):
     @abstractmethod
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Q, R, CopyOutcome]:
+    ) -> StorePlan[Q, R, CopyOutcome]:
         """Copy everything of a thread verbatim (entries, order, trunk, rows, writes), or what it was at one entry.
 
         At most two trips, where source and target may be on different servers; the target is there as a whole or not at
@@ -155,11 +155,13 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Q, R, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Q, R, Sequence[str]]:
         """Name the threads that hold an entry of one of these runs. At most two trips."""
 
     @abstractmethod
-    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+    def read_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> StorePlan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
@@ -167,7 +169,7 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Q, R, Swapped]:
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:
         """Replace what a cell holds, if that is what the caller thinks. One trip, atomic, durable when it returns.
 
         1. If the cell holds the token `expected` (or is empty, and that is `None`), it holds `new` from then on, body
@@ -181,27 +183,27 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Q, R, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Q, R, Mapping[str, Cell]]:
         """Read cells, body and all, without those that are empty. One trip."""
 
     @abstractmethod
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Q, R, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Q, R, Sequence[tuple[str, Cell]]]:
         """Read a page of cells without bodies, those whose keys begin with `prefix`, in the order of the keys.
 
         One trip. `after` is the last key of the page before; fewer than `limit` mean that there are no more.
         """
 
     @abstractmethod
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Q, R, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Q, R, int]:
         """Empty each cell that still holds the token given for its key; return how many.
 
         One trip, durable when it returns, each of them atomic.
         """
 
     @abstractmethod
-    def list_strays(self, after: str | None, limit: int) -> Plan[Q, R, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Q, R, Sequence[str]]:
         """Name the threads that hold something and show no checkpoint, in an order that stays from page to page.
 
         Something is: writes, cells of their own, shared cells of which they are the origin. A thread of which no more
@@ -212,7 +214,7 @@ class Store(ABC, Generic[Q, R]):
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
 
-    def every_cell(self, shelf: Shelf, take: Callable[[str, Cell], object]) -> Plan[Q, R, None]:
+    def every_cell(self, shelf: Shelf, take: Callable[[str, Cell], object]) -> StorePlan[Q, R, None]:
         """Give all cells of a shelf to `take`, without bodies, one by one. One trip for each page."""
         page = yield from self.list_cells(shelf, "", None, CELLS)
         while page:

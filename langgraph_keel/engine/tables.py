@@ -74,7 +74,7 @@ class Cells(Generic[T]):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def read(self, keys: Sequence[str]) -> Plan[Any, Any, dict[str, Kept[T]]]:
+    def read(self, keys: Sequence[str]) -> Plan[dict[str, Kept[T]]]:
         """Read records by their keys, without those that are not there. One trip.
 
         Raises:
@@ -83,7 +83,7 @@ class Cells(Generic[T]):
         cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
         return {key: self.keep(key, cell) for key, cell in cells.items()}
 
-    def find(self, key: str) -> Plan[Any, Any, Kept[T] | None]:
+    def find(self, key: str) -> Plan[Kept[T] | None]:
         """Read one record; `None` if it is not there. One trip.
 
         Raises:
@@ -91,9 +91,7 @@ class Cells(Generic[T]):
         """
         return (yield from self.read([key])).get(key)
 
-    def page(
-        self, prefix: str = "", after: str | None = None, limit: int = PAGE
-    ) -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
+    def page(self, prefix: str = "", after: str | None = None, limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
         """Read a page of records, in the order of their keys. Without their bodies; one trip.
 
         Raises:
@@ -102,7 +100,7 @@ class Cells(Generic[T]):
         cells = yield from self._session.store.list_cells(self.shelf, prefix, after, limit)
         return [(key, self.keep(key, cell)) for key, cell in cells]
 
-    def every(self, prefix: str = "", limit: int = PAGE) -> Plan[Any, Any, list[tuple[str, Kept[T]]]]:
+    def every(self, prefix: str = "", limit: int = PAGE) -> Plan[list[tuple[str, Kept[T]]]]:
         """Read all records whose keys begin so, in the order of their keys. Without their bodies; a trip for each page.
 
         Args:
@@ -145,7 +143,7 @@ class Cells(Generic[T]):
         body: bytes = b"",
         origin: str = "",
         expires_at: int | None = None,
-    ) -> Plan[Any, Any, tuple[bool, Kept[T] | None]]:
+    ) -> Plan[tuple[bool, Kept[T] | None]]:
         """Replace a record, if nobody else has. One trip.
 
         Args:
@@ -184,7 +182,7 @@ class Cells(Generic[T]):
         header = self._session.codec.encode(list(self._table.pack(record)))
         return Cell(token or self._session.new_token(), header, body, origin, expires_at)
 
-    def write(self, key: str, expected: str | None, cell: Cell) -> Plan[Any, Any, bool]:
+    def write(self, key: str, expected: str | None, cell: Cell) -> Plan[bool]:
         """Write a cell that is ready, if nobody else has; return whether it was done. Again does no harm. One trip.
 
         For the arguments see `swap`, which also tells what stands there instead, and so has to decode that.
@@ -192,7 +190,7 @@ class Cells(Generic[T]):
         reply = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
         return reply.done
 
-    def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[Any, Any, T | None]:
+    def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[T | None]:
         """Change a record, again whenever somebody else was quicker. Two trips, and one for each who was.
 
         Args:
@@ -216,7 +214,7 @@ class Cells(Generic[T]):
             if done:
                 return record
 
-    def copy_to(self, thread_id: str) -> Plan[Any, Any, None]:
+    def copy_to(self, thread_id: str) -> Plan[None]:
         """Copy all cells to another thread that has none, as they are: what does not decode is copied, too.
 
         Without bodies. A trip a page, and one for each cell.
@@ -226,7 +224,7 @@ class Cells(Generic[T]):
         for key, cell in found:
             yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
 
-    def overwrite(self, key: str, record: T | None) -> Plan[Any, Any, None]:
+    def overwrite(self, key: str, record: T | None) -> Plan[None]:
         """Write a record over whatever stands there, even if that does not decode; whoever does so last, wins.
 
         Two trips, and one for each who was quicker.
@@ -244,7 +242,7 @@ class Cells(Generic[T]):
                 return
             held = reply.cell
 
-    def remove(self, tokens: Mapping[str, str]) -> Plan[Any, Any, int]:
+    def remove(self, tokens: Mapping[str, str]) -> Plan[int]:
         """Remove records, each only if its token is still this one; return how many went. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
         return removed

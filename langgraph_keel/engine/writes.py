@@ -17,7 +17,7 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Address, Batch
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.store import Store
@@ -99,7 +99,7 @@ def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
 
 def without_stray(
     store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
-) -> Plan[Q, R, Sequence[tuple[str, Any]] | None]:
+) -> StorePlan[Q, R, Sequence[tuple[str, Any]] | None]:
     """Return writes without an answer to nothing; `None` if nothing is left. One trip if there is an answer, else none.
 
     Kept, it would answer the next question that is asked there: in the functional API, that of another request, which

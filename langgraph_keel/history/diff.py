@@ -211,7 +211,7 @@ class _Side:
 _Sides: TypeAlias = tuple[_Side, _Side]
 
 
-def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[Any, Any, StateDiff]:
+def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[StateDiff]:
     """Return what changed between two checkpoints. Three trips; two if no channel of some size did.
 
     Raises:
@@ -249,7 +249,7 @@ def _is_same(channel: str, sides: _Sides) -> bool:
     return was is not None and was.kind is not Kind.INLINE and was == now
 
 
-def _entry(store: Store[Q, R], address: Address) -> Plan[Any, Any, Entry]:
+def _entry(store: Store[Q, R], address: Address) -> Plan[Entry]:
     """Read a checkpoint without its values; the latest one with them, as no other request finds it."""
     if address.checkpoint_id is None:
         return (yield from _whole(store, address)).entry
@@ -260,7 +260,7 @@ def _entry(store: Store[Q, R], address: Address) -> Plan[Any, Any, Entry]:
     return found[0]
 
 
-def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[Any, Any, bool]:
+def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> Plan[bool]:
     """Read the rows of some channels of both checkpoints, in one trip; rows that they share come once.
 
     Returns:
@@ -277,7 +277,7 @@ def _read_rows(store: Store[Q, R], sides: _Sides, channels: Collection[str]) -> 
     return len(found) == len(sides)
 
 
-def _whole(store: Store[Q, R], address: Address) -> Plan[Any, Any, Found]:
+def _whole(store: Store[Q, R], address: Address) -> Plan[Found]:
     found = yield from store.read_entry(address)
     if found is None:
         raise _missing(address)

@@ -72,7 +72,7 @@ def _key(name: str) -> str:
 class LabelHook(Hook):
     """Keeps what has a label."""
 
-    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Any, Any, Collection[Address]]:
+    def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
         """Return the checkpoints with a label, if the policy keeps those. One trip for each 500."""
         if not policy.labelled:
             return ()
@@ -80,7 +80,7 @@ class LabelHook(Hook):
         return {label.address for label in labels}
 
 
-def give_label(session: Session, address: Address, name: str) -> Plan[Any, Any, None]:
+def give_label(session: Session, address: Address, name: str) -> Plan[None]:
     """Give a name to a checkpoint, or to the latest of its namespace; no error if it has that already. Two trips.
 
     Raises:
@@ -99,7 +99,7 @@ def give_label(session: Session, address: Address, name: str) -> Plan[Any, Any, 
         )
 
 
-def _find_checkpoint(session: Session, address: Address) -> Plan[Any, Any, Address]:
+def _find_checkpoint(session: Session, address: Address) -> Plan[Address]:
     if address.checkpoint_id is None:
         head = yield from session.store.read_entry(address)
         entries = [head.entry] if head else []
@@ -111,7 +111,7 @@ def _find_checkpoint(session: Session, address: Address) -> Plan[Any, Any, Addre
     return entries[0].address
 
 
-def remove_label(session: Session, thread_id: str, name: str) -> Plan[Any, Any, None]:
+def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:
     """Take a name back. Two trips.
 
     Raises:
@@ -124,7 +124,7 @@ def remove_label(session: Session, thread_id: str, name: str) -> Plan[Any, Any, 
     yield from session.store.remove_cells(shelf, {key: cells[key].token})
 
 
-def read_labels(session: Session, thread_id: str) -> Plan[Any, Any, Sequence[Label]]:
+def read_labels(session: Session, thread_id: str) -> Plan[Sequence[Label]]:
     """Return the labels of a thread, in the order of their checkpoints' ids. A trip for each 500."""
     stored = yield from Cells(session, LABELS, thread_id).every()
     labels = [Label(name, Address(thread_id, *place)) for name, *place in (held.record for _, held in stored)]

@@ -89,7 +89,7 @@ class HistoryMethods(EngineSaver):
         """As `rewind`, asynchronously."""
         return _thread(await self.engine.arun(self._rewound(at)))
 
-    def _rewound(self, at: At) -> Plan[Any, Any, Address]:
+    def _rewound(self, at: At) -> Plan[Address]:
         return forks.rewind(self.engine.session, _address(at))
 
     def fork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
@@ -118,10 +118,10 @@ class HistoryMethods(EngineSaver):
             return config_of(await self.engine.arun(self._branch(at)), "named")
         return _thread(await self.engine.arun(self._forked(at, thread_id)))
 
-    def _branch(self, at: At) -> Plan[Any, Any, Address]:
+    def _branch(self, at: At) -> Plan[Address]:
         return forks.branch(self.engine.session, _address(at))
 
-    def _forked(self, at: At, thread_id: str) -> Plan[Any, Any, Address]:
+    def _forked(self, at: At, thread_id: str) -> Plan[Address]:
         return forks.fork(self.engine.session, _address(at), thread_id_of(thread_id))
 
     def label(self, at: At, name: str) -> None:

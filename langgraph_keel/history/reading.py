@@ -50,7 +50,7 @@ class _Read:
     unread: tuple[str, ...]
 
 
-def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Moment]]:
+def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Moment]]:
     """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
 
     Their positions, labels and whether something continues them are not known here.
@@ -214,7 +214,7 @@ def _cost(calls: Iterable[ModelCall]) -> float | None:
     return sum(known) if known else None
 
 
-def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Any, Any, Mapping[Address, int]]:
+def state_bytes(session: Session, entries: Sequence[Entry]) -> Plan[Mapping[Address, int]]:
     """Return the bytes of all values that each checkpoint shows. One trip; rows that they share are read once."""
     found = (yield from session.store.read_values(entries)) if entries else ()
     return {each.entry.address: _shown(each) for each in found}
@@ -259,7 +259,7 @@ class Pages:
         self._moments: dict[Address, Moment] = {}
         self._sizes: dict[Address, int] = {}
 
-    def upto(self, count: int | None) -> Plan[Any, Any, None]:
+    def upto(self, count: int | None) -> Plan[None]:
         """Read headers until there are `count`, or all (`None`)."""
         while not self.is_whole and (count is None or len(self.entries) < count):
             last = self.entries[-1] if self.entries else None
@@ -269,7 +269,7 @@ class Pages:
             self._take(page)
             self.is_whole = len(page) < PAGE
 
-    def _open(self, page: Sequence[Entry]) -> Plan[Any, Any, None]:
+    def _open(self, page: Sequence[Entry]) -> Plan[None]:
         labels: dict[Address, tuple[str, ...]] = {}
         for label in (yield from read_labels(self._session, self.thread_id)):
             labels[label.address] = (*labels.get(label.address, ()), label.name)
@@ -287,7 +287,7 @@ class Pages:
             if entry.parent:
                 self._continued.add(replace(entry.address, checkpoint_id=entry.parent))
 
-    def moments(self, places: range) -> Plan[Any, Any, Sequence[Moment]]:
+    def moments(self, places: range) -> Plan[Sequence[Moment]]:
         """Return the moments at places counted from the newest, without those gone meanwhile."""
         yield from self.upto(places.stop)
         # Read with their neighbours, which are likely to be asked for next.
@@ -352,7 +352,7 @@ class Pages:
         """Return the checkpoint that has a label."""
         return next((address for address, names in self._labels.items() if name in names), None)
 
-    def measured(self, places: Sequence[int]) -> Plan[Any, Any, Mapping[Address, int]]:
+    def measured(self, places: Sequence[int]) -> Plan[Mapping[Address, int]]:
         """Return how large the state is at some places: at most at `SAMPLES` of them, evenly spread."""
         spread = [places[round(n * (len(places) - 1) / (SAMPLES - 1))] for n in range(SAMPLES)] if places else ()
         chosen = places if len(places) <= SAMPLES else spread

@@ -39,7 +39,7 @@ CARRIED = ("known", "first")
 """What a header's `about` says of the thread at this point, not of the step that led there (`provenance.hook`)."""
 
 
-def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:
+def rewind(session: Session, address: Address) -> Plan[Address]:
     """Make a checkpoint of the root graph the latest of its thread again; return the address of its twin.
 
     Subgraphs with a memory of their own (`checkpointer=True`) go back with it (`engine.lineage`). Two trips, and one
@@ -64,9 +64,7 @@ def rewind(session: Session, address: Address) -> Plan[Any, Any, Address]:
     return (yield from _tell_hooks(session, travel, _take_back(session, graph, moment)))
 
 
-def _tell_hooks(
-    session: Session, travel: Travel, plan: Plan[Any, Any, tuple[Address, Header]]
-) -> Plan[Any, Any, Address]:
+def _tell_hooks(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]]) -> Plan[Address]:
     """Carry out a plan that adds a twin, and tell the hooks of it."""
     try:
         for hear in session.hooks.before_travel:
@@ -82,7 +80,7 @@ def _tell_hooks(
     return twin
 
 
-def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[Any, Any, tuple[Address, Header]]:
+def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[tuple[Address, Header]]:
     for namespace, memory in find_moves_back(graph, moment, session.codec).items():
         if memory is None:
             yield from _put(session, _empty_checkpoint(session, replace(moment.address, checkpoint_ns=namespace)))
@@ -91,13 +89,13 @@ def _take_back(session: Session, graph: Graph, moment: Node) -> Plan[Any, Any, t
     return (yield from _put_twin(session, moment))
 
 
-def _put_twin(session: Session, node: Node) -> Plan[Any, Any, tuple[Address, Header]]:
+def _put_twin(session: Session, node: Node) -> Plan[tuple[Address, Header]]:
     header = _as_twin(session, node, {REWOUND_TO: node.address.checkpoint_id})
     address = yield from _put(session, _twin(session, node, node.parent, header))
     return address, header
 
 
-def branch(session: Session, address: Address) -> Plan[Any, Any, Address]:
+def branch(session: Session, address: Address) -> Plan[Address]:
     """Begin a branch at a checkpoint of the root graph; return the address of its twin beside the trunk.
 
     The twin is not the latest until something is put on it, by a run that is given its config. Two trips; three where
@@ -119,14 +117,14 @@ def branch(session: Session, address: Address) -> Plan[Any, Any, Address]:
     return (yield from _tell_hooks(session, Travel("branched", entry.address), _put_branch(session, entry)))
 
 
-def _put_branch(session: Session, entry: Entry) -> Plan[Any, Any, tuple[Address, Header]]:
+def _put_branch(session: Session, entry: Entry) -> Plan[tuple[Address, Header]]:
     header = _as_twin(session, entry, {BRANCHED_FROM: entry.address.checkpoint_id})
     parent = entry.parent or (yield from _hidden_parent(session, entry.address, header))
     new = replace(_twin(session, entry, parent, header), checked=True, on_conflict="fork")
     return (yield from _put(session, new)), header
 
 
-def fork(session: Session, address: Address, target: str) -> Plan[Any, Any, Address]:
+def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     """Make a thread of what another one was when a checkpoint was put; return the address of its latest.
 
     Eight trips; nine where the threads may be on different servers; two more if steps after the checkpoint had
@@ -168,7 +166,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Any, Any, Addr
     return replace(entry.address, thread_id=target)
 
 
-def _trim(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[Any, Any, None]:
+def _trim(session: Session, target: str, graph: Graph, ahead: Collection[Stamp]) -> Plan[None]:
     """Remove from a fork what belongs to steps after its latest checkpoint, and rows that no entry shows."""
     if ahead:
         yield from session.store.remove_entries(target, ahead, {})
@@ -207,7 +205,7 @@ def _find_moment(graph: Graph, address: Address) -> Node:
     raise _not_found(address)
 
 
-def _read_entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
+def _read_entry(session: Session, address: Address) -> Plan[Entry]:
     """Read a checkpoint without its values, or the latest: that with them, as only `read_entry` knows which it is."""
     if address.checkpoint_id is None:
         found = yield from session.store.read_entry(address)
@@ -220,7 +218,7 @@ def _read_entry(session: Session, address: Address) -> Plan[Any, Any, Entry]:
     return entries[0]
 
 
-def _hidden_parent(session: Session, address: Address, header: Header) -> Plan[Any, Any, str | None]:
+def _hidden_parent(session: Session, address: Address, header: Header) -> Plan[str | None]:
     """Return the parent of a checkpoint that has none to be read: one that is kept for delta channels only."""
     channels = header.metadata.get("counters_since_delta_snapshot")
     if not channels:
@@ -256,7 +254,7 @@ def _empty_checkpoint(session: Session, place: Address) -> NewEntry:
     return NewEntry(address, None, pack_header(header, session.codec, where_is(address)), {}, updated_at=ts)
 
 
-def _put(session: Session, new: NewEntry) -> Plan[Any, Any, Address]:
+def _put(session: Session, new: NewEntry) -> Plan[Address]:
     outcome = yield from session.store.write_entry(new)
     session.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
     if not isinstance(outcome, Stored):

@@ -134,7 +134,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 # -- carrying --------------------------------------------------------------------------------------------------
 
 
-def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[Any, Any, None]:
+def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
     """Put the records that led to what stays into cells. No round trip where no model has answered.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
@@ -201,9 +201,7 @@ def _is_record(stored: Any) -> bool:
     return isinstance(stored, dict) and isinstance(stored.get("id"), str)
 
 
-def _read_unled_items(
-    session: Session, moments: Sequence[Moment], gone: Sequence[Moment]
-) -> Plan[Any, Any, list[Item]]:
+def _read_unled_items(session: Session, moments: Sequence[Moment], gone: Sequence[Moment]) -> Plan[list[Item]]:
     """Read the records that stand with writes alone: of tasks that failed or asked where no step went on."""
     led = {(n.address.checkpoint_ns, n.parent) for n, header in moments if header.metadata.get("source") == "loop"}
     ends = [node for node, _ in gone if (node.address.checkpoint_ns, node.address.checkpoint_id) not in led]
@@ -224,7 +222,7 @@ def _read_unled_items(
 # -- afterwards ------------------------------------------------------------------------------------------------
 
 
-def read_carryovers(session: Session, thread_id: str) -> Plan[Any, Any, list[Carryover]]:
+def read_carryovers(session: Session, thread_id: str) -> Plan[list[Carryover]]:
     """Read what the prunes of a thread have carried. One trip a page.
 
     Raises:
@@ -239,7 +237,7 @@ def drop_runs(
     run_ids: Collection[str],
     moments: Sequence[Moment],
     kept: Collection[Stamp],
-) -> Plan[Any, Any, None]:
+) -> Plan[None]:
     """Remove the records of these runs; all, if no checkpoint of the root graph stays. A trip, and one more a cell."""
     is_over = not any(node.stamp in kept for node, _ in moments if not node.address.checkpoint_ns)
     cells = Cells(session, CARRYOVERS, thread_id)
@@ -254,9 +252,7 @@ def drop_runs(
                 break
 
 
-def copy_carryovers(
-    session: Session, source: str, target: str, names: Sequence[str | None] | None
-) -> Plan[Any, Any, None]:
+def copy_carryovers(session: Session, source: str, target: str, names: Sequence[str | None] | None) -> Plan[None]:
     """Copy what the prunes of a thread have carried. A trip a page, and one for each that is copied.
 
     Args:

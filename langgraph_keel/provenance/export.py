@@ -150,7 +150,7 @@ class Export:
         self._left = checked_limit(limit)
         self._on_skip: OnSkip | None = on_skip
 
-    def next(self) -> Plan[Any, Any, dict[str, Any] | None]:
+    def next(self) -> Plan[dict[str, Any] | None]:
         """Return the next trajectory, or `None` if there are no more."""
         while self._left != 0:
             if not (self._ids or (yield from self._list())):
@@ -161,7 +161,7 @@ class Export:
                 return found
         return None
 
-    def _list(self) -> Plan[Any, Any, bool]:
+    def _list(self) -> Plan[bool]:
         """Read the ids of more threads; return whether there were any."""
         while not (self._ids or self._is_listed):
             page = yield from self._session.store.read_threads(self._after, PAGE)
@@ -177,7 +177,7 @@ class Export:
         elif isinstance(why, KeelError):
             raise why
 
-    def _attempt(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | None]:
+    def _attempt(self, thread_id: str) -> Plan[dict[str, Any] | None]:
         try:
             found = yield from self._read(thread_id)
         except (CorruptStore, ValueRefused, NotFound) as error:
@@ -188,7 +188,7 @@ class Export:
             return None
         return found
 
-    def _read(self, thread_id: str) -> Plan[Any, Any, dict[str, Any] | Reason]:
+    def _read(self, thread_id: str) -> Plan[dict[str, Any] | Reason]:
         trace = yield from read_trace(self._session, thread_id)
         # The records, not the list of names in the head, which is shortened where there are very many.
         if trace.entries and not self._wanted.accepts_model(_models_of(trace)):
@@ -211,7 +211,7 @@ class Export:
             return "filtered"
         return wanted.check_cost(way.cost) or _trajectory(head, label, messages, way)
 
-    def _value(self, head: CheckpointTuple) -> Plan[Any, Any, Any]:
+    def _value(self, head: CheckpointTuple) -> Plan[Any]:
         """Return what the channel holds; of a `DeltaChannel` that is made of its writes, as `add_messages` would."""
         channel = self._wanted.channel
         value = head.checkpoint["channel_values"].get(channel)

@@ -131,12 +131,12 @@ class Recorder(Hook):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def begin(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """Note that a run begins."""
         yield from ()
         self._see_run(reading.address.thread_id, run_of(reading.config))
 
-    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
         """Learn what a checkpoint says from which a run begins.
 
         Raises:
@@ -174,7 +174,7 @@ class Recorder(Hook):
 
     # -- with the writes of a task -----------------------------------------------------------------------------
 
-    def draft_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def draft_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Add the records of a task to what it has written.
 
         Raises:
@@ -189,7 +189,7 @@ class Recorder(Hook):
         writes.beside += [each.record for each in records]
         writes.notes[self] = records
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Note that the records of a task are stored among its writes."""
         yield from ()
         if self in writes.notes:
@@ -197,7 +197,7 @@ class Recorder(Hook):
 
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
-    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def draft_put(self, session: Session, put: Put) -> Plan[None]:
         """Add to a checkpoint what it takes along.
 
         Raises:
@@ -215,7 +215,7 @@ class Recorder(Hook):
         put.header.about.update(entry.about)
         put.notes[self] = entry
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Note that a checkpoint is stored with what it took along."""
         yield from ()
         entry: EntryRecord = put.notes[self]
@@ -269,34 +269,34 @@ class Recorder(Hook):
 
     # -- what becomes of a thread ------------------------------------------------------------------------------
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Learn of a twin what is true of the thread there."""
         yield from ()
         if travel.twin is not None and travel.about:
             self._learn(travel.twin, travel.about, ())
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Copy what prunes have carried: of a fork, what led to its checkpoints."""
         names = None
         if copy.graph is not None:
             names = [node.address.checkpoint_id for node in copy.graph.nodes if not node.address.checkpoint_ns]
         yield from copy_carryovers(session, copy.source, copy.target, names)
 
-    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Carry on the records that led to what stays; remove those of runs that go."""
         if leaving.run_ids:
             yield from drop_runs(session, leaving.thread_id, leaving.run_ids, leaving.moments, leaving.kept)
         else:
             yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
 
-    def after_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Forget what waits of checkpoints that are gone."""
         yield from ()
         if leaving.removed:
             ids = {node.address.checkpoint_id for node, _ in leaving.moments if node.stamp in leaving.removed}
             self._forget_thread(leaving.thread_id, ids)
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
+    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
         """Forget a thread."""
         yield from ()
         self._forget_thread(thread_id)

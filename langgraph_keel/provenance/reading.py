@@ -81,7 +81,7 @@ def thread_models_of(about: Mapping[str, Any]) -> set[str]:
 # -- of a thread -----------------------------------------------------------------------------------------------
 
 
-def read_calls(session: Session, query: Query) -> Plan[Any, Any, Sequence[ModelCall]]:
+def read_calls(session: Session, query: Query) -> Plan[Sequence[ModelCall]]:
     """Read the records of a thread, or of a namespace or checkpoint in it, in the order of the checkpoints."""
     # All of the thread: what stands in one namespace may have led to a checkpoint of another.
     trace = yield from read_trace(session, str(query.thread_id))
@@ -92,7 +92,7 @@ def read_calls(session: Session, query: Query) -> Plan[Any, Any, Sequence[ModelC
     ]
 
 
-def read_trace(session: Session, thread_id: str) -> Plan[Any, Any, Trace]:
+def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
     """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
 
     A record that is stored among a task's writes alone is of a task that has failed or asks, or whose step is not over.
@@ -118,7 +118,7 @@ def read_trace(session: Session, thread_id: str) -> Plan[Any, Any, Trace]:
     return Trace(entries, ordered, carryovers)
 
 
-def read_entries(session: Session, query: Query) -> Plan[Any, Any, Sequence[tuple[Entry, Sequence[Batch]]]]:
+def read_entries(session: Session, query: Query) -> Plan[Sequence[tuple[Entry, Sequence[Batch]]]]:
     """Read all entries that a query asks for with their batches, in the order they were put."""
     batches: dict[Address, Sequence[Batch]] = {}
     entries: list[Entry] = []

@@ -82,7 +82,7 @@ class UpkeepThread(Hook):
         self._lock = Lock()
         self._thread: Thread | None = None
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
         yield from ()
         if self._keep is not None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.cells import NODE_CACHE
@@ -160,7 +160,7 @@ class Erased:
 # -- looking -----------------------------------------------------------------------------------------------------------
 
 
-def read_owners(session: Session, user: str, tell: Tell) -> Plan[Any, Any, Owners]:
+def read_owners(session: Session, user: str, tell: Tell) -> Plan[Owners]:
     """Read who is named in any thread. Two trips or more for each thread, and one for each 500 requests."""
     found = Owners()
     for hear in session.hooks.find_owners:
@@ -179,7 +179,7 @@ def read_owners(session: Session, user: str, tell: Tell) -> Plan[Any, Any, Owner
     return found
 
 
-def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> Plan[Any, Any, None]:
+def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> Plan[None]:
     try:
         whose = yield from _read_thread(session, thread_id)
     except KeelError as error:
@@ -195,7 +195,7 @@ def _add_thread(session: Session, thread_id: str, user: str, found: Owners) -> P
         found.threads[thread_id] = whose
 
 
-def _read_thread(session: Session, thread_id: str) -> Plan[Any, Any, ThreadOwners]:
+def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
     whose, query, size = ThreadOwners(), Query(thread_id, limit=ENTRIES), ENTRIES
     while size == ENTRIES:
         entries = yield from session.store.scan(query)
@@ -218,7 +218,7 @@ def _add_holding(holding: Holding, found: Owners) -> None:
     found.named += holding.is_named
 
 
-def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Any, Any, None]:
+def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[None]:
     """Give the threads that hold something and show no checkpoint to `take`, one by one."""
     page = yield from store.list_strays(None, STRAYS)
     while page:
@@ -230,7 +230,7 @@ def each_stray(store: Store[Q, R], take: Callable[[str], object]) -> Plan[Any, A
 # -- erasing -----------------------------------------------------------------------------------------------------------
 
 
-def erase(session: Session, order: Order, tell: Tell) -> Plan[Any, Any, Erased]:
+def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
     """Delete all threads of a person; or look which ones they are."""
     erased = Erased(order)
     for nth in range(ROUNDS):
@@ -257,7 +257,7 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Any, Any, Erased]:
     return erased
 
 
-def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any, None]:
+def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[None]:
     """Count the threads that hold something but no checkpoint; those that were just deleted are deleted again."""
     ours: list[str] = []
     others = 0
@@ -277,7 +277,7 @@ def _count_strays(session: Session, erased: Erased, tell: Tell) -> Plan[Any, Any
         yield from _delete_threads(session, erased, ours, tell)
 
 
-def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell: Tell) -> Plan[Any, Any, None]:
+def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell: Tell) -> Plan[None]:
     for nth, thread_id in enumerate(going):
         tell(nth, len(going))
         erased.failed.pop(thread_id, None)
@@ -290,7 +290,7 @@ def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell
     tell(len(going), len(going))
 
 
-def _clear_node_cache(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[Any, Any, None]:
+def _clear_node_cache(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[None]:
     """Empty the cache of nodes before the first thread goes: the results in it do not say whose they are."""
     clears = erased.order.node_cache == "clear" and not erased.order.dry_run
     page = (yield from store.list_cells(NODE_CACHE, "", None, CELLS)) if going else ()

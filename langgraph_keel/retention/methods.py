@@ -76,7 +76,7 @@ class PruneMethods(EngineSaver):
 
     def _prune(
         self, thread_ids: Iterable[str], strategy: str | Retention, dry_run: bool, on_progress: Progress | None
-    ) -> Plan[Any, Any, PruneReport]:
+    ) -> Plan[PruneReport]:
         names, policy = check_request(thread_ids, strategy)
         task, done = Pruning(policy, self.engine.session.milliseconds, dry_run), list[ThreadPruned]()
         for thread_id in names:
@@ -105,7 +105,7 @@ class PruneMethods(EngineSaver):
         """As `set_retention`, asynchronously."""
         await self.engine.arun(self._replace_policies(policies))
 
-    def _replace_policies(self, policies: Sequence[Any]) -> Plan[Any, Any, None]:
+    def _replace_policies(self, policies: Sequence[Any]) -> Plan[None]:
         found = check_policies(policies[0] if len(policies) == 1 else policies)
         yield from store_policies(self.engine.session, found)
 
@@ -175,7 +175,7 @@ class PruneMethods(EngineSaver):
         limit: int | None,
         remind_after: float | None,
         on_progress: Progress | None,
-    ) -> Plan[Any, Any, SweepReport]:
+    ) -> Plan[SweepReport]:
         # All is checked before anything is written.
         given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
         reminders: list[Any] = []
@@ -335,7 +335,7 @@ class RetentionMethods(PruneMethods):
         """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
         return ()
 
-    def _erase(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Any, Any, Receipt]:
+    def _erase(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
         erased = yield from erasure.erase(self.engine.session, order, tell)
         receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
         if not receipt.threads or order.dry_run:

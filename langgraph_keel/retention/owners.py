@@ -59,13 +59,13 @@ class OwnerHook(Hook):
         # single operation on a dict is atomic, and what is lost in between is found by the next read.
         self._last: dict[tuple[str, str], tuple[str | None, str]] = {}
 
-    def read(self, session: Session, reading: Reading) -> Plan[Any, Any, None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None]:
         """Remember whom a checkpoint names."""
         yield from ()
         if reading.result is not None:
             self._remember(address_of(reading.result.config), owner_in(reading.result.metadata))
 
-    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def draft_put(self, session: Session, put: Put) -> Plan[None]:
         """Name the owner, if the config of the run does not.
 
         Raises:
@@ -79,20 +79,20 @@ class OwnerHook(Hook):
         if owner:
             put.header.metadata[USER] = owner
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Remember whom a checkpoint names."""
         yield from ()
         self._remember(put.address, owner_in(put.header.metadata))
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Note beside a copy or a fork when it was made, and whom its source named: see `note_copy`."""
         yield from note_copy(session, copy.source, copy.target)
 
-    def before_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Note the owners that only these checkpoints name: see `note_owners`."""
         yield from note_owners(session, leaving.thread_id, leaving.moments, leaving.kept)
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[Any, Any, None]:
+    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
         """Forget a thread."""
         yield from ()
         for key in [key for key in list(self._last) if key[0] == thread_id]:
@@ -111,7 +111,7 @@ class OwnerHook(Hook):
                 self._last.pop(next(iter(list(self._last))), None)
 
 
-def note_copy(session: Session, source: str, target: str) -> Plan[Any, Any, None]:
+def note_copy(session: Session, source: str, target: str) -> Plan[None]:
     """Note beside a copy or a fork when it was made, and whom its source named. Two trips, one more for each of those.
 
     Its checkpoints have the times of the source: by them alone, it would be as old as that.
@@ -123,7 +123,7 @@ def note_copy(session: Session, source: str, target: str) -> Plan[Any, Any, None
         yield from session.store.swap_cell(Cells(session, OWNERS, target).shelf, key, None, cell)
 
 
-def read_copy_time(session: Session, thread_id: str) -> Plan[Any, Any, float | None]:
+def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
     """Return when a thread was made of another one, in milliseconds since 1970; `None` if it was not. One trip.
 
     Raises:
@@ -133,9 +133,7 @@ def read_copy_time(session: Session, thread_id: str) -> Plan[Any, Any, float | N
     return None if held is None else instant(held.record)
 
 
-def note_owners(
-    session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]
-) -> Plan[Any, Any, None]:
+def note_owners(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
     """Note the owners that no checkpoint will name any more: the state that stays may be made of what they said.
 
     One trip for each of them.
@@ -147,7 +145,7 @@ def note_owners(
         yield from cells.swap(key, None, owner, token=key[:32])
 
 
-def read_noted_owners(session: Session, thread_id: str) -> Plan[Any, Any, set[str]]:
+def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
     """Return the owners that only removed checkpoints named. A trip for each 500.
 
     Raises:

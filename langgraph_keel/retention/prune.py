@@ -212,7 +212,7 @@ def _policy_of(strategy: object) -> Retention | None:
     return check_rules(strategy)
 
 
-def prune(session: Session, thread_id: str, task: Pruning) -> Plan[Any, Any, ThreadPruned]:
+def prune(session: Session, thread_id: str, task: Pruning) -> Plan[ThreadPruned]:
     """Prune one thread; see `KeelSaver.prune`. Six trips; two if it is deleted; a dry run reads what would go."""
     if task.policy is None and not task.is_dry:
         return (yield from _delete(session, thread_id))
@@ -235,7 +235,7 @@ def prune(session: Session, thread_id: str, task: Pruning) -> Plan[Any, Any, Thr
     return ThreadPruned(thread_id=thread_id, removed=removed, kept=len(kept), rows=rows)
 
 
-def _delete(session: Session, thread_id: str) -> Plan[Any, Any, ThreadPruned]:
+def _delete(session: Session, thread_id: str) -> Plan[ThreadPruned]:
     """Delete a thread. Where it has no checkpoint, what else is left of it goes: late writes, notes beside it."""
     found = yield from session.store.scan(Query(thread_id, limit=1))
     yield from delete_thread(session, thread_id)
@@ -253,7 +253,7 @@ def _choose_kept(
     task: Pruning,
     policy: Retention,
     named: Collection[Address],
-) -> Plan[Any, Any, set[Stamp]]:
+) -> Plan[set[Stamp]]:
     """Return what stays. One trip, if branches may wait for somebody; else none."""
     ruled = choose(policy, read.seen, task.now, named)
     kept = find_open_heads(read.seen) | ruled
@@ -267,7 +267,7 @@ def _choose_kept(
     return kept | _find_belongings(read, kept)
 
 
-def _find_waiting(session: Session, nodes: Sequence[Node]) -> Plan[Any, Any, set[Stamp]]:
+def _find_waiting(session: Session, nodes: Sequence[Node]) -> Plan[set[Stamp]]:
     """Return which of these wait for an answer. A trip for each 500."""
     asking: set[Stamp] = set()
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in nodes]
@@ -301,7 +301,7 @@ def _find_belongings(read: Survey, kept: Collection[Stamp]) -> set[Stamp]:
 # -- runs ------------------------------------------------------------------------------------------------------
 
 
-def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[Any, Any, None]:
+def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
     """Delete the checkpoints of these runs, in every thread; see `KeelSaver.delete_for_runs`."""
     threads = yield from session.store.find_runs(run_ids)
     for thread_id in threads:

@@ -147,7 +147,7 @@ def receipt_of(erased: Erased, at: str, elsewhere: Sequence[str]) -> Receipt:
     )
 
 
-def record_receipt(session: Session, receipt: Receipt) -> Plan[Any, Any, int]:
+def record_receipt(session: Session, receipt: Receipt) -> Plan[int]:
     """Append to the audit trail that something was erased: how much, and the hash of the person. Nothing personal."""
     content = {
         "user": receipt.user_hash,

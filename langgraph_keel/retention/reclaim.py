@@ -74,7 +74,7 @@ class Leftovers:
         return "; ".join(parts)
 
 
-def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Any, Any, Leftovers]:
+def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan[Leftovers]:
     """Delete what no checkpoint shows: rows, which a prune that broke off leaves, and threads that have none.
 
     Two trips for each thread. A thread may be about to get its first checkpoint, so those go that had none before the
@@ -93,7 +93,7 @@ def sweep_all(session: Session, tell: Tell, *, rows: bool, strays: bool) -> Plan
     return removed
 
 
-def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[Any, Any, None]:
+def _sweep_rows(session: Session, removed: Leftovers, tell: Tell) -> Plan[None]:
     seen, after, page = 0, None, THREADS
     while page == THREADS:
         infos = yield from session.store.read_threads(after, THREADS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
@@ -55,7 +55,7 @@ def _refuse_unless_asked(policy: Retention, earlier: Sequence[Retention]) -> Non
         )
 
 
-def read_policies(session: Session) -> Plan[Any, Any, tuple[Retention, ...]]:
+def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
     """Return the policies of the store. One trip.
 
     Raises:
@@ -65,7 +65,7 @@ def read_policies(session: Session) -> Plan[Any, Any, tuple[Retention, ...]]:
     return held.record if held else ()
 
 
-def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[Any, Any, None]:
+def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None]:
     """Replace the policies of the store; whoever does so last, wins. Two trips."""
     yield from Cells(session, POLICIES, None).overwrite(_KEY, tuple(policies) or None)
 
@@ -114,7 +114,7 @@ class Sweep:
             reminders=reminders,
         )
 
-    def next(self) -> Plan[Any, Any, bool]:
+    def next(self) -> Plan[bool]:
         """Look after the next thread; return whether there was one. A thread that cannot be read is passed over."""
         if self._limit is not None and len(self._done) >= self._limit:
             return False
@@ -132,14 +132,14 @@ class Sweep:
             self._done += [done] if done is not None and done.is_changed else []
         return True
 
-    def _read(self) -> Plan[Any, Any, None]:
+    def _read(self) -> Plan[None]:
         found = yield from self._session.store.read_threads(self._after, PAGE)
         self._page = [info for info, _ in found]
         self._is_last = len(found) < PAGE
         if found:
             self._after = self._page[-1].updated_at, self._page[-1].thread_id
 
-    def _look_after(self, info: ThreadInfo) -> Plan[Any, Any, ThreadPruned | None]:
+    def _look_after(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
         policy = policy_for(info.thread_id, self._policies)
         if policy is None:
             return None
@@ -154,14 +154,14 @@ class Sweep:
             return None
         return (yield from prune(self._session, info.thread_id, self._pruning(policy)))
 
-    def _finish(self, info: ThreadInfo) -> Plan[Any, Any, ThreadPruned | None]:
+    def _finish(self, info: ThreadInfo) -> Plan[ThreadPruned | None]:
         """Remove what a prune has left that was cut off: all its entries went, so nothing else tells. Two trips."""
         if self._task.is_dry:
             return None
         rows = yield from finish(self._session, info.thread_id)
         return ThreadPruned(thread_id=info.thread_id, kept=info.checkpoints, rows=rows)
 
-    def _delete(self, thread_id: str, policy: Retention) -> Plan[Any, Any, ThreadPruned | None]:
+    def _delete(self, thread_id: str, policy: Retention) -> Plan[ThreadPruned | None]:
         """Delete a thread, if nothing was put since it was listed."""
         latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
@@ -173,7 +173,7 @@ class Sweep:
             return None
         return (yield from prune(self._session, thread_id, self._pruning(None)))
 
-    def _is_new(self, thread_id: str, wait: _Wait) -> Plan[Any, Any, bool]:
+    def _is_new(self, thread_id: str, wait: _Wait) -> Plan[bool]:
         """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""
         at = yield from read_copy_time(self._session, thread_id)
         return at is not None and not _is_over(at, wait, self._task.now)

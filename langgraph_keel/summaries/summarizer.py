@@ -27,7 +27,7 @@ from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypedDict
 
 from langgraph_keel._langgraph import METADATA_STEP
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import InvalidInput, KeelError, SummaryFailed, SummaryWarning
 from langgraph_keel.summaries.archive.parts import Archived, By, Removal, removal_id
 from langgraph_keel.summaries.channels import (
@@ -86,7 +86,7 @@ class NoAnswer(Exception):
 
 def summarize(
     messages: Sequence[BaseMessage], previous: str, prompt: str, room: int, count: Callable[[str], int]
-) -> Plan[Ask, Answer, Answer]:
+) -> StorePlan[Ask, Answer, Answer]:
     """Ask the model for a summary of messages, part by part; each part builds on the summary of those before it.
 
     Where the model finds a part too long after all, the parts become half as long.
@@ -312,7 +312,7 @@ class Summarizer:
     raises: bool
     now: Callable[[], datetime]
 
-    def shorten(self, state: Any, config: RunnableConfig) -> Plan[Request, Any, Update | None]:
+    def shorten(self, state: Any, config: RunnableConfig) -> StorePlan[Request, Any, Update | None]:
         """Return the update of the state that shortens its messages; `None` if nothing is to be done, or it failed.
 
         Raises:
@@ -411,7 +411,7 @@ class Summarizer:
 
     def _ask(
         self, gone: Sequence[BaseMessage], earlier: Earlier, prompt: str, config: RunnableConfig
-    ) -> Plan[Request, Any, Answer | None]:
+    ) -> StorePlan[Request, Any, Answer | None]:
         """Return the summary; `None` if there is none, and nobody wants to know more than a warning."""
         try:
             return (yield from summarize(gone, earlier.text, prompt, self.room, self._count_text))

@@ -50,9 +50,7 @@ _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 
 
-def settle_call(
-    session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int
-) -> Plan[Any, Any, None]:
+def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int) -> Plan[None]:
     """Record how a call ended, as a person says; see `ToolCache.settle`."""
     if not isinstance(key, str) or len(key) < _LEAST:
         raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
@@ -74,7 +72,7 @@ def settle_call(
         raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
 
 
-def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[str, Kept[CallRecord]]]:
+def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
     found = yield from Cells(session, CALLS, shelf.thread_id).page(key, limit=2)
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
@@ -84,7 +82,7 @@ def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[Any, Any, tuple[
     return found[0]
 
 
-def read_result(session: Session, thread_id: str, reference: str) -> Plan[Any, Any, bytes | None]:
+def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
     """Read the stored result that a reference names; `None` if there is none."""
     shelf, key = place_of_result(reference, thread_id)
     kept = yield from Cells(session, CALLS, shelf.thread_id).find(key)

@@ -75,7 +75,7 @@ class Pause:
     seconds: float
 
 
-Steps: TypeAlias = Plan[Any, Any, Any]
+Steps: TypeAlias = Plan[Any]
 
 
 class ToolDriver:
@@ -170,7 +170,7 @@ class Flow:
                 if doubt is None:
                     return settled
 
-    def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[Any, Any, None]:
+    def _wait_for_others(self, call: Call, record: CallRecord) -> Plan[None]:
         """Wait until it is known which call of the task has used which answer, and which of them asked."""
         calls, scratchpad = call.slot.calls, call.slot.scratchpad
         is_same = is_same_call(record, call.record)
@@ -180,7 +180,7 @@ class Flow:
         if scratchpad is not None:
             calls.restore(scratchpad)
 
-    def _resolve(self, call: Call, verdict: Finished | Doubtful) -> Plan[Any, Any, tuple[Call, Doubtful | None, Any]]:
+    def _resolve(self, call: Call, verdict: Finished | Doubtful) -> Plan[tuple[Call, Doubtful | None, Any]]:
         """Return the result of a call that was made, or the doubt that is to be resolved by making it again."""
         if isinstance(verdict, Finished):
             try:
@@ -202,7 +202,7 @@ class Flow:
         is_live = not is_same_call(doubt.record, call.record) and not is_past(doubt.record, call.record)
         return asks and is_live
 
-    def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, Call]:
+    def _copy_doubt(self, call: Call, doubt: Doubtful) -> Plan[Call]:
         """Record another call's doubt for this one too: a person's answer must find it, whichever is answered first."""
         call = _with_own_key(call)
         before = doubt.record
@@ -211,21 +211,21 @@ class Flow:
         yield from self._ledger.settle_doubt(call.shelf, call.key, None, record, b"")
         return call
 
-    def _wait_for(self, is_so: Callable[[], bool]) -> Plan[Any, Any, None]:
+    def _wait_for(self, is_so: Callable[[], bool]) -> Plan[None]:
         """Wait until something is so, at most for a lease: to ask in another order is better than to hang."""
         pause, waited = _MOMENT, 0.0
         while not is_so() and waited * 1000 < self._lease:
             yield Pause(pause)
             pause, waited = min(pause * 1.5, _LATE), waited + pause
 
-    def _wait_for_calls_under_way(self, call: Call) -> Plan[Any, Any, None]:
+    def _wait_for_calls_under_way(self, call: Call) -> Plan[None]:
         """Wait for the other calls of a step: an async graph cancels them when one raises, which puts them in doubt."""
         self._under_way.end(call.slot)
         where = call.record.thread_id, call.record.checkpoint_id
         if call.slot.outer is None:
             yield from self._wait_for(lambda: not self._under_way.has_any(*where))
 
-    def _wait_to_ask(self, call: Call, asks: int) -> Plan[Any, Any, None]:
+    def _wait_to_ask(self, call: Call, asks: int) -> Plan[None]:
         """Raise the questions of an async step in the order of their numbers: the first that is raised is shown.
 
         What the store answers first would be raised first, and its answer be given to the call that asked first.
@@ -241,7 +241,7 @@ class Flow:
         finally:
             calls.is_shown = True
 
-    def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Any, Any, Verdict]:
+    def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Verdict]:
         now = self._clock()
         record = replace(call.record, started_at=now, until=now + self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)
@@ -293,7 +293,7 @@ class Flow:
         settlement = self._ledger.settlement(record)
         self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
 
-    def _write(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
+    def _write(self, claim: Claim, settlement: Cell) -> Plan[bool]:
         """Write how a call ended; if that is cut off, or the store fails, the keeper writes it once more."""
         try:
             return (yield from self._ledger.settle(claim, settlement))
@@ -301,7 +301,7 @@ class Flow:
             self._keeper.defer(lambda: run(self._ledger.settle(claim, settlement), self._driver))
             raise
 
-    def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[Any, Any, None]:
+    def _give_up(self, claim: Claim, state: str, **more: Any) -> Plan[None]:
         # What the tool has raised says more than a store that fails too: the lease runs out, the outcome is unknown.
         with suppress(StoreError):
             yield from self._write(claim, self._ledger.settlement(self._end(claim, state, **more)))
@@ -353,7 +353,7 @@ class Flow:
 
     # -- a call that nobody knows the end of -----------------------------------------------------------------------
 
-    def _judge(self, call: Call, doubt: Doubtful) -> Plan[Any, Any, tuple[Call, ToolMessage | None]]:
+    def _judge(self, call: Call, doubt: Doubtful) -> Plan[tuple[Call, ToolMessage | None]]:
         """Return the result that the policy or a person decides on; none if the call is to be made again."""
         if call.policy.unknown == "retry":
             return call, None

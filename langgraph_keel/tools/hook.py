@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
-from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.hooks import Hook, Leaving
@@ -17,7 +16,7 @@ from langgraph_keel.tools.ledger import DONE, FAILED, TOOLS, CallRecord, forget,
 class LedgerHook(Hook):
     """Removes calls from the ledger with what they led to."""
 
-    def after_remove(self, session: Session, leaving: Leaving) -> Plan[Any, Any, None]:
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
         """Forget the calls that a prune has left behind. One trip, if nothing is forgotten.
 
         Those are calls whose results are part of all that stays, if no equal call is answered with them: failed ones,
@@ -35,9 +34,7 @@ class LedgerHook(Hook):
             session, Shelf(leaving.thread_id, TOOLS), lambda call, cell: _is_past(call, cell, since, now, past)
         )
 
-    def after_runs_removed(
-        self, session: Session, run_ids: Collection[str], threads: Sequence[str]
-    ) -> Plan[Any, Any, None]:
+    def after_runs_removed(self, session: Session, run_ids: Collection[str], threads: Sequence[str]) -> Plan[None]:
         """Forget the calls of these runs, those that threads share too."""
         for shelf in [Shelf(None, TOOLS), *(Shelf(thread_id, TOOLS) for thread_id in threads)]:
             yield from forget(session, shelf, lambda call, _: call.run_id in run_ids)

@@ -67,14 +67,14 @@ class HashSecret:
     def __init__(self, given: bytes | None) -> None:
         self._secret = given
 
-    def read(self, session: Session) -> Plan[Any, Any, bytes | None]:
+    def read(self, session: Session) -> Plan[bytes | None]:
         """Return it; `None` if there is none yet, and so no call either. One trip, unless it is known already."""
         if self._secret is not None:
             return self._secret
         kept = yield from Cells(session, SECRETS, None).find(_TOOLS)
         return kept.record if kept else None
 
-    def read_or_make(self, session: Session) -> Plan[Any, Any, bytes]:
+    def read_or_make(self, session: Session) -> Plan[bytes]:
         """Return it; if there is none yet, make one. One trip, unless it is known already."""
         if self._secret is None:
             fresh = secrets.token_bytes(32)

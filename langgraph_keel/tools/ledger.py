@@ -189,7 +189,7 @@ class Ledger:
         """Return a claim that is not made yet. `mine.started_at` is now."""
         return Claim(shelf, key, self._session.new_token(), mine)
 
-    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Any, Any, Verdict]:
+    def claim(self, draft: Claim, doubt: Doubtful | None = None) -> Plan[Verdict]:
         """Claim a call, if nobody has made it or is making it. One trip; one more to take over what stands there.
 
         Args:
@@ -238,12 +238,12 @@ class Ledger:
         # The very same call is answered whatever became of the tool meanwhile, and however old the result is.
         return Finished(record, cell.body, cell.token) if is_same or is_current else None
 
-    def renew(self, claim: Claim, until: int) -> Plan[Any, Any, bool]:
+    def renew(self, claim: Claim, until: int) -> Plan[bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
         cell = self._cell(replace(claim.record, until=until), token=claim.token)
         return (yield from self._calls(claim.shelf).write(claim.key, claim.token, cell))
 
-    def withdraw(self, draft: Claim, now: int) -> Plan[Any, Any, None]:
+    def withdraw(self, draft: Claim, now: int) -> Plan[None]:
         """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
 
         A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
@@ -269,13 +269,11 @@ class Ledger:
         """Return how a call ended, ready to be written: more than once does no harm."""
         return self._cell(record, body=result, expires_at=expires_at)
 
-    def settle(self, claim: Claim, settlement: Cell) -> Plan[Any, Any, bool]:
+    def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
         return (yield from self._calls(claim.shelf).write(claim.key, claim.token, settlement))
 
-    def settle_doubt(
-        self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes
-    ) -> Plan[Any, Any, bool]:
+    def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
         """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
 
         Args:
@@ -287,7 +285,7 @@ class Ledger:
         """
         return (yield from self._calls(shelf).write(key, expected, self._cell(record, body=body)))
 
-    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[Any, Any, None]:
+    def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
         yield from self._calls(shelf).write(key, token, self._cell(record, token=token))
 
@@ -338,7 +336,7 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
     return replace(mine, asks=before.asks, is_persons=is_persons)
 
 
-def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[Any, Any, int]:
+def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
     """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
 
     One trip a page; three more for every page with something to remove.
@@ -425,7 +423,7 @@ def calls_of(
     after: str | None,
     limit: int,
     is_dead: Callable[[str], bool],
-) -> Plan[Any, Any, Sequence[KeptCall]]:
+) -> Plan[Sequence[KeptCall]]:
     """Read a page of calls, in the order of their keys. Two trips."""
     page = yield from Cells(session, CALLS, shelf.thread_id).page(after=after, limit=limit)
     if not page:
@@ -465,7 +463,7 @@ def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int, is_dead: Ca
     )
 
 
-def read_ledger(session: Session, thread_id: str) -> Plan[Any, Any, dict[str, CallRecord]]:
+def read_ledger(session: Session, thread_id: str) -> Plan[dict[str, CallRecord]]:
     """Return the calls of tools in the ledger of a thread, by their keys. One trip a page."""
     calls = yield from Cells(session, CALLS, shelf_of(thread_id).thread_id).every()
     return {key: kept.record for key, kept in calls}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
 
 from langgraph_keel.engine.leases import is_dead
 from langgraph_keel.engine.plan import Plan
@@ -25,7 +24,7 @@ class ToolMethods(EngineSaver):
                 return
             after = page[-1].key
 
-    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Any, Any, Sequence[KeptCall]]:
+    def _calls(self, thread_id: str | None, after: str | None) -> Plan[Sequence[KeptCall]]:
         session = self.engine.session
         return calls_of(session, shelf_of(thread_id), after, PAGE, is_dead)
 

@@ -52,10 +52,10 @@ class KeelCache(BaseCache[Any]):
     def _codec(self) -> Codec:
         return self._saver.engine.session.codec
 
-    def _run(self, plan: Plan[Any, Any, Any]) -> Any:
+    def _run(self, plan: Plan[Any]) -> Any:
         return run(plan, self._saver.engine.driver)
 
-    async def _arun(self, plan: Plan[Any, Any, Any]) -> Any:
+    async def _arun(self, plan: Plan[Any]) -> Any:
         return await arun(plan, self._saver.engine.async_driver)
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
@@ -84,7 +84,7 @@ class KeelCache(BaseCache[Any]):
         """As `clear`, asynchronously."""
         await self._arun(self._clear(namespaces))
 
-    def _get(self, keys: Sequence[FullKey]) -> Plan[Any, Any, dict[FullKey, Any]]:
+    def _get(self, keys: Sequence[FullKey]) -> Plan[dict[FullKey, Any]]:
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
@@ -102,21 +102,21 @@ class KeelCache(BaseCache[Any]):
             _log.warning("a cached result is not used: %s", error)
             return []
 
-    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Plan[Any, Any, None]:
+    def _set(self, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> Plan[None]:
         for key, (value, ttl) in pairs.items():
             if _is_the_nodes_own(value):
                 until = None if ttl is None else _now() + int(ttl * 1000)
                 header, body = self._codec.encode([list(key[0])]), self._codec.encode([value])
                 yield from self._write(_name(key), Cell(secrets.token_hex(16), header, body, "", until))
 
-    def _write(self, name: str, cell: Cell) -> Plan[Any, Any, None]:
+    def _write(self, name: str, cell: Cell) -> Plan[None]:
         """Store a value, whatever is there. One trip, two where something is."""
         expected, done = None, False
         while not done:
             reply = yield from self._store.swap_cell(NODE_CACHE, name, expected, cell)
             done, expected = reply.done, reply.cell and reply.cell.token
 
-    def _clear(self, namespaces: Sequence[Namespace] | None) -> Plan[Any, Any, None]:
+    def _clear(self, namespaces: Sequence[Namespace] | None) -> Plan[None]:
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
             page: Sequence[tuple[str, Cell]] = yield from self._store.list_cells(NODE_CACHE, prefix, None, _PAGE)
             while page:

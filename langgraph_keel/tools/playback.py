@@ -85,7 +85,7 @@ class Playback:
             about["run_id"] = self._guard.run_id
         return {**config, "configurable": values, "metadata": about}
 
-    def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[Any, Any, tuple[str, CallRecord, bytes]]:
+    def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[tuple[str, CallRecord, bytes]]:
         """Return the recorded call that answers this one: its key, its record, and its result."""
         known = yield from self._read_calls_like(call)
         candidates = _calls_under([call.key], known)
@@ -103,7 +103,7 @@ class Playback:
     def _calls(self, call: Call) -> Cells[CallRecord]:
         return Cells(self._session, CALLS, call.shelf.thread_id)
 
-    def _read_calls_like(self, call: Call) -> Plan[Any, Any, Mapping[str, CallRecord]]:
+    def _read_calls_like(self, call: Call) -> Plan[Mapping[str, CallRecord]]:
         """Return what the ledger says of all calls in the thread; of a call that threads share, of that one."""
         session, shelves = self._session, self._guard.shelves
         if call.shelf.thread_id is None:

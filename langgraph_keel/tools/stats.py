@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper
@@ -102,7 +102,7 @@ class Account:
         for counted, more in counts.items():
             run(self._add(counted, more), self._saver.engine.driver)
 
-    def _add(self, counted: _HitKey, more: int) -> Plan[Any, Any, None]:
+    def _add(self, counted: _HitKey, more: int) -> Plan[None]:
         session = self._saver.engine.session
         # A call that was deleted meanwhile leaves no count behind.
         if (yield from session.store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key])):

@@ -242,9 +242,7 @@ class Blinking(MemoryStore):
         super().__init__()
         self.unseen = iter(unseen)
 
-    def list_cells(
-        self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Any, Any, Sequence[tuple[str, Cell]]]:
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         page = yield from super().list_cells(shelf, prefix, after, limit)
         unseen = {key_of(number) for number in next(self.unseen, ())}
         return [pair for pair in page if pair[0] not in unseen]
@@ -263,14 +261,14 @@ def waiting(thread: str) -> ApprovalRequest:
     return ApprovalRequest(request_id(thread, "pay"), thread, action="pay", args={"amount": 7}, asked_at=AT)
 
 
-def deciding(trail: Trail, name: str) -> Plan[Any, Any, None]:
+def deciding(trail: Trail, name: str) -> Plan[None]:
     """Approve a request: its second event."""
     approvals = Approvals(trail.session)
     held = (yield from approvals.read([name]))[name]
     yield from approvals.decide(held, Decision("approve", "ann", AT))
 
 
-def ending(trail: Trail, name: str, way: str) -> Plan[Any, Any, None]:
+def ending(trail: Trail, name: str, way: str) -> Plan[None]:
     """Take the decision, or put the request with those that are over; again, if somebody else has changed it."""
     approvals = Approvals(trail.session)
     while True:

@@ -22,7 +22,6 @@ from savers import SAVERS, needing
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.leases import this_holder
-from langgraph_keel.engine.plan import run
 from langgraph_keel.errors import ThreadTaken
 
 
@@ -36,10 +35,9 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]
 
 def plant(saver: KeelSaver, holder: str, until: int) -> None:
     """Let another process have claimed the thread."""
-    claim = claims.Claim("t", "f" * 32, holder, "another run", "2026-01-01T00:00:00+00:00", until)
-    run(
-        claims.take(saver.engine.session.store, saver.engine.session.codec, claim, lambda _: False), saver.engine.driver
-    )
+    record = claims.ClaimRecord(holder, "another run", until, "2026-01-01T00:00:00+00:00")
+    engine = saver.engine
+    engine.run(claims.take(engine.session, claims.Claim("t", "f" * 32, record), lambda _: False))
 
 
 def now() -> int:
@@ -175,10 +173,10 @@ def test_it_is_renewed_while_a_node_runs(saver: KeelSaver) -> None:
         time.sleep(0.05)
         claim = claim_of(saver)
         assert claim
-        assert claim.until > now()
+        assert claim.record.until > now()
     assert first
     assert claim
-    assert claim.until > first.until + 600
+    assert claim.record.until > first.record.until + 600
     assert claim.token == first.token
     held.may_go_on.set()
     thread.join()
@@ -190,14 +188,13 @@ def test_one_that_was_lost_is_told_and_not_given_back(saver: KeelSaver, caplog: 
     thread = held.resumed(asked(with_lease(saver, 300), held.pay))
     mine = claim_of(saver)
     assert mine
-    store, codec = saver.engine.session.store, saver.engine.session.codec
-    other = claims.Claim("t", "e" * 32, "elsewhere/boot.1/17/4711", "another", "", now() + 30_000)
-    run(claims.take(store, codec, other, lambda _: True), saver.engine.driver)
+    other = claims.Claim("t", "e" * 32, claims.ClaimRecord("elsewhere/boot.1/17/4711", "another", now() + 30_000, ""))
+    saver.engine.run(claims.take(saver.engine.session, other, lambda _: True))
     with caplog.at_level(logging.WARNING):
         began = time.monotonic()
         while "taken over by somebody else" not in caplog.text and time.monotonic() - began < 10:
             time.sleep(0.02)
-    assert f"run {mine.run_id} goes on from where thread 't' waited, but its claim was taken over" in caplog.text
+    assert f"run {mine.record.run_id} goes on from where thread 't' waited, but its claim was taken over" in caplog.text
     held.may_go_on.set()
     thread.join()
     left = claim_of(saver)

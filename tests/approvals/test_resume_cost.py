@@ -44,7 +44,7 @@ def claimed(all_claimed: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str
     """The threads that were claimed, in order, but for those of which a run has asked something."""
     hold = begun.RunClaims.before_writes
 
-    def not_noting(self: begun.RunClaims, session: Any, writes: Any) -> Plan[Any, Any, None]:
+    def not_noting(self: begun.RunClaims, session: Any, writes: Any) -> Plan[None]:
         before = len(all_claimed)
         yield from hold(self, session, writes)
         del all_claimed[before:]
@@ -59,9 +59,9 @@ def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     threads: list[str] = []
     take = claims.take
 
-    def noting(store: Any, codec: Any, claim: Any, is_over: Any) -> Plan[Any, Any, None]:
+    def noting(session: Any, claim: Any, is_over: Any) -> Plan[None]:
         threads.append(claim.thread_id)
-        return take(store, codec, claim, is_over)
+        return take(session, claim, is_over)
 
     monkeypatch.setattr(begun, "take", noting)
     return threads

@@ -15,7 +15,6 @@ from savers import SAVERS, needing
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.leases import this_holder
-from langgraph_keel.engine.plan import run
 from langgraph_keel.errors import ThreadTaken
 from langgraph_keel.testing.faults import Counter, Fault, Injected, with_tap
 
@@ -128,21 +127,21 @@ async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply
     with pytest.raises(Injected):
         await go_on(face, graph_of(with_tap(saver, Fault(0, lost_reply=lost_reply)), book), ANSWER)
     left = await asyncio.to_thread(claim_of, saver)
-    assert left is None or left.until == 0
+    assert left is None or left.record.until == 0
     graph = graph_of(saver, book)
     await go_on(face, graph, ANSWER)
     assert (await asyncio.to_thread(graph.get_state, CONFIG)).values == {"answer": "yes"}
 
 
 def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver) -> None:
-    store, codec, driver = saver.engine.session.store, saver.engine.session.codec, saver.engine.driver
-    late = claims.Claim("t", "a" * 32, this_holder(), "late", "", 1)
-    request = next(claims.take(store, codec, late, lambda _: False))
-    run(claims.release(store, codec, late, "b" * 32), driver)
-    driver.send(request)
+    engine = saver.engine
+    late = claims.Claim("t", "a" * 32, claims.ClaimRecord(this_holder(), "late", 1, ""))
+    request = next(claims.take(engine.session, late, lambda _: False))
+    engine.run(claims.release(engine.session, late, "b" * 32))
+    engine.driver.send(request)
     left = claim_of(saver)
     assert left
-    assert (left.token, left.until) == ("b" * 32, 0)
+    assert (left.token, left.record.until) == ("b" * 32, 0)
     assert asked(saver, book).invoke(ANSWER, CONFIG) == {"answer": "yes"}
     assert claim_of(saver) is None
 

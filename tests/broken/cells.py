@@ -8,11 +8,11 @@ from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import CopyOutcome, Stamp
 
 Page = Sequence[tuple[str, Cell]]
-Swap = Plan[Request, Any, Swapped]
+Swap = StorePlan[Request, Any, Swapped]
 
 
 class TheLastSwapWins(MemoryStore):
@@ -71,7 +71,7 @@ class RenewingKeepsTheContent(MemoryStore):
 class PagesHaveBodies(MemoryStore):
     """Lists cells with all that they hold."""
 
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Request, Any, Page]:
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> StorePlan[Request, Any, Page]:
         page = yield from super().list_cells(shelf, prefix, after, limit)
         cells = yield from super().read_cells(shelf, [key for key, _ in page])
         return [(key, cells[key]) for key, _ in page]
@@ -80,7 +80,7 @@ class PagesHaveBodies(MemoryStore):
 class PagesAreInTheOrderOfWriting(MemoryStore):
     """Lists cells as they came."""
 
-    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Request, Any, Page]:
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> StorePlan[Request, Any, Page]:
         def listed(state: State) -> Page:
             cells = [(key, cell) for key, cell in state.cells.get(shelf, {}).items() if key.startswith(prefix)]
             start = 1 + [key for key, _ in cells].index(after) if after else 0
@@ -93,7 +93,7 @@ class PagesAreInTheOrderOfWriting(MemoryStore):
 class RemovesWhatHasChanged(MemoryStore):
     """Empties cells, whatever they hold by now."""
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Any, int]:
         cells = yield from super().read_cells(shelf, list(tokens))
         removed = yield from super().remove_cells(shelf, {key: cell.token for key, cell in cells.items()})
         return removed
@@ -102,14 +102,14 @@ class RemovesWhatHasChanged(MemoryStore):
 class DeleteLeavesCells(MemoryStore):
     """Deletes a thread, not its cells."""
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         yield lambda state: state.pop(thread_id, None)
 
 
 class DeleteLeavesWhatWasShared(MemoryStore):
     """Deletes a thread and its own cells only."""
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         def delete(state: State) -> None:
             state.pop(thread_id, None)
             for shelf in [shelf for shelf in state.cells if shelf.thread_id == thread_id]:
@@ -125,7 +125,7 @@ class ThreadsShareTheirCells(MemoryStore):
         swapped = yield from super().swap_cell(Shelf(None, shelf.kind), key, expected, new)
         return swapped
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
         cells = yield from super().read_cells(Shelf(None, shelf.kind), keys)
         return cells
 
@@ -135,7 +135,7 @@ class CopiesHaveDoneTheSame(MemoryStore):
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Request, Any, CopyOutcome]:
+    ) -> StorePlan[Request, Any, CopyOutcome]:
         copied = yield from super().copy_thread(source, target, upto, header)
 
         def copy(state: State) -> None:
@@ -149,7 +149,7 @@ class CopiesHaveDoneTheSame(MemoryStore):
 class WritesAreNoStrays(MemoryStore):
     """Looks for strays among cells only."""
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         strays = yield from super().list_strays(after, 1000)
         cells: set[str] = yield lambda state: state.threads_with_cells()
         return [name for name in strays if name in cells][:limit]
@@ -158,7 +158,7 @@ class WritesAreNoStrays(MemoryStore):
 class WhoSharesIsNoStray(MemoryStore):
     """Does not look whose shared cells are."""
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         strays = yield from super().list_strays(after, 1000)
         own: set[str | None] = yield lambda state: {*state, *(shelf.thread_id for shelf in state.cells)}
         return [name for name in strays if name in own][:limit]
@@ -167,7 +167,7 @@ class WhoSharesIsNoStray(MemoryStore):
 class WhatHasCellsIsAStray(MemoryStore):
     """Takes a thread with cells for a stray, whatever else it has."""
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         names: set[str] = yield lambda state: state.threads_with_cells()
         return sorted(name for name in names if name > (after or ""))[:limit]
 

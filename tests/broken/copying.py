@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import BaseGone, Copied, CopyOutcome, Stamp
 from langgraph_keel.engine.thread import Record, Thread
 
-Copying: TypeAlias = Plan[Request, Any, CopyOutcome]
+Copying: TypeAlias = StorePlan[Request, Any, CopyOutcome]
 
 
 class CopySharesTheLog(MemoryStore):

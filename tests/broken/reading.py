@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
 
 
 class LastWriteWins(MemoryStore):
     """Returns batches newest first, so that the last regular write counts instead of the first."""
 
-    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         found = yield from super().read_entry(address)
         return replace(found, batches=found.batches[::-1]) if found else None
 
@@ -22,7 +22,7 @@ class LastWriteWins(MemoryStore):
 class HeadByGreatestId(MemoryStore):
     """Takes the greatest id for the latest."""
 
-    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         if address.checkpoint_id is None:
             greatest = yield lambda state: _greatest(state, address)
             if greatest is None:
@@ -41,7 +41,7 @@ def _greatest(state: State, address: Address) -> str | None:
 class UnknownIdsMeanTheLatest(MemoryStore):
     """Returns the head where the named entry does not exist."""
 
-    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         def read(state: State) -> Any:
             (named,) = super(UnknownIdsMeanTheLatest, self).read_entry(address)
             (latest,) = super(UnknownIdsMeanTheLatest, self).read_entry(replace(address, checkpoint_id=None))
@@ -54,7 +54,7 @@ class UnknownIdsMeanTheLatest(MemoryStore):
 class LosesTheLastRow(MemoryStore):
     """Returns one row too few where there are many."""
 
-    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         found = yield from super().read_entry(address)
         if found is None:
             return None
@@ -65,7 +65,7 @@ class LosesTheLastRow(MemoryStore):
 class KnowsWholeEntriesOnly(MemoryStore):
     """Reads no rows of an entry from which refs were taken out."""
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         found = yield from super().read_values(entries)
         whole = {entry.address: len(entry.refs) for entry in entries}
         return [each if len(each.entry.refs) == whole[each.entry.address] else replace(each, rows={}) for each in found]
@@ -74,7 +74,7 @@ class KnowsWholeEntriesOnly(MemoryStore):
 class ScanStopsAfterAPage(MemoryStore):
     """Drops the last entry of a full page, which then looks like the last page."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(query)
         return entries[:-1] if len(entries) == query.limit > 1 else entries
 
@@ -82,7 +82,7 @@ class ScanStopsAfterAPage(MemoryStore):
 class PagesOverlap(MemoryStore):
     """Begins a page with the last entry of the page before it."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(query)
         return [query.after, *entries][: query.limit] if query.after else entries
 
@@ -90,7 +90,7 @@ class PagesOverlap(MemoryStore):
 class BeforeIncludesTheBound(MemoryStore):
     """Lists the entry that `before` names, too."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         everything = yield from super().scan(replace(query, before=None, after=None, limit=10**9))
         below = yield from super().scan(replace(query, after=None, limit=10**9))
         kept = {entry.stamp for entry in below}
@@ -100,7 +100,7 @@ class BeforeIncludesTheBound(MemoryStore):
 class BeforeComparesIds(MemoryStore):
     """Takes "put before" for "has a smaller id"."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(replace(query, before=None))
         return [e for e in entries if query.before is None or str(e.address.checkpoint_id) < query.before]
 
@@ -108,7 +108,7 @@ class BeforeComparesIds(MemoryStore):
 class ScansInOrderOfIds(MemoryStore):
     """Lists by id instead of by sequence."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(query)
         return sorted(entries, key=lambda entry: str(entry.address.checkpoint_id), reverse=True)
 
@@ -116,7 +116,7 @@ class ScansInOrderOfIds(MemoryStore):
 class NoNamespaceIsTheRoot(MemoryStore):
     """Lists the root namespace where all of them are meant."""
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         entries = yield from super().scan(replace(query, checkpoint_ns=query.checkpoint_ns or ""))
         return entries
 
@@ -124,7 +124,7 @@ class NoNamespaceIsTheRoot(MemoryStore):
 class ListsWithoutWrites(MemoryStore):
     """Leaves the writes out of what is listed."""
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         found = yield from super().read_values(entries)
         return [replace(each, batches=()) for each in found]
 
@@ -132,7 +132,7 @@ class ListsWithoutWrites(MemoryStore):
 class HistoryStopsEarly(MemoryStore):
     """Walks to the nearest ancestor that has any of the channels, not all of them."""
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
         found = yield from super().read_history(address, channels)
         for place, each in enumerate(found):
             if set(channels) & set(each.entry.refs):
@@ -143,7 +143,7 @@ class HistoryStopsEarly(MemoryStore):
 class HistoryIsTheListing(MemoryStore):
     """Takes all that was put before for ancestors, also what is on another branch."""
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
         def read(state: State) -> list[Found]:
             if address.thread_id not in state:
                 return []

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import Graph, NewEntry, Outcome, Run, Stamp
 from langgraph_keel.engine.thread import Thread
 
@@ -18,7 +18,7 @@ Live = Mapping[tuple[str, str], Sequence[Run]]
 class PruneDropsALiveRow(MemoryStore):
     """Deletes the first live row of every log, too."""
 
-    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         less = {key: [(lo + 1, hi) for lo, hi in runs] for key, runs in live.items()}
         removed = yield from super().remove_rows(thread_id, less, graph)
         return removed
@@ -27,7 +27,7 @@ class PruneDropsALiveRow(MemoryStore):
 class PruneKeepsRows(MemoryStore):
     """Leaves the rows of removed entries behind."""
 
-    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         yield lambda state: None
         return 0
 
@@ -35,7 +35,7 @@ class PruneKeepsRows(MemoryStore):
 class ReusesItemNumbers(MemoryStore):
     """Numbers new items on from the last one that is left."""
 
-    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         removed = yield from super().remove_rows(thread_id, live, graph)
 
         def rewind(state: State) -> None:
@@ -49,7 +49,7 @@ class ReusesItemNumbers(MemoryStore):
 class SweepsAnotherThread(MemoryStore):
     """Does not notice that a thread is another one of the same name by now."""
 
-    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> Plan[Request, Any, int]:
+    def remove_rows(self, thread_id: str, live: Live, graph: Graph) -> StorePlan[Request, Any, int]:
         now = yield from self.read_graph(thread_id)
         removed = yield from super().remove_rows(thread_id, live, replace(graph, epoch=now.epoch))
         return removed
@@ -60,7 +60,7 @@ class RemovalLeavesWrites(MemoryStore):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         (remove,) = super().remove_entries(thread_id, gone, ghosts)
 
         def remove_entries_only(state: State) -> None:
@@ -77,7 +77,7 @@ class RemovalTakesAllNamespaces(MemoryStore):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         (remove,) = super().remove_entries(thread_id, gone, ghosts)
 
         def remove_too_much(state: State) -> None:
@@ -94,7 +94,7 @@ class GhostsAreSeen(MemoryStore):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         yield from super().remove_entries(thread_id, gone, {})
 
 
@@ -103,7 +103,7 @@ class GhostsAreRemoved(MemoryStore):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         yield from super().remove_entries(thread_id, {*gone, *ghosts}, {})
 
 
@@ -112,7 +112,7 @@ class GhostsKeepEverything(MemoryStore):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         def remove(state: State) -> None:
             thread = state.get(thread_id, Thread())
             for stamp in gone:
@@ -126,7 +126,7 @@ class GhostsKeepEverything(MemoryStore):
 class DeleteLeavesWrites(MemoryStore):
     """Deletes a thread's entries and items, not its writes."""
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         def delete(state: State) -> None:
             if thread_id in state:
                 state[thread_id] = Thread(batches=state[thread_id].batches)
@@ -141,7 +141,7 @@ class DeletedThreadsComeBack(MemoryStore):
         super().__init__()
         self._hidden: dict[str, Thread] = {}
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         def hide(state: State) -> None:
             if thread_id in state:
                 self._hidden[thread_id] = state.pop(thread_id)
@@ -158,7 +158,7 @@ class DeletedThreadsComeBack(MemoryStore):
 class ReusesStamps(MemoryStore):
     """Counts stamps from 1 again after a thread was deleted."""
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         yield from super().delete_thread(thread_id)
         self._stamps = count(1)
 
@@ -166,7 +166,7 @@ class ReusesStamps(MemoryStore):
 class FindsRunsOfHeadsOnly(MemoryStore):
     """Looks for a run in the newest entry of each thread only."""
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Any, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Any, Sequence[str]]:
         def find(state: State) -> list[str]:
             newest = {name: list(thread.records.values())[-1:] for name, thread in state.items()}
             return [name for name, records in newest.items() if any(r.entry.run_id in run_ids for r in records)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import Address, Batch, Moved, NewEntry, Outcome, Row, Stored
 from langgraph_keel.engine.thread import Log, Thread
 
@@ -70,7 +70,7 @@ class BuildsOnAnything(MemoryStore):
 class TakesTwoTrips(MemoryStore):
     """Writes the items in one request and the entry in another."""
 
-    def write_entry(self, new: NewEntry) -> Plan[Request, Any, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Request, Any, Outcome]:
         yield lambda state: None
         outcome = yield from super().write_entry(new)
         return outcome
@@ -83,7 +83,7 @@ class AcknowledgesBeforeItStores(MemoryStore):
         super().__init__()
         self._late: deque[Callable[[State], None]] = deque()
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         (store,) = super().write_batch(address, batch)
         self._late.append(store)
         yield self._settle if len(self._late) > 1 else lambda state: None
@@ -128,7 +128,7 @@ class StoresNoParent(MemoryStore):
 class ForgetsEarlyWrites(MemoryStore):
     """Takes writes only for entries that are there."""
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         (store,) = super().write_batch(address, batch)
 
         def write(state: State) -> None:
@@ -142,7 +142,7 @@ class ForgetsEarlyWrites(MemoryStore):
 class OneBatchATask(MemoryStore):
     """Replaces the writes of a task by its next ones."""
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         (store,) = super().write_batch(address, batch)
 
         def write(state: State) -> None:

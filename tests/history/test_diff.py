@@ -121,7 +121,7 @@ def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> No
     asked: list[list[list[str]]] = []
     read = MemoryStore.read_values
 
-    def watched(self: MemoryStore, entries: Sequence[Entry]) -> Plan[Any, Any, Sequence[Found]]:
+    def watched(self: MemoryStore, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         asked.append([list(entry.refs) for entry in entries])
         return read(self, entries)
 
@@ -132,7 +132,7 @@ def test_what_has_not_changed_is_not_read(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == [[["n"], ["n"]]]
 
 
-def counted(plan: Plan[Any, Any, StateDiff], seen: list[Any]) -> Plan[Any, Any, StateDiff]:
+def counted(plan: Plan[StateDiff], seen: list[Any]) -> Plan[StateDiff]:
     """Carry out a plan, and count its trips."""
     request = next(plan)
     while True:
@@ -160,7 +160,7 @@ def interrupted(saver: KeelSaver, places: Sequence[Any], meanwhile: Callable[[],
     """Compare two checkpoints, with something happening between the reading of their headers and of their values."""
     plan = diff_checkpoints(saver.engine.session, *map(address_of, places))
 
-    def late() -> Plan[Any, Any, StateDiff]:
+    def late() -> Plan[StateDiff]:
         reply = yield next(plan)
         reply = yield plan.send(reply)
         last = plan.send(reply)

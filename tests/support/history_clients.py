@@ -18,7 +18,7 @@ from places import Place
 from process_children import next_checkpoint
 
 from langgraph_keel import CheckpointConflict, KeelSaver, StoreBusy, StoreUnavailable
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.plan import StorePlan, arun, run
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
@@ -62,7 +62,7 @@ class Client:
     until: float
     chance: random.Random
 
-    def work(self) -> Plan[Call, Any, list[Operation]]:
+    def work(self) -> StorePlan[Call, Any, list[Operation]]:
         """Read the head and put one more mark on it, again and again."""
         history: list[Operation] = []
         while time.monotonic() < self.until:
@@ -77,7 +77,7 @@ class Client:
                 history.append((yield from self._append(found, seen, f"{self.who}.{len(history)}")))
         return history
 
-    def _append(self, found: Any, seen: Version, mark: str) -> Plan[Call, Any, Operation]:
+    def _append(self, found: Any, seen: Version, mark: str) -> StorePlan[Call, Any, Operation]:
         checkpoint = next_checkpoint(found)
         checkpoint["channel_values"] = {"marks": [*seen, mark]}
         outcome: Outcome = "ok"
@@ -110,7 +110,9 @@ def work_together(place: Place, clients: list[int], seconds: float, seed: int, g
     told.put([operation for history in histories for operation in history])
 
 
-async def _work_on_loop(saver: KeelSaver, working: list[Plan[Call, Any, list[Operation]]]) -> list[list[Operation]]:
+async def _work_on_loop(
+    saver: KeelSaver, working: list[StorePlan[Call, Any, list[Operation]]]
+) -> list[list[Operation]]:
     return await asyncio.gather(*(arun(plan, AsyncCalls(saver)) for plan in working))
 
 

@@ -14,6 +14,7 @@ from langgraph.types import Command, interrupt
 from langgraph_keel import KeelSaver
 from langgraph_keel.approvals import run_claims as claims
 from langgraph_keel.engine.session import Hooks
+from langgraph_keel.engine.tables import Cells, Kept
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("invoke", "stream", "ainvoke", "astream")
@@ -103,10 +104,8 @@ def with_runs(saver: KeelSaver, **options: Any) -> KeelSaver:
     return saver.with_engine(replace(engine, session=replace(engine.session, hooks=hooks)))
 
 
-def claim_of(saver: KeelSaver, thread_id: str = "t") -> claims.Claim | None:
+def claim_of(saver: KeelSaver, thread_id: str = "t") -> Kept[claims.ClaimRecord] | None:
     """What stands in the store, after what ended runs had to give back."""
     engine = saver.engine
     runs_of(saver).close()
-    plan = engine.session.store.read_cells(claims.Claim(thread_id, "", "", "", "", 0).shelf, [claims.KEY])
-    cell = engine.run(plan).get(claims.KEY)
-    return None if cell is None else claims.read_claim(saver.engine.session.codec, thread_id, cell)
+    return engine.run(Cells(engine.session, claims.CLAIMS, thread_id).find(claims.KEY))

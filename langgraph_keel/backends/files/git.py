@@ -45,7 +45,7 @@ from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
 from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import Plan, StorePlan
 from langgraph_keel.engine.records import Address, Graph, Run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
@@ -589,18 +589,18 @@ class CommittingStore(FileStore):
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Work, Any, int]:
+    ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`: the last step of every removal."""
         removed = yield from super().remove_rows(thread_id, live, graph)
         yield from self._commit(thread_id, "pruned")
         return removed
 
-    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
         """See `Store.delete_thread`."""
         yield from super().delete_thread(thread_id)
         yield from self._commit(thread_id, "deleted")
 
-    def _commit(self, thread_id: str, what: str) -> Plan[Work, Any, None]:
+    def _commit(self, thread_id: str, what: str) -> StorePlan[Work, Any, None]:
         yield Work(lambda _: self._commits.commit_change(thread_id, what))
 
 
@@ -616,26 +616,26 @@ class GitHook(Hook):
     def __init__(self, commits: Commits) -> None:
         self._commits = commits
 
-    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Commit what the last run has left, if this is another one."""
         if self._commits.must_commit_before_put(put.address, put.header.metadata):
             yield self._commit(put.address.thread_id)
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
-    def after_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Note a checkpoint."""
         yield from ()
         self._commits.put(put.address, put.checkpoint, put.header.metadata)
         self._commits.end_storing(put.address.thread_id)
 
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
         """Note that nothing is being stored any more."""
         yield from ()
         if self in put.notes:
             self._commits.end_storing(put.address.thread_id)
 
-    def before_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Commit what a run has left that these answer."""
         address, channels = writes.address, [channel for channel, _ in writes.writes]
         if self._commits.must_commit_before_writes(address, channels):
@@ -644,35 +644,35 @@ class GitHook(Hook):
         self._commits.begin_storing(address.thread_id)
         writes.notes[self] = channels
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[Any, Any, None]:
+    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Note what a task has written."""
         yield from ()
         self._commits.put_writes(writes.address, writes.notes[self])
         self._commits.end_storing(writes.address.thread_id)
 
-    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[Any, Any, None]:
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None]:
         """Note that nothing is being stored any more."""
         yield from ()
         if self in writes.notes:
             self._commits.end_storing(writes.address.thread_id)
 
-    def before_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit what a run has left which has just ended: going back is a commit of its own."""
         yield self._commit(travel.origin.thread_id)
         self._commits.begin_storing(travel.origin.thread_id)
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[Any, Any, None]:
+    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Commit that a thread was rewound, or branched."""
         self._commits.end_storing(travel.origin.thread_id)
         verb = "rewound to" if travel.verb == "rewound" else "branched from"
         yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
 
-    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[Any, Any, None]:
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None]:
         """Note that nothing is being stored any more."""
         yield from ()
         self._commits.end_storing(travel.origin.thread_id)
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Commit a copy or a fork, with what is noted beside it."""
         verb = "copied" if copy.graph is None else "forked"
         yield self._change(copy.target, f"{verb} from {copy.source}")

@@ -19,7 +19,7 @@ from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -123,7 +123,7 @@ T = TypeVar("T")
 Look = Callable[[Thread, Bodies], T]
 
 
-def _send(run: Callable[[Root], T], writes: bool = False) -> Plan[Work, Any, T]:
+def _send(run: Callable[[Root], T], writes: bool = False) -> StorePlan[Work, Any, T]:
     """Plan one request, and return its reply. The arguments are those of `Work`."""
     reply: T = yield Work(run, writes)
     return reply
@@ -132,17 +132,17 @@ def _send(run: Callable[[Root], T], writes: bool = False) -> Plan[Work, Any, T]:
 class FileStore(Store[Work, Any]):
     """A directory of threads, each an append-only log. Stateless."""
 
-    def _look(self, thread_id: str, look: Look[T], otherwise: T) -> Plan[Work, Any, T]:
+    def _look(self, thread_id: str, look: Look[T], otherwise: T) -> StorePlan[Work, Any, T]:
         return _send(lambda root: _look_at(root.thread(thread_id), look, otherwise))
 
-    def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> Plan[Work, Any, T]:
+    def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> StorePlan[Work, Any, T]:
         return _send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
-    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
         """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
         return self._change(new.address.thread_id, partial(_draft_entry, new))
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
         """See `Store.write_batch`."""
 
         def decide(replica: Replica, draft: Draft) -> None:
@@ -150,7 +150,7 @@ class FileStore(Store[Work, Any]):
 
         return self._change(address.thread_id, decide)
 
-    def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
 
         def look(thread: Thread, bodies: Bodies) -> Found | None:
@@ -159,7 +159,7 @@ class FileStore(Store[Work, Any]):
 
         return self._look(address.thread_id, look, None)
 
-    def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every log is read."""
 
         def read(root: Root) -> list[Entry]:
@@ -168,7 +168,7 @@ class FileStore(Store[Work, Any]):
 
         return _send(read)
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
         threads: dict[str, dict[Stamp, Collection[str]]] = {}
         for entry in entries:
@@ -185,7 +185,7 @@ class FileStore(Store[Work, Any]):
 
         return _send(read)
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
 
         def look(thread: Thread, bodies: Bodies) -> list[Found]:
@@ -193,7 +193,7 @@ class FileStore(Store[Work, Any]):
 
         return self._look(address.thread_id, look, list[Found]())
 
-    def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
         """See `Store.read_graph`."""
 
         def look(thread: Thread, bodies: Bodies) -> Graph:
@@ -204,7 +204,7 @@ class FileStore(Store[Work, Any]):
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Work, Any, None]:
+    ) -> StorePlan[Work, Any, None]:
         """See `Store.remove_entries`. What is gone stays in the file until `remove_rows`."""
 
         def decide(replica: Replica, draft: Draft) -> None:
@@ -218,11 +218,11 @@ class FileStore(Store[Work, Any]):
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Work, Any, int]:
+    ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
         return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
-    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
         """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
 
         def delete(root: Root) -> None:
@@ -233,11 +233,11 @@ class FileStore(Store[Work, Any]):
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Work, Any, CopyOutcome]:
+    ) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
         return _send(lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True)
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""
 
         def has_run(thread: Thread, bodies: Bodies) -> bool:
@@ -250,7 +250,7 @@ class FileStore(Store[Work, Any]):
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Looks at the end of every log, and reads those of the page."""
 
         def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
@@ -259,25 +259,27 @@ class FileStore(Store[Work, Any]):
 
         return _send(read)
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> StorePlan[Work, Any, Swapped]:
         """See `Store.swap_cell`."""
         return _send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         return _send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
         return _send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
         """See `Store.remove_cells`. A power cut may come between two of them."""
         return _send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
         return _send(lambda root: [*islice(root.strays(after), limit)])
 

@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -79,7 +79,7 @@ Request: TypeAlias = Callable[[State], Any]
 T = TypeVar("T")
 
 
-def _send(request: Callable[[State], T]) -> Plan[Request, Any, T]:
+def _send(request: Callable[[State], T]) -> StorePlan[Request, Any, T]:
     """Plan one request, and return its reply."""
     reply: T = yield request
     return reply
@@ -91,7 +91,7 @@ class MemoryStore(Store[Request, Any]):
     def __init__(self) -> None:
         self._stamps = count(1)
 
-    def write_entry(self, new: NewEntry) -> Plan[Request, Any, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Request, Any, Outcome]:
         """See `Store.write_entry`."""
         return _send(lambda state: self._write(state, new))
 
@@ -114,7 +114,7 @@ class MemoryStore(Store[Request, Any]):
         thread.keep(Record(entry_of(new, stamp, first), trunk, new.updated_at))
         return Stored(stamp, first)
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Any, None]:
         """See `Store.write_batch`."""
 
         def write(state: State) -> None:
@@ -124,7 +124,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(write)
 
-    def read_entry(self, address: Address) -> Plan[Request, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         """See `Store.read_entry`."""
 
         def read(state: State) -> Found | None:
@@ -134,7 +134,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def scan(self, query: Query) -> Plan[Request, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         """See `Store.scan`."""
 
         def read(state: State) -> list[Entry]:
@@ -143,7 +143,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         """See `Store.read_values`."""
 
         def read(state: State) -> list[Found]:
@@ -152,7 +152,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
         """See `Store.read_history`."""
 
         def read(state: State) -> list[Found]:
@@ -161,13 +161,13 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def read_graph(self, thread_id: str) -> Plan[Request, Any, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Request, Any, Graph]:
         """See `Store.read_graph`."""
         return _send(lambda state: graph_of(state.get(thread_id) or Thread()))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Any, None]:
+    ) -> StorePlan[Request, Any, None]:
         """See `Store.remove_entries`."""
 
         def remove(state: State) -> None:
@@ -181,7 +181,7 @@ class MemoryStore(Store[Request, Any]):
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Request, Any, int]:
+    ) -> StorePlan[Request, Any, int]:
         """See `Store.remove_rows`."""
 
         def remove(state: State) -> int:
@@ -200,7 +200,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(remove)
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
         """See `Store.delete_thread`."""
 
         def delete(state: State) -> None:
@@ -211,7 +211,7 @@ class MemoryStore(Store[Request, Any]):
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Request, Any, CopyOutcome]:
+    ) -> StorePlan[Request, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
 
         def copy(state: State) -> CopyOutcome:
@@ -236,7 +236,7 @@ class MemoryStore(Store[Request, Any]):
             thread.keep(replace(record, entry=entry))
         return thread
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Any, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Any, Sequence[str]]:
         """See `Store.find_runs`."""
 
         def find(state: State) -> list[str]:
@@ -250,7 +250,7 @@ class MemoryStore(Store[Request, Any]):
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Request, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+    ) -> StorePlan[Request, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
 
         def read(state: State) -> list[tuple[ThreadInfo, bytes]]:
@@ -260,7 +260,9 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Request, Any, Swapped]:
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> StorePlan[Request, Any, Swapped]:
         """See `Store.swap_cell`."""
 
         def swap(state: State) -> Swapped:
@@ -279,11 +281,11 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(swap)
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Any, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         return _send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         """See `Store.list_strays`."""
 
         def read(state: State) -> list[str]:
@@ -295,7 +297,7 @@ class MemoryStore(Store[Request, Any]):
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Request, Any, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Request, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
 
         def read(state: State) -> list[tuple[str, Cell]]:
@@ -305,7 +307,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(read)
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Any, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Any, int]:
         """See `Store.remove_cells`."""
 
         def remove(state: State) -> int:

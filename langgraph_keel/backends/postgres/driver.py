@@ -47,7 +47,7 @@ from langgraph_keel.backends.postgres.connection import (
     name_error,
 )
 from langgraph_keel.backends.postgres.rows import PARTED, Request, Statement, Tables
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.plan import StorePlan, arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,
@@ -72,7 +72,7 @@ TRIES = 8
 Rows: TypeAlias = list[Any]
 
 
-def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> Plan[str, Rows, None]:
+def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) -> StorePlan[str, Rows, None]:
     """Check that the tables are there, or create them. A plan whose requests are SQL texts, and the replies their rows.
 
     Raises:
@@ -97,7 +97,7 @@ def ensure_tables(tables: Tables, where: str, *, create: bool, read_only: bool) 
     )
 
 
-def _find_missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
+def _find_missing(tables: Tables, where: str) -> StorePlan[str, Rows, Sequence[str]]:
     """Return those files of `PARTED` whose tables are missing."""
     formats = yield from _query_table(tables, where, "format", "SELECT format FROM {format}")
     if formats is None:
@@ -107,7 +107,7 @@ def _find_missing(tables: Tables, where: str) -> Plan[str, Rows, Sequence[str]]:
     return ["cells.sql"] if cells is None else []
 
 
-def _query_table(tables: Tables, where: str, table: str, query: str) -> Plan[str, Rows, Rows | None]:
+def _query_table(tables: Tables, where: str, table: str, query: str) -> StorePlan[str, Rows, Rows | None]:
     """Return the rows of a query, `None` if its table is not there."""
     try:
         rows = yield tables.fill_names(query)
@@ -134,7 +134,7 @@ def _check_format(rows: Rows, where: str) -> None:
         )
 
 
-def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> Plan[str, Rows, None]:
+def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> StorePlan[str, Rows, None]:
     try:
         ((version, has_schema),) = yield tables.version_query
         yield tables.ddl_for(version, has_schema, missing)
@@ -311,7 +311,7 @@ class PostgresDriver:
         await arun(self._opening(create), _AsyncScriptDriver(self))
         self._ready = True
 
-    def _opening(self, create: bool) -> Plan[str, Rows, None]:
+    def _opening(self, create: bool) -> StorePlan[str, Rows, None]:
         return ensure_tables(self.tables, self.where, create=create, read_only=self.read_only)
 
     async def aopen(self, create: bool) -> None:

@@ -43,7 +43,7 @@ from langgraph_keel.backends.postgres.rows import (
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.encoding.frames import RAW, restored, shrunk
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -173,7 +173,7 @@ def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
 
 
 Reply: TypeAlias = list[list[Any]]
-PostgresPlan: TypeAlias = Plan[Request, Reply, Any]
+PostgresPlan: TypeAlias = StorePlan[Request, Reply, Any]
 RACES = 1000
 """How often in a row a put may lose against those of others, each of which was stored."""
 
@@ -201,7 +201,7 @@ class PostgresStore(Store[Request, Reply]):
         prepared = self._tables.prepare(text)
         return Statement(prepared.text, [parameters[name] for name in prepared.names])
 
-    def write_entry(self, new: NewEntry) -> Plan[Request, Reply, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Request, Reply, Outcome]:
         """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
         parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
@@ -217,7 +217,7 @@ class PostgresStore(Store[Request, Reply]):
                 return Stored(Mark(epoch, seq, parameters["token"]).stamp, first_numbers(new, los))
         raise StoreBusy(f"thread {new.address.thread_id!r}: others put {RACES} times while this put tried to")
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Reply, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Reply, None]:
         """See `Store.write_batch`."""
         parameters = {
             **place_of(address),
@@ -228,20 +228,20 @@ class PostgresStore(Store[Request, Reply]):
         }
         yield self._request(parameters, sql.WRITE_BATCH, writes=True)
 
-    def read_entry(self, address: Address) -> Plan[Request, Reply, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Reply, Found | None]:
         """See `Store.read_entry`."""
         text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
         reply = yield self._request(place_of(address), text)
         content = content_of(reply[0])
         return content.entry_with_rows(content.entries[0]) if content.entries else None
 
-    def scan(self, query: Query) -> Plan[Request, Reply, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
         text, parameters = _scan_query(query)
         reply = yield self._request(parameters, text)
         return [entry_of(Line._make(line)) for line in reply[0]]
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Reply, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Reply, Sequence[Found]]:
         """See `Store.read_values`."""
         marks = [mark_of(entry.stamp) for entry in entries]
         parameters = {
@@ -256,7 +256,7 @@ class PostgresStore(Store[Request, Reply]):
         found = {each.entry.stamp: each for each in map(content.entry_with_rows, content.entries)}
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Reply, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Reply, Sequence[Found]]:
         """See `Store.read_history`."""
         text = sql.WALK_LATEST if address.checkpoint_id is None else sql.WALK_NAMED
         parameters = {**place_of(address), "channels": [key(name) for name in channels]}
@@ -272,14 +272,14 @@ class PostgresStore(Store[Request, Reply]):
             line = lines.get(line.parent or "")
         return found
 
-    def read_graph(self, thread_id: str) -> Plan[Request, Reply, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Request, Reply, Graph]:
         """See `Store.read_graph`."""
         reply = yield self._request({"thread": key(thread_id)}, sql.GRAPH)
         return graph_of([Line._make(line) for line in reply[0]])
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Reply, None]:
+    ) -> StorePlan[Request, Reply, None]:
         """See `Store.remove_entries`."""
         marks = [mark_of(stamp) for stamp in (*gone, *ghosts)]
         seqs = ",".join(str(mark.seq) for mark in marks[: len(gone)])
@@ -296,20 +296,20 @@ class PostgresStore(Store[Request, Reply]):
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Request, Reply, int]:
+    ) -> StorePlan[Request, Reply, int]:
         """See `Store.remove_rows`."""
         parameters = removal_parameters(thread_id, live, graph)
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Reply, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Reply, None]:
         """See `Store.delete_thread`."""
         texts = (sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD)
         yield self._request({"thread": key(thread_id)}, *texts, writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Request, Reply, CopyOutcome]:
+    ) -> StorePlan[Request, Reply, CopyOutcome]:
         """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
         parameters: dict[str, Any] = {
             "thread": key(source),
@@ -332,14 +332,14 @@ class PostgresStore(Store[Request, Reply]):
                 return Occupied() if occupied else Copied() if upto is None else BaseGone()
         raise StoreBusy(f"thread {target!r}: others wrote it {RACES} times while it was copied to")
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Reply, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.find_runs`."""
         reply = yield self._request({"runs": [key(run_id) for run_id in run_ids]}, sql.FIND_RUNS)
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
+    ) -> StorePlan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
         parameters: dict[str, Any] = {"limit": limit}
         text = sql.THREADS
@@ -351,7 +351,7 @@ class PostgresStore(Store[Request, Reply]):
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
-    ) -> Plan[Request, Reply, Swapped]:
+    ) -> StorePlan[Request, Reply, Swapped]:
         """See `Store.swap_cell`. One statement, sent again for each change by another that came in between."""
         parameters = {**shelf_parameters(shelf), "key": key, "expected": expected}
         parameters |= cell_parameters(new) if new else {}
@@ -367,26 +367,26 @@ class PostgresStore(Store[Request, Reply]):
                 return Swapped(False, current)
         raise StoreBusy(f"cell {key!r}: others changed it {RACES} times while this swap tried to")
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Reply, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Reply, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         reply = yield self._request({**shelf_parameters(shelf), "keys": list(keys)}, READ)
         return cells_of(reply[0])
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Request, Reply, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
         parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after or "", "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Reply, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Reply, int]:
         """See `Store.remove_cells`."""
         parameters = {**shelf_parameters(shelf), "keys": list(tokens), "tokens": list(tokens.values())}
         reply = yield self._request(parameters, REMOVE, writes=True)
         return int(reply[0][0][0])
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Reply, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.list_strays`. Reads an index of each table; a long name that only cells have had is its key."""
         parameters = {"after": key(after) if after else "", "limit": limit}
         reply = yield self._request(parameters, STRAYS)

@@ -46,7 +46,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from langgraph_keel.backends.redis.entries import Keys
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
     AccessDenied,
     DurabilityWarning,
@@ -381,7 +381,7 @@ class ServerCheck:
         """Return whether nothing is left to check before a request that writes, or does not."""
         return self.may_write or (self.has_read_server and not writes)
 
-    def prepare(self, writes: bool) -> Plan[Ask, Replies, None]:
+    def prepare(self, writes: bool) -> StorePlan[Ask, Replies, None]:
         """Check the store and the server, and make the store if it is to be written. Three to seven round trips.
 
         Raises:
@@ -402,7 +402,7 @@ class ServerCheck:
                 yield from self._make()
             self.may_write = True
 
-    def _format(self) -> Plan[Ask, Replies, bytes | None]:
+    def _format(self) -> StorePlan[Ask, Replies, bytes | None]:
         [found] = yield Ask(("GET", self._keys.format))
         if isinstance(found, Exception):
             raise found
@@ -419,7 +419,7 @@ class ServerCheck:
         version: bytes | None = found
         return version
 
-    def _make(self) -> Plan[Ask, Replies, None]:
+    def _make(self) -> StorePlan[Ask, Replies, None]:
         foreign = yield from _foreign_key(self._keys)
         if foreign is not None:
             raise NotAKeelStore(
@@ -456,7 +456,7 @@ def _describe(durability: Durability) -> str:
     return f"kept in a way that the server does not tell (appendonly {durability.appendonly})"
 
 
-def _read_durability() -> Plan[Ask, Replies, Durability]:
+def _read_durability() -> StorePlan[Ask, Replies, Durability]:
     """Ask the server how it keeps data: by CONFIG, or where that is forbidden by INFO, which says less."""
     nodes = yield from _read_settings("CONFIG GET", ("append*", "maxmemory*"))
     if not all(nodes):
@@ -464,7 +464,7 @@ def _read_durability() -> Plan[Ask, Replies, Durability]:
     return min(map(_durability_of, nodes), key=_strength)
 
 
-def _read_settings(command: str, parts: Sequence[str]) -> Plan[Ask, Replies, list[dict[str, str]]]:
+def _read_settings(command: str, parts: Sequence[str]) -> StorePlan[Ask, Replies, list[dict[str, str]]]:
     """Return what the command says, for each node; an empty dict where it is refused."""
     nodes: list[dict[str, str]] = []
     for part in parts:
@@ -495,7 +495,7 @@ def _strength(durability: Durability) -> tuple[bool, int, int]:
     return safe, _WEAKEST.get(durability.appendonly, 3), _WEAKEST.get(durability.appendfsync, 3)
 
 
-def _foreign_key(keys: Keys) -> Plan[Ask, Replies, str | None]:
+def _foreign_key(keys: Keys) -> StorePlan[Ask, Replies, str | None]:
     """Return a key under our prefix that Keel cannot have made, if one is among the first hundred thousand."""
     node = cursor = 0
     for _ in range(SCANNED):

@@ -42,7 +42,7 @@ from langgraph_keel.backends.redis.entries import (
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.encoding.frames import RAW, restored, shrunk
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     NEW,
     Address,
@@ -128,7 +128,7 @@ def selection(query: Query) -> tuple[str, ...]:
     return has_ns, name(query.checkpoint_ns or ""), name(query.checkpoint_id or ""), name(query.before or "")
 
 
-def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> Plan[Request, Replies, list[bytes]]:
+def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> StorePlan[Request, Replies, list[bytes]]:
     """Read the members of all buckets, last activity first."""
     replies = yield Request(tuple(Call("find_threads", (keys.index(bucket),), (after, limit)) for bucket in BUCKETS))
     return sorted((member for members in replies for member in members), reverse=True)
@@ -158,7 +158,7 @@ def _calls(
     return threads, tuple(calls)
 
 
-def scan(keys: Keys, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
+def scan(keys: Keys, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
     """See `Store.scan`, of all threads."""
     members = yield from _read_members(keys)
     last = query.after
@@ -179,7 +179,7 @@ def _place(entry: Entry) -> tuple[str, str, int]:
     return str(entry.address.checkpoint_id), mark.epoch, int(mark.seq)
 
 
-def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
+def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
     """See `Store.find_runs`."""
     members = yield from _read_members(keys)
     threads, calls = _calls(keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
@@ -189,7 +189,7 @@ def find_runs(keys: Keys, run_ids: Collection[str]) -> Plan[Request, Replies, Se
 
 def read_threads(
     keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool
-) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
     """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
     page: list[tuple[ThreadInfo, bytes]] = []
     last = member_of(*after) if after else b""
@@ -207,7 +207,7 @@ def read_threads(
     return page
 
 
-def _read_summaries(keys: Keys, members: Sequence[bytes]) -> Plan[Request, Replies, dict[bytes, Any]]:
+def _read_summaries(keys: Keys, members: Sequence[bytes]) -> StorePlan[Request, Replies, dict[bytes, Any]]:
     groups = [group for _, group in _groups(members, ASKED)]
     _, calls = _calls(keys, members, ASKED, "read_threads")
     replies = yield Request(calls)
@@ -227,7 +227,7 @@ def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
     return info, restored(line_of(entry)[1]) if entry else b""
 
 
-def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Replies, Sequence[str]]:
+def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
     """See `Store.list_strays`. Looks at the names of all keys of the server, in one go, for every page."""
     names = yield Request((), pattern=keys.of_threads)
     found = {keys.thread_in(name.decode(errors="replace")) for name in names} - {None}
@@ -240,7 +240,7 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> Plan[Request, Repl
     return strays[:limit]
 
 
-def _read_origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
+def _read_origins(keys: Keys) -> StorePlan[Request, Replies, list[str]]:
     """Return the threads that have shared cells."""
     origins: list[str] = []
     shared = *keys.cells(SHARED), keys.thread(SHARED)
@@ -251,7 +251,7 @@ def _read_origins(keys: Keys) -> Plan[Request, Replies, list[str]]:
     return origins
 
 
-def _find_strays(keys: Keys, threads: Sequence[str]) -> Plan[Request, Replies, list[str]]:
+def _find_strays(keys: Keys, threads: Sequence[str]) -> StorePlan[Request, Replies, list[str]]:
     buckets: dict[str, list[str]] = {}
     for thread_id in threads:
         buckets.setdefault(bucket_of(thread_id), []).append(thread_id)
@@ -313,15 +313,15 @@ class RedisStore(Store[Request, Replies]):
         self._epochs = epochs
         self._tokens = tokens
 
-    def _change(self, thread_id: str, script: str, *args: Argument) -> Plan[Request, Replies, Any]:
+    def _change(self, thread_id: str, script: str, *args: Argument) -> StorePlan[Request, Replies, Any]:
         [reply] = yield Request((Call(script, self.keys.of(thread_id), args),), writes=True)
         return reply
 
-    def _read(self, thread_id: str, script: str, *args: Argument) -> Plan[Request, Replies, Any]:
+    def _read(self, thread_id: str, script: str, *args: Argument) -> StorePlan[Request, Replies, Any]:
         [reply] = yield Request((Call(script, (self.keys.thread(thread_id),), args),))
         return reply
 
-    def write_entry(self, new: NewEntry) -> Plan[Request, Replies, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Request, Replies, Outcome]:
         """See `Store.write_entry`."""
         address = new.address
         base, token = mark_of(new.base), self._tokens()
@@ -347,13 +347,13 @@ class RedisStore(Store[Request, Replies]):
         )
         return _outcome(kind, reply, token, new.appends)
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Request, Replies, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Replies, None]:
         """See `Store.write_batch`."""
         place = name(address.checkpoint_ns), name(str(address.checkpoint_id))
         value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrunk(batch.body)
         yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value)
 
-    def read_entry(self, address: Address) -> Plan[Request, Replies, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
         """See `Store.read_entry`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
         if self._refreshes:
@@ -365,7 +365,7 @@ class RedisStore(Store[Request, Replies]):
         epoch, seq, value, parent, logs, batches = reply
         return entry_with_rows(entry_of(address.thread_id, epoch, seq, value, parent), rows_of(logs), batches)
 
-    def scan(self, query: Query) -> Plan[Request, Replies, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
         """See `Store.scan`. Of all threads: every entry of every thread is looked at for every page."""
         thread_id = query.thread_id
         if thread_id is None:
@@ -377,7 +377,7 @@ class RedisStore(Store[Request, Replies]):
         epoch, found = reply
         return [entry_of(thread_id, epoch, *each) for each in found]
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Request, Replies, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Replies, Sequence[Found]]:
         """See `Store.read_values`."""
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
@@ -396,7 +396,7 @@ class RedisStore(Store[Request, Replies]):
                     found[entry.stamp] = entry_with_rows(entry, rows, there[seq])
         return [found[entry.stamp] for entry in entries if entry.stamp in found]
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Request, Replies, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Replies, Sequence[Found]]:
         """See `Store.read_history`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
         reply = yield from self._read(address.thread_id, "read_history", *place, *map(name_or_mark, channels))
@@ -408,14 +408,14 @@ class RedisStore(Store[Request, Replies]):
             entry_with_rows(entry_of(address.thread_id, epoch, *entry), rows, batches) for *entry, batches in ancestors
         ]
 
-    def read_graph(self, thread_id: str) -> Plan[Request, Replies, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Request, Replies, Graph]:
         """See `Store.read_graph`."""
         reply = yield from self._read(thread_id, "read_graph")
         return graph_of(thread_id, *reply) if reply else Graph([], {}, None)
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Request, Replies, None]:
+    ) -> StorePlan[Request, Replies, None]:
         """See `Store.remove_entries`."""
         epochs = {mark_of(stamp).epoch for stamp in (*gone, *ghosts)}
         kept = [
@@ -428,7 +428,7 @@ class RedisStore(Store[Request, Replies]):
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Request, Replies, int]:
+    ) -> StorePlan[Request, Replies, int]:
         """See `Store.remove_rows`."""
         logs = [
             part
@@ -438,7 +438,7 @@ class RedisStore(Store[Request, Replies]):
         removed: int = yield from self._change(thread_id, "remove_rows", str(graph.epoch), *logs)
         return removed
 
-    def delete_thread(self, thread_id: str) -> Plan[Request, Replies, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Request, Replies, None]:
         """See `Store.delete_thread`. Two calls in one round trip: shared cells may be on another node of a Cluster.
 
         Each is atomic. After an error, one of them may have been carried out: delete the thread again.
@@ -448,7 +448,7 @@ class RedisStore(Store[Request, Replies]):
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Request, Replies, CopyOutcome]:
+    ) -> StorePlan[Request, Replies, CopyOutcome]:
         """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
         if upto is None:
             flat = yield from self._read(source, "read_thread")
@@ -465,27 +465,29 @@ class RedisStore(Store[Request, Replies]):
         reply = yield from self._change(target, "write_thread", self._epochs(), member, self._ttl, *flat)
         return Copied() if reply else Occupied()
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Request, Replies, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.find_runs`. Every thread is asked, in two trips."""
         return (yield from find_runs(self.keys, run_ids))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+    ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
         return (yield from read_threads(self.keys, after, limit, not self._read_only))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)
 
-    def _cells(self, shelf: Shelf, script: str, *args: Argument, writes: bool = False) -> Plan[Request, Replies, Any]:
+    def _cells(
+        self, shelf: Shelf, script: str, *args: Argument, writes: bool = False
+    ) -> StorePlan[Request, Replies, Any]:
         keys = self._cell_keys(shelf.thread_id or SHARED)
         [reply] = yield Request((Call(script, keys, args),), writes)
         return reply
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
-    ) -> Plan[Request, Replies, Swapped]:
+    ) -> StorePlan[Request, Replies, Swapped]:
         """See `Store.swap_cell`. What all threads share does not expire here."""
         ttl = "" if shelf.thread_id is None else self._ttl
         words = value_of(new) if new else NOTHING
@@ -494,29 +496,29 @@ class RedisStore(Store[Request, Replies]):
         )
         return Swapped(bool(done), cell_of(*held) if held else None)
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Request, Replies, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Replies, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         reply = yield from self._cells(shelf, "read_cells", *(cell_name(shelf, key) for key in keys))
         return {key: cell_of(*held) for key, held in zip(keys, reply, strict=True) if held}
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Request, Replies, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Request, Replies, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
         page = yield from self._cells(shelf, "list_cells", *page_of(shelf, prefix, after), limit)
         return [(key_of(named), cell_of(value)) for named, value in page]
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Request, Replies, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Replies, int]:
         """See `Store.remove_cells`."""
         pairs = [part for key, token in tokens.items() for part in (cell_name(shelf, key), token)]
         removed: int = yield from self._cells(shelf, "remove_cells", *pairs, writes=True)
         return removed
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Request, Replies, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
         """See `Store.list_strays`. Looks at the names of all keys of the server for every page."""
         return (yield from list_strays(self.keys, after, limit))
 
-    def set_ttl(self, thread_id: str, ttl: int | None) -> Plan[Request, Replies, bool]:
+    def set_ttl(self, thread_id: str, ttl: int | None) -> StorePlan[Request, Replies, bool]:
         """Give a thread its own time to live, in milliseconds after every write from this one on; `None` is for ever.
 
         One round trip. Returns whether there is such a thread.

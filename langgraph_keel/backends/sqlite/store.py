@@ -30,7 +30,7 @@ from langgraph_keel.backends.sqlite.rows import (
     span,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 def _send(
     run: Callable[[Execute], T], writes: bool = False, unless: Callable[[Execute], T | None] | None = None
-) -> Plan[Work, Any, T]:
+) -> StorePlan[Work, Any, T]:
     """Plan one request, and return its reply. The arguments are those of `Work`."""
     reply: T = yield Work(run, writes, unless)
     return reply
@@ -64,67 +64,69 @@ def _send(
 class SqliteStore(Store[Work, Any]):
     """One database file. Stateless: names are looked up in the transaction that uses them."""
 
-    def write_entry(self, new: NewEntry) -> Plan[Work, Any, Outcome]:
+    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
         """See `Store.write_entry`."""
         return _send(partial(_write_entry, new), writes=True)
 
-    def write_batch(self, address: Address, batch: Batch) -> Plan[Work, Any, None]:
+    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
         """See `Store.write_batch`."""
         return _send(partial(_write_batch, address, batch), writes=True)
 
-    def read_entry(self, address: Address) -> Plan[Work, Any, Found | None]:
+    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
         return _send(partial(reading.read_entry, address))
 
-    def scan(self, query: Query) -> Plan[Work, Any, Sequence[Entry]]:
+    def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
         return _send(partial(reading.scan, query))
 
-    def read_values(self, entries: Sequence[Entry]) -> Plan[Work, Any, Sequence[Found]]:
+    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
         return _send(partial(reading.read_values, entries))
 
-    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Work, Any, Sequence[Found]]:
+    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
         return _send(partial(reading.read_history, address, set(channels)))
 
-    def read_graph(self, thread_id: str) -> Plan[Work, Any, Graph]:
+    def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
         """See `Store.read_graph`."""
         return _send(partial(removal.read_graph, thread_id))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
-    ) -> Plan[Work, Any, None]:
+    ) -> StorePlan[Work, Any, None]:
         """See `Store.remove_entries`."""
         return _send(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
-    ) -> Plan[Work, Any, int]:
+    ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`."""
         return _send(partial(removal.remove_rows, thread_id, live, graph), writes=True)
 
-    def delete_thread(self, thread_id: str) -> Plan[Work, Any, None]:
+    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
         """See `Store.delete_thread`."""
         return _send(partial(removal.delete_thread, thread_id), writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> Plan[Work, Any, CopyOutcome]:
+    ) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
         return _send(partial(removal.copy_thread, source, target, upto, header), writes=True)
 
-    def find_runs(self, run_ids: Collection[str]) -> Plan[Work, Any, Sequence[str]]:
+    def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
         return _send(partial(reading.find_runs, list(run_ids)))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
-    ) -> Plan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
         return _send(partial(reading.read_threads, after, limit))
 
-    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Work, Any, Swapped]:
+    def swap_cell(
+        self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
+    ) -> StorePlan[Work, Any, Swapped]:
         """See `Store.swap_cell`.
 
         A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
@@ -134,21 +136,21 @@ class SqliteStore(Store[Work, Any]):
         reply = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
         return _send(swap, writes=True, unless=reply)
 
-    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Work, Any, Mapping[str, Cell]]:
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         return _send(partial(cells.read_cells, shelf, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
-    ) -> Plan[Work, Any, Sequence[tuple[str, Cell]]]:
+    ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
         return _send(partial(cells.list_cells, shelf, prefix, after, limit))
 
-    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[Work, Any, int]:
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
         """See `Store.remove_cells`."""
         return _send(partial(cells.remove_cells, shelf, tokens), writes=True)
 
-    def list_strays(self, after: str | None, limit: int) -> Plan[Work, Any, Sequence[str]]:
+    def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks for an entry of each thread."""
         return _send(partial(cells.list_strays, after, limit))
 

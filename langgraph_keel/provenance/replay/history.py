@@ -221,7 +221,7 @@ class History:
         return [answer for answer in last if answer not in taken]
 
 
-def read_history(session: Session, thread_id: str) -> Plan[Any, Any, History]:
+def read_history(session: Session, thread_id: str) -> Plan[History]:
     """Read a thread's headers and writes, no values. Two trips a page."""
     found = yield from read_entries(session, Query(thread_id))
     paths: dict[str, str] = {}
@@ -265,7 +265,7 @@ class Recall:
         self._done: set[str] = set()
 
     @classmethod
-    def read(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Any, Any, Recall]:
+    def read(cls, session: Session, history: History, allowed: Collection[str]) -> Plan[Recall]:
         """Read what the ledger says of answers; tools that are allowed to run ask again."""
         taken: defaultdict[str, set[int]] = defaultdict(set)
         for record in (yield from read_ledger(session, history.thread_id)).values():

@@ -155,7 +155,7 @@ class Replayer:
         self._left: list[RecordedCheckpoint] = []
         self._bound: dict[str, Any] = {}
 
-    def replay(self) -> Plan[Any, Any, Replay]:
+    def replay(self) -> Plan[Replay]:
         """Replay the thread; return the verdict."""
         self._was = yield from read_history(self._session, self._order.source)
         found = yield from self._session.store.read_entry(Address(self._order.source))
@@ -175,7 +175,7 @@ class Replayer:
                 yield from delete_thread(self._session, self._fork.thread_id)
         return result
 
-    def _begin(self) -> Plan[Any, Any, Any]:
+    def _begin(self) -> Plan[Any]:
         """Begin with the first input; where that is not recorded or not wanted, with the first checkpoint."""
         first = self._trunk[0]
         is_whole = self._order.start is None and (first.source, first.step) == ("input", -1)
@@ -187,7 +187,7 @@ class Replayer:
         if not self._left and not find_outcomes(self._was, first.id):
             self._ended = f"nothing was recorded after step {first.step}"
 
-    def _read_recorded_calls(self) -> Plan[Any, Any, list[ModelCall]]:
+    def _read_recorded_calls(self) -> Plan[list[ModelCall]]:
         calls = yield from read_calls(self._session, Query(self._order.source))
         self._old = {call.id for call in calls}
         kept, left = {checkpoint.id for checkpoint in self._trunk}, {checkpoint.id for checkpoint in self._left}
@@ -216,7 +216,7 @@ class Replayer:
 
     # -- following the trunk -------------------------------------------------------------------------------------
 
-    def _follow(self) -> Plan[Any, Any, Any]:
+    def _follow(self) -> Plan[Any]:
         try:
             while self._left and len(self._found) < self._order.limit:
                 checkpoint = self._left[0]
@@ -236,7 +236,7 @@ class Replayer:
         parent = self._was.root(checkpoint.parent)
         return checkpoint.source == "fork" and (parent is None or parent.step != checkpoint.step)
 
-    def _copy(self, checkpoint: RecordedCheckpoint) -> Plan[Any, Any, Any]:
+    def _copy(self, checkpoint: RecordedCheckpoint) -> Plan[Any]:
         """Put what somebody else than the graph has made, as it is: exact as long as nothing differs so far."""
         what = f"step {checkpoint.step} was made by update_state"
         if self._found:
@@ -247,7 +247,7 @@ class Replayer:
         made = yield from self._fork.copy(checkpoint, parent)
         yield from self._compare(self._left.pop(0), made)
 
-    def _go_past(self, head: RecordedCheckpoint) -> Plan[Any, Any, Any]:
+    def _go_past(self, head: RecordedCheckpoint) -> Plan[Any]:
         """Have the runs that went on from the head go on here, until a step is made that is not recorded."""
         # The run that made the head goes on by itself; but where that waits before a node, another one has.
         may_resume = bool(find_outcomes(self._was, head.id))
@@ -261,7 +261,7 @@ class Replayer:
             yield from self._take(beyond, (yield self._play(beyond, given, None)))
         self._is_through = True
 
-    def _next(self, checkpoint: RecordedCheckpoint) -> Plan[Any, Any, Play]:
+    def _next(self, checkpoint: RecordedCheckpoint) -> Plan[Play]:
         """Return the run that makes a checkpoint, and those after it that were made by the same one."""
         before = self._was.root(checkpoint.parent)
         asked = {} if checkpoint.source != "loop" or before is None else (yield from self._fork.pending())
@@ -299,7 +299,7 @@ class Replayer:
             return given
         raise _Ended(f"{otherwise} (durability='exit' keeps neither): pass inputs=[...], what each such run was given")
 
-    def _read_input(self, checkpoint: RecordedCheckpoint) -> Plan[Any, Any, Any]:
+    def _read_input(self, checkpoint: RecordedCheckpoint) -> Plan[Any]:
         found = yield from self._fork.read(checkpoint)
         values, names = found.checkpoint["channel_values"], self._graph.input_channels
         if not isinstance(names, str):
@@ -350,7 +350,7 @@ class Replayer:
 
     # -- comparing -----------------------------------------------------------------------------------------------
 
-    def _take(self, checkpoint: RecordedCheckpoint, played: Played) -> Plan[Any, Any, Any]:
+    def _take(self, checkpoint: RecordedCheckpoint, played: Played) -> Plan[Any]:
         for step, made in played.made:
             self._fork.head = made
             self._is_past = not self._left
@@ -381,7 +381,7 @@ class Replayer:
             raise _Ended(f"in step {step} {error}")
         raise _Differs(Difference(step, f"tool {error.tool}", "not called so", f"called with {show(error.called)}"))
 
-    def _compare(self, checkpoint: RecordedCheckpoint, made: str) -> Plan[Any, Any, Any]:
+    def _compare(self, checkpoint: RecordedCheckpoint, made: str) -> Plan[Any]:
         self._made[checkpoint.id] = made
         self._compared.append((checkpoint, made))
         pair = yield from self._states.next(checkpoint.address, Address(self._fork.thread_id, "", made))
@@ -392,7 +392,7 @@ class Replayer:
         self._found += [each for key, each in differing.items() if key not in self._differing]
         self._differing = differing.keys()
 
-    def _result(self) -> Plan[Any, Any, Replay]:
+    def _result(self) -> Plan[Replay]:
         calls = yield from self._fork.calls(self._old)
         now: History = yield from read_history(self._session, self._fork.thread_id)
         found, uncompared = self._differences_of_calls(now, calls)

@@ -178,7 +178,7 @@ class Fork:
         self.questions: Sequence[Any] = ()
         self._session = session
 
-    def begin_at(self, source: History, first: RecordedCheckpoint) -> Plan[Any, Any, None]:
+    def begin_at(self, source: History, first: RecordedCheckpoint) -> Plan[None]:
         """Begin with a recorded checkpoint, and with what there was before it: subgraphs and delta channels need that.
 
         The checkpoint itself is put anew, without the writes of its tasks, which are to run again.
@@ -193,14 +193,14 @@ class Fork:
         found = yield from self.read(first)
         yield from self._put(found, first.id, first.parent)
 
-    def copy(self, recorded: RecordedCheckpoint, parent: str | None) -> Plan[Any, Any, str]:
+    def copy(self, recorded: RecordedCheckpoint, parent: str | None) -> Plan[str]:
         """Put a recorded checkpoint as it is, under an id of its own; return that."""
         found = yield from self.read(recorded)
         made = str(uuid6(clock_seq=recorded.step))
         yield from self._put(found, made, parent)
         return made
 
-    def read(self, recorded: RecordedCheckpoint) -> Plan[Any, Any, CheckpointTuple]:
+    def read(self, recorded: RecordedCheckpoint) -> Plan[CheckpointTuple]:
         """Read a recorded checkpoint.
 
         Raises:
@@ -211,13 +211,13 @@ class Fork:
             raise NotFound(f"{where_is(recorded.address)} was deleted while the thread was replayed")
         return found
 
-    def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[Any, Any, None]:
+    def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[None]:
         config = config_of(Address(self.thread_id, "", parent), "named")
         checkpoint = cast(Any, {**found.checkpoint, "id": checkpoint_id})
         yield from checkpoints.put(self._session, config, checkpoint, cast(CheckpointMetadata, dict(found.metadata)))
         self.head = checkpoint_id
 
-    def pending(self) -> Plan[Any, Any, Mapping[str, tuple[Place, int]]]:
+    def pending(self) -> Plan[Mapping[str, tuple[Place, int]]]:
         """Return the questions it waits for: by their ids, who asks, and how many answers that one has got."""
         found = yield from checkpoints.get_tuple(self._session, config_of(Address(self.thread_id, "", None), "head"))
         if found is None or not any(channel == INTERRUPT for _, channel, _ in found.pending_writes or ()):
@@ -227,7 +227,7 @@ class Fork:
         self.questions = history.questions(head)
         return history.pending(head)
 
-    def calls(self, old: Collection[str]) -> Plan[Any, Any, list[ModelCall]]:
+    def calls(self, old: Collection[str]) -> Plan[list[ModelCall]]:
         """Return the calls of models that were made in it; those in `old` were copied."""
         stored = yield from read_calls(self._session, Query(self.thread_id))
         recorder = self._session.hooks.find(Recorder)

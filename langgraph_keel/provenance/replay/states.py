@@ -43,7 +43,7 @@ class StateReader:
         self._session = session
         self._before: Sequence[Mapping[str, Ref]] = ({}, {})
 
-    def next(self, was: Address, now: Address) -> Plan[Any, Any, StatePair]:
+    def next(self, was: Address, now: Address) -> Plan[StatePair]:
         """Read the next two.
 
         Raises:
@@ -57,7 +57,7 @@ class StateReader:
         its = yield from self._read_values(_without(found[1], same, starts))
         return StatePair(mine, its, starts)
 
-    def _read_entry(self, address: Address) -> Plan[Any, Any, Found]:
+    def _read_entry(self, address: Address) -> Plan[Found]:
         found: Found | None = yield from self._session.store.read_entry(address)
         if found is None:
             raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
@@ -74,7 +74,7 @@ class StateReader:
                 same.add(channel)
         return same, starts
 
-    def _read_values(self, found: Found) -> Plan[Any, Any, Mapping[str, Any]]:
+    def _read_values(self, found: Found) -> Plan[Mapping[str, Any]]:
         """Return the channels of a checkpoint; of those that are kept as writes, the writes since their last value."""
         revived = yield from revive(self._session, found, Unpacker(self._session.codec), "named")
         values: dict[str, Any] = dict(revived.checkpoint["channel_values"])

@@ -152,7 +152,7 @@ class Archive(Sequence[Archived]):
         """As `entries`, asynchronously."""
         return await self._engine.arun(self._entries())
 
-    def _entries(self) -> Plan[Any, Any, list[Archived]]:
+    def _entries(self) -> Plan[list[Archived]]:
         return archives.read_archived(self._engine.session, self.thread_id)
 
     def __iter__(self) -> Iterator[Archived]:
@@ -211,7 +211,7 @@ class Archive(Sequence[Archived]):
         """As `messages`, asynchronously."""
         return await self._engine.arun(self._messages(which, step))
 
-    def _messages(self, which: Part | None, step: int | None) -> Plan[Any, Any, list[BaseMessage]]:
+    def _messages(self, which: Part | None, step: int | None) -> Plan[list[BaseMessage]]:
         if not isinstance(step, int | None):
             raise InvalidInput(f"step must be None or a whole number: {step!r:.40}")
         if which is not None and step is None:
@@ -222,15 +222,15 @@ class Archive(Sequence[Archived]):
         read = yield from self._read(chosen)
         return _in_order(chosen, read)
 
-    def _name(self, which: Part) -> Plan[Any, Any, str]:
+    def _name(self, which: Part) -> Plan[str]:
         """Return the whole id of a part; no trip if that is what is given."""
         name = "" if type(which) is int else id_in(which)
         return name if ID.fullmatch(name) else part_in((yield from self._entries()), name or which).id
 
-    def _part(self, part: str) -> Plan[Any, Any, list[BaseMessage]]:
+    def _part(self, part: str) -> Plan[list[BaseMessage]]:
         return archives.read_messages(self._engine.session, self.thread_id, part)
 
-    def _read(self, entries: Sequence[Archived]) -> Plan[Any, Any, dict[str, list[BaseMessage]]]:
+    def _read(self, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
         return archives.read_parts(self._engine.session, self.thread_id, entries)
 
     def message(self, message_id: str) -> BaseMessage:
@@ -246,7 +246,7 @@ class Archive(Sequence[Archived]):
         """As `message`, asynchronously."""
         return await self._engine.arun(self._message(message_id))
 
-    def _message(self, message_id: str) -> Plan[Any, Any, BaseMessage]:
+    def _message(self, message_id: str) -> Plan[BaseMessage]:
         if not isinstance(message_id, str):
             raise InvalidInput(f"a message is named by its id, a str, not by a {type(message_id).__name__}")
         held = holder_of((yield from self._entries()), message_id)
@@ -274,7 +274,7 @@ class Archive(Sequence[Archived]):
         """As `search`, asynchronously."""
         return await self._engine.arun(self._search(text, limit))
 
-    def _search(self, text: str, limit: int | None) -> Plan[Any, Any, list[FoundMessage]]:
+    def _search(self, text: str, limit: int | None) -> Plan[list[FoundMessage]]:
         if not isinstance(text, str):
             raise InvalidInput(f"what to look for must be a text, not a {type(text).__name__}")
         limit, wanted = checked_limit(limit), text.casefold()
@@ -368,7 +368,7 @@ class Archive(Sequence[Archived]):
 
     def _read_material(
         self, work: Restoring, snapshot: Any
-    ) -> Plan[Any, Any, tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
+    ) -> Plan[tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
         """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
         way, beside = yield from archives.find_way(self._engine.session.store, address_of(snapshot.config))
         chosen = work.choose_for(snapshot, way, beside)
@@ -403,7 +403,7 @@ class Archive(Sequence[Archived]):
         """As `unpin`, asynchronously."""
         return await self._engine.arun(self._pin(which, False))
 
-    def _pin(self, which: Part, pinned: bool) -> Plan[Any, Any, Archived]:
+    def _pin(self, which: Part, pinned: bool) -> Plan[Archived]:
         part = yield from self._name(which)
         return (yield from archives.pin(self._engine.session, self.thread_id, part, pinned))
 
@@ -419,7 +419,7 @@ class Archive(Sequence[Archived]):
         """As `remove`, asynchronously."""
         await self._engine.arun(self._remove(which))
 
-    def _remove(self, which: Part) -> Plan[Any, Any, None]:
+    def _remove(self, which: Part) -> Plan[None]:
         part = yield from self._name(which)
         yield from archives.remove_archived(self._engine.session, self.thread_id, part)
 

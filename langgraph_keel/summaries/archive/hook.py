@@ -60,7 +60,7 @@ from langgraph_keel.summaries.archive.storage import (
 
 def cut_deltas(
     session: Session, found: Found, channels: Mapping[str, list[BaseMessage] | None]
-) -> Plan[Any, Any, Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
+) -> Plan[Mapping[str, tuple[list[BaseMessage], list[BaseMessage]]]]:
     """Return the messages before and after the step that goes on from a checkpoint, of those channels that it has cut.
 
     No trip if it has cut none and there are no snapshots, else one.
@@ -224,13 +224,13 @@ class ArchiveHook(Hook):
 
     hears_replays = True
 
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[Any, Any, None]:
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
         """Remove what a run has archived whose thread was deleted meanwhile."""
         if isinstance(error, CheckpointConflict) and error.found is None:
             with suppress(StoreError):
                 yield from remove_orphans(session.store, error.thread_id)
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[Any, Any, None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Copy the archive, of a fork what was archived on its way."""
         if copy.graph is None or copy.at is None:
             yield from copy_archive(session.store, copy.source, copy.target)
@@ -250,12 +250,12 @@ class ArchiveRule(Hook):
     def __init__(self, channels: Collection[str] | None) -> None:
         self._channels = channels
 
-    def draft_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def draft_put(self, session: Session, put: Put) -> Plan[None]:
         """Take the lists as they are now: before the first trip, for the program goes on with its own."""
         yield from ()
         put.notes[self] = as_of_now(put.checkpoint["channel_values"])
 
-    def before_put(self, session: Session, put: Put) -> Plan[Any, Any, None]:
+    def before_put(self, session: Session, put: Put) -> Plan[None]:
         """Archive the messages that a checkpoint's parent has and it has not. No trip if nothing was taken out.
 
         Raises:
@@ -265,7 +265,7 @@ class ArchiveRule(Hook):
         step = Step(put.parent, put.metadata.get("step"), put.base, put.refs, put.notes[self], deltas)
         yield from self._archive(session, step)
 
-    def _archive(self, session: Session, step: Step) -> Plan[Any, Any, None]:
+    def _archive(self, session: Session, step: Step) -> Plan[None]:
         suspects = [channel for channel in self._candidates(step) if _is_cut(channel, step)]
         deltas = {channel: left for channel, left in step.delta_channels().items() if self._is_watched(channel)}
         if step.parent.checkpoint_id is None or not (suspects or deltas):
@@ -283,7 +283,7 @@ class ArchiveRule(Hook):
             changes.append(_find_change(session.codec, said, channel, before, after, {message.id for message in after}))
         yield from self._keep(session, step, [change for change in changes if change.gone])
 
-    def _keep(self, session: Session, step: Step, changes: Sequence[Change]) -> Plan[Any, Any, None]:
+    def _keep(self, session: Session, step: Step, changes: Sequence[Change]) -> Plan[None]:
         # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
         # longer with every turn; a summary comes seldom.
         is_listed = any(change.came for change in changes)

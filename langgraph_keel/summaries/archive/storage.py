@@ -63,7 +63,7 @@ def archive_messages(
     session: Session,
     removal: Removal,
     is_first_hand: bool = True,
-) -> Plan[Any, Any, Archived]:
+) -> Plan[Archived]:
     """Put messages into the archive. One trip; one more for each megabyte after the first.
 
     To do it again writes the same cells, at two trips each instead of one. The part then says of its messages what was
@@ -111,7 +111,7 @@ def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
     return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
 
 
-def _replace(store: Store[Any, Any], shelf: Shelf, key: str, cell: Cell) -> Plan[Any, Any, None]:
+def _replace(store: Store[Any, Any], shelf: Shelf, key: str, cell: Cell) -> Plan[None]:
     """Write a piece, also over the same piece: whoever is removing that one must not take this one."""
     expected: str | None = None
     while not (swapped := (yield from store.swap_cell(shelf, key, expected, cell))).done:
@@ -161,7 +161,7 @@ def _entry(codec: Codec, removal: Removal, now: datetime, nbytes: int, pieces: i
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archived]]:
+def read_archived(session: Session, thread_id: str) -> Plan[list[Archived]]:
     """Return the archived parts of a thread, oldest first, what a summary builds on before it. A trip for each 500.
 
     Raises:
@@ -171,19 +171,19 @@ def read_archived(session: Session, thread_id: str) -> Plan[Any, Any, list[Archi
     return in_order([unpack_part(session.codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
 
 
-def list_archive_cells(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, list[tuple[str, Cell]]]:
+def list_archive_cells(store: Store[Q, R], thread_id: str) -> Plan[list[tuple[str, Cell]]]:
     """Return the cells of an archive by their keys, without bodies. A trip for each 500."""
     cells: list[tuple[str, Cell]] = []
     yield from store.every_cell(shelf_of(thread_id), lambda *pair: cells.append(pair))
     return cells
 
 
-def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[Any, Any, bool]:
+def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[bool]:
     """Return whether a part is there. One trip."""
     return bool((yield from store.list_cells(shelf_of(thread_id), part, None, 1)))
 
 
-def read_messages(session: Session, thread_id: str, part: str) -> Plan[Any, Any, list[BaseMessage]]:
+def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[BaseMessage]]:
     """Return the messages of a part, as they were. One trip; two if it is large.
 
     Raises:
@@ -197,9 +197,7 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[Any, Any,
     return _read_messages(session.codec, entry, {**cells, part: head})
 
 
-def read_parts(
-    session: Session, thread_id: str, entries: Sequence[Archived]
-) -> Plan[Any, Any, dict[str, list[BaseMessage]]]:
+def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) -> Plan[dict[str, list[BaseMessage]]]:
     """Return the messages of parts by their ids, without parts that are gone. A trip for some megabytes of them.
 
     Raises:
@@ -249,7 +247,7 @@ def _decode(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
     return messages
 
 
-def _read_head(session: Session, thread_id: str, part: str) -> Plan[Any, Any, tuple[Archived, Cell]]:
+def _read_head(session: Session, thread_id: str, part: str) -> Plan[tuple[Archived, Cell]]:
     known = bool(ID.fullmatch(part))
     cells = (yield from session.store.read_cells(shelf_of(thread_id), [part])) if known else {}
     if part not in cells:
@@ -260,7 +258,7 @@ def _read_head(session: Session, thread_id: str, part: str) -> Plan[Any, Any, tu
 # -- keeping -------------------------------------------------------------------------------------------------------
 
 
-def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Any, Any, Archived]:
+def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archived]:
     """Mark a part as one to keep, or take the mark back. Two trips.
 
     Raises:
@@ -276,7 +274,7 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Any, 
             return entry
 
 
-def remove_archived(session: Session, thread_id: str, part: str) -> Plan[Any, Any, None]:
+def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
     """Remove a part for good, its head first. Two trips; three if it is large, with the pieces one after the other.
 
     Raises:
@@ -290,7 +288,7 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[Any, An
         yield from session.store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
 
 
-def find_way(store: Store[Q, R], at: Address) -> Plan[Any, Any, tuple[set[str], set[str]]]:
+def find_way(store: Store[Q, R], at: Address) -> Plan[tuple[set[str], set[str]]]:
     """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
 
     Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
@@ -315,12 +313,12 @@ _ID = 24
 # -- what should not be there ----------------------------------------------------------------------------------------
 
 
-def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, bool]:
+def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[bool]:
     """Return whether a thread has a checkpoint, of whatever graph. One trip."""
     return bool((yield from store.scan(Query(thread_id, limit=1))))
 
 
-def remove_orphans(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, None]:
+def remove_orphans(store: Store[Q, R], thread_id: str) -> Plan[None]:
     """Remove the archive of a thread that is gone. A trip; three if there is one.
 
     What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
@@ -331,7 +329,7 @@ def remove_orphans(store: Store[Q, R], thread_id: str) -> Plan[Any, Any, None]:
         yield from store.remove_cells(shelf_of(thread_id), {key: cell.token for key, cell in cells})
 
 
-def take_back(session: Session, entry: Archived) -> Plan[Any, Any, None]:
+def take_back(session: Session, entry: Archived) -> Plan[None]:
     """Remove a part that was just archived, but should not have been. Two trips, or more; see `remove_archived`.
 
     If it was there before, it stays: other steps have taken the same messages, or somebody has pinned it.
@@ -344,7 +342,7 @@ def take_back(session: Session, entry: Archived) -> Plan[Any, Any, None]:
 # -- copying --------------------------------------------------------------------------------------------------------
 
 
-def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Any, Any, None]:
+def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[None]:
     """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell.
 
     Raises:
@@ -354,7 +352,7 @@ def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[Any, Any,
     yield from _copy_cells(store, source, target, [key for key, _ in cells])
 
 
-def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[Any, Any, None]:
+def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[None]:
     """Copy to a fork what was archived on its way. A trip; if that is anything, two more, and those of the cells.
 
     What was taken out since, or on another branch, is left out. Where that cannot be said, since checkpoints were
@@ -385,7 +383,7 @@ def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str
     return {(head.checkpoint_ns, start) for start in head.starts}
 
 
-def _copy_cells(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[Any, Any, None]:
+def _copy_cells(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[None]:
     """Copy cells undecoded, the head of each part last. A trip for each cell, one for each lot, and one at the end."""
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
@@ -401,9 +399,7 @@ def _copy_cells(store: Store[Q, R], source: str, target: str, keys: Sequence[str
         )
 
 
-def _find_later(
-    store: Store[Q, R], source: str, fork: Graph, at: Address
-) -> Plan[Any, Any, set[tuple[str, str | None]]]:
+def _find_later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[set[tuple[str, str | None]]]:
     """Return the checkpoints of a thread from which steps began that its fork has not taken."""
     graph = yield from store.read_graph(source)
     taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
