@@ -18,9 +18,8 @@ from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.plans import sweep_requests
 from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import (
-    CURRENT,
-    OVER,
     SUPERSEDED,
+    TABLES,
     Approvals,
 )
 from langgraph_keel.engine.cells import Cell
@@ -30,6 +29,7 @@ from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import KeelError, StoreError
 
 _PLACES = 10_000
@@ -116,10 +116,9 @@ class ApprovalHook(Hook):
     def find_owners(self, session: Session, user: str) -> Plan[Sequence[Holding]]:
         """Return whose requests there are. One trip for each 500."""
         found: list[Holding] = []
-        for shelf in (CURRENT, OVER):
-            yield from session.store.every_cell(
-                shelf, lambda key, cell: found.append(_holding(key, cell, session.codec, user))
-            )
+        for table in TABLES:
+            cells = yield from Cells(session, table, None).every_raw()
+            found += [_holding(key, cell, session.codec, user) for key, cell in cells]
         return found
 
     def _remember(self, thread_id: str, checkpoint_id: str) -> None:

@@ -40,13 +40,13 @@ class AsyncSource(Protocol):
 Listen = Callable[[], Source | None]
 AsyncListen = Callable[[], Awaitable[AsyncSource | None]]
 
-_listening: set[Callable[[], None]] = set()
+listening: set[Callable[[], None]] = set()
 """What wakes those who wait in this process, for whichever store: one look too many is cheaper than telling apart."""
 
 
 def ring() -> None:
     """Wake who waits in this process."""
-    for wake in list(_listening):
+    for wake in list(listening):
         wake()
 
 
@@ -64,7 +64,7 @@ class Notices:
 
     def __enter__(self) -> Self:
         """Listen, before the first look: what is decided after it is heard."""
-        _listening.add(self._woken.set)
+        listening.add(self._woken.set)
         self._open()
         return self
 
@@ -72,7 +72,7 @@ class Notices:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Listen no longer."""
-        _listening.discard(self._woken.set)
+        listening.discard(self._woken.set)
         self._close()
 
     def wait(self, seconds: float) -> None:
@@ -119,7 +119,7 @@ class AsyncNotices:
     async def __aenter__(self) -> Self:
         """Listen, before the first look: what is decided after it is heard."""
         self._loop = asyncio.get_running_loop()
-        _listening.add(self._wake)
+        listening.add(self._wake)
         await self._open()
         return self
 
@@ -127,7 +127,7 @@ class AsyncNotices:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Listen no longer."""
-        _listening.discard(self._wake)
+        listening.discard(self._wake)
         await self._close()
 
     def _wake(self) -> None:

@@ -134,7 +134,7 @@ def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
     """Make a claim hold longer; return whether it is still ours. One trip."""
     claims = Cells(session, CLAIMS, claim.thread_id)
     cell = claims.cell(replace(claim.record, until=until), token=claim.token, origin=claim.thread_id)
-    return (yield from claims.write(KEY, claim.token, cell))
+    return (yield from claims.swap_raw(KEY, claim.token, cell)).done
 
 
 def release(session: Session, claim: Claim, token: str) -> Plan[None]:
@@ -232,21 +232,21 @@ class _RunHandler(BaseCallbackHandler):
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
         _unclaimed.pop(run_id, None)
-        if held := _held.pop(run_id, None):
+        if held := held_threads.pop(run_id, None):
             held.runs.end(held, held.is_async)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
         _unclaimed.pop(run_id, None)
         met = _refused.get(error) if isinstance(error, ThreadTaken) else None
-        if met != run_id and (held := _held.pop(run_id, None)):
+        if met != run_id and (held := held_threads.pop(run_id, None)):
             # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
             # there could wait for a lock that its own thread holds.
             held.runs.end(held, held.is_async or isinstance(error, GeneratorExit))
 
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
-_held: dict[UUID, HeldThread] = {}
+held_threads: dict[UUID, HeldThread] = {}
 # The runs that have claimed nothing yet: what tells each from all others (`run_of`), and whether it has a loop.
 _unclaimed: dict[UUID, tuple[object, bool]] = {}
 _refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
@@ -361,18 +361,18 @@ class RunClaims(Hook):
             yield from take(held.session, held.claim, self.is_over)
         except ThreadTaken as error:
             _refused[error] = run_id
-            if _held.get(run_id) is held:
-                del _held[run_id]
+            if held_threads.get(run_id) is held:
+                del held_threads[run_id]
             raise
         except ReadOnlyStore:
-            del _held[run_id]  # it stores nothing, and so does the run
+            del held_threads[run_id]  # it stores nothing, and so does the run
         else:
             self.keeper.hold(held)
 
     def is_over(self, claim: Kept[ClaimRecord]) -> bool:
         """Return whether the run that made a claim is known to be no more."""
         if claim.token.startswith(_ours):
-            return all(held.token != claim.token for held in list(_held.values()))
+            return all(held.token != claim.token for held in list(held_threads.values()))
         return claim.record.until <= self.clock() or is_dead(claim.record.holder)
 
     def end(self, held: HeldThread, later: bool) -> None:
@@ -399,7 +399,7 @@ def is_taken(session: Session, thread_id: str) -> Plan[bool]:
 
 def _enter(held: HeldThread, run_id: UUID) -> None:
     # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
-    other = _held.setdefault(run_id, held)
+    other = held_threads.setdefault(run_id, held)
     if other is not held:
         raise ThreadTaken(other.claim.thread_id, other.claim.record.holder, other.claim.record.since)
 
@@ -425,7 +425,7 @@ def _after_fork() -> None:
     # The runs of the parent are the parent's, and so are its claims.
     global _ours
     _ours = secrets.token_hex(8)
-    _held.clear()
+    held_threads.clear()
     _unclaimed.clear()
     for runs in list(_all):
         runs.keeper.forget()

@@ -44,10 +44,10 @@ class Cell:
 
     Attributes:
         token: Tells this content from all that the cell ever held and will hold; random, 1 to 32 letters and digits.
-        header: The small part, which listings read; framed (see `core.frames`), opaque to stores.
+        header: The small part, which listings read; framed (see `encoding.frames`), opaque to stores.
         body: The rest, framed; `b""` if there is none, or if it was not asked for.
         origin: The thread that wrote a shared cell, `""` if none did: what a thread has shared is deleted with it.
-        expires_at: Milliseconds since 1970, from which on the core takes it to be gone; `None` is never.
+        expires_at: Milliseconds since 1970, from which on the engine takes it to be gone; `None` is never.
     """
 
     token: str
@@ -88,7 +88,3 @@ def key_of_cell(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise InvalidInput(f"{key!r} cannot name a cell: use 1 to 128 of a-z, 0-9, '_', '.', '-', not '.' or '-' first")
     return key
-
-
-NODE_CACHE = Shelf(None, "cache")
-"""Where `KeelCache` keeps results of nodes: LangGraph does not say for which thread, so an erasure empties it."""

@@ -12,7 +12,7 @@ Tool calls, approvals, the audit trail and claims of threads are cells: a capabi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
@@ -213,11 +213,3 @@ class Store(ABC, Generic[Q, R]):
         Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
-
-    def every_cell(self, shelf: Shelf, take: Callable[[str, Cell], object]) -> StorePlan[Q, R, None]:
-        """Give all cells of a shelf to `take`, without bodies, one by one. One trip for each page."""
-        page = yield from self.list_cells(shelf, "", None, CELLS)
-        while page:
-            for key, cell in page:
-                take(key, cell)
-            page = (yield from self.list_cells(shelf, "", page[-1][0], CELLS)) if len(page) == CELLS else ()

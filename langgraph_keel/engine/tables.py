@@ -6,11 +6,11 @@ by `Cells(session, table, thread_id)`. What a cell is, and why two writers canno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, ValueRefused
@@ -80,7 +80,7 @@ class Cells(Generic[T]):
         Raises:
             CorruptStore: One of them does not decode.
         """
-        cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
+        cells = yield from self.read_raw(keys)
         return {key: self.keep(key, cell) for key, cell in cells.items()}
 
     def find(self, key: str) -> Plan[Kept[T] | None]:
@@ -164,7 +164,7 @@ class Cells(Generic[T]):
         new = None
         if record is not None:
             new = self.cell(record, token=token, body=body, origin=origin, expires_at=expires_at)
-        reply = yield from self._session.store.swap_cell(self.shelf, key, expected, new)
+        reply = yield from self.swap_raw(key, expected, new)
         if reply.done:
             return True, None if record is None or new is None else Kept(record, new)
         return False, None if reply.cell is None else self.keep(key, reply.cell)
@@ -181,14 +181,6 @@ class Cells(Generic[T]):
         """Return the cell that holds a record, ready to be written; for the arguments see `swap`."""
         header = self._session.codec.encode(list(self._table.pack(record)))
         return Cell(token or self._session.new_token(), header, body, origin, expires_at)
-
-    def write(self, key: str, expected: str | None, cell: Cell) -> Plan[bool]:
-        """Write a cell that is ready, if nobody else has; return whether it was done. Again does no harm. One trip.
-
-        For the arguments see `swap`, which also tells what stands there instead, and so has to decode that.
-        """
-        reply = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
-        return reply.done
 
     def change(self, key: str, change: Callable[[T | None], T | None], *, origin: str = "") -> Plan[T | None]:
         """Change a record, again whenever somebody else was quicker. Two trips, and one for each who was.
@@ -214,35 +206,63 @@ class Cells(Generic[T]):
             if done:
                 return record
 
-    def copy_to(self, thread_id: str) -> Plan[None]:
-        """Copy all cells to another thread that has none, as they are: what does not decode is copied, too.
-
-        Without bodies. A trip a page, and one for each cell.
-        """
-        found: list[tuple[str, Cell]] = []
-        yield from self._session.store.every_cell(self.shelf, lambda key, cell: found.append((key, cell)))
-        for key, cell in found:
-            yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
-
-    def overwrite(self, key: str, record: T | None) -> Plan[None]:
-        """Write a record over whatever stands there, even if that does not decode; whoever does so last, wins.
-
-        Two trips, and one for each who was quicker.
-
-        Args:
-            key: Its key.
-            record: What to write; `None` is nothing.
-        """
-        new = None if record is None else self.cell(record)
-        cells = yield from self._session.store.read_cells(self.shelf, [key])
-        held = cells.get(key)
-        while True:
-            reply = yield from self._session.store.swap_cell(self.shelf, key, held.token if held else None, new)
-            if reply.done:
-                return
-            held = reply.cell
-
     def remove(self, tokens: Mapping[str, str]) -> Plan[int]:
         """Remove records, each only if its token is still this one; return how many went. One trip."""
         removed: int = yield from self._session.store.remove_cells(self.shelf, tokens)
         return removed
+
+    # -- undecoded: for what must go, or be copied, even if it is damaged ----------------------------------------
+
+    def read_raw(self, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        """Read cells by their keys, without those that are not there. One trip."""
+        cells: Mapping[str, Cell] = yield from self._session.store.read_cells(self.shelf, keys)
+        return cells
+
+    def every_raw(self, prefix: str = "") -> Plan[list[tuple[str, Cell]]]:
+        """Read all cells whose keys begin so, in the order of their keys. Without their bodies; a trip for each 500."""
+        found: list[tuple[str, Cell]] = []
+        while True:
+            after = found[-1][0] if found else None
+            page = yield from self._session.store.list_cells(self.shelf, prefix, after, PAGE)
+            found += page
+            if len(page) < PAGE:
+                return found
+
+    def swap_raw(self, key: str, expected: str | None, cell: Cell | None) -> Plan[Swapped]:
+        """Replace a cell by one that is ready, or by none, if nobody else has. Again does no harm. One trip.
+
+        For the arguments see `swap`, which has to decode what stands there instead.
+        """
+        swapped: Swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
+        return swapped
+
+    def overwrite_raw(self, key: str, cell: Cell) -> Plan[None]:
+        """Write a cell over whatever stands there; whoever does so last, wins.
+
+        One trip; two if there was something, and one for each who was quicker.
+        """
+        swapped = yield from self.swap_raw(key, None, cell)
+        while not swapped.done:
+            swapped = yield from self.swap_raw(key, swapped.cell.token if swapped.cell else None, cell)
+
+    def copy_raw(self, thread_id: str) -> Plan[None]:
+        """Copy all cells, without bodies, to a thread that has none. A trip for each 500, and one for each cell."""
+        for key, cell in (yield from self.every_raw()):
+            yield from self._session.store.swap_cell(Shelf(thread_id, self.shelf.kind), key, None, cell)
+
+    def clear(self, prefix: str = "") -> Plan[int]:
+        """Remove all cells whose keys begin so; return how many went. Two trips for each 500."""
+        removed, page = 0, (yield from self._session.store.list_cells(self.shelf, prefix, None, PAGE))
+        while page:
+            removed += yield from self.remove({key: cell.token for key, cell in page})
+            page = yield from self._session.store.list_cells(self.shelf, prefix, page[-1][0], PAGE)
+        return removed
+
+
+def _unpack_namespace(parts: Sequence[Any]) -> list[Any]:
+    (namespace,) = parts
+    return list(namespace)
+
+
+NODE_CACHE: CellTable[Sequence[str]] = CellTable("cache", "a cached result", lambda parts: [parts], _unpack_namespace)
+"""Results of nodes (`KeelCache`). LangGraph does not say of which thread they are, so an erasure empties it."""

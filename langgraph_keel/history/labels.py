@@ -117,11 +117,11 @@ def remove_label(session: Session, thread_id: str, name: str) -> Plan[None]:
     Raises:
         NotFound: No checkpoint of the thread has it.
     """
-    shelf, key = Cells(session, LABELS, thread_id).shelf, _key(name)
-    cells = yield from session.store.read_cells(shelf, [key])  # not decoded: a label that is damaged can be removed
+    labels, key = Cells(session, LABELS, thread_id), _key(name)
+    cells = yield from labels.read_raw([key])
     if key not in cells:
         raise NotFound(f"thread {thread_id!r} has no label {name!r}")
-    yield from session.store.remove_cells(shelf, {key: cells[key].token})
+    yield from labels.remove({key: cells[key].token})
 
 
 def read_labels(session: Session, thread_id: str) -> Plan[Sequence[Label]]:

@@ -375,7 +375,7 @@ class Capture(BaseCallbackHandler):
     def forget(self) -> None:
         """Forget the calls that are under way."""
         # Held by their records alone: LangChain never says that a call was cancelled.
-        self._calls: WeakValueDictionary[UUID, _Call] = WeakValueDictionary()
+        self.under_way: WeakValueDictionary[UUID, _Call] = WeakValueDictionary()
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **more: Any
@@ -392,7 +392,7 @@ class Capture(BaseCallbackHandler):
             if call := _begin_call(run_id, more.get("metadata") or {}):
                 waiting = call.waiting
                 waiting.record = record_of({**waiting.record, **describe_request(more, hash_prompt(messages))})
-                self._calls[run_id] = waiting.call = call
+                self.under_way[run_id] = waiting.call = call
                 call.recorder.waiting.add(waiting)
         except Exception:
             _log.warning("a call of a model is not recorded", exc_info=True)
@@ -411,7 +411,7 @@ class Capture(BaseCallbackHandler):
         self._end(run_id, lambda error: {"error": type(error).__name__}, error)
 
     def _end(self, run_id: UUID, describe: Callable[[Any], Mapping[str, Any]], outcome: Any) -> None:
-        if call := self._calls.pop(run_id, None):
+        if call := self.under_way.pop(run_id, None):
             facts: Mapping[str, Any] = {}
             try:
                 facts = describe(outcome)
@@ -420,11 +420,11 @@ class Capture(BaseCallbackHandler):
             call.end(facts)
 
 
-_CAPTURE = Capture()
+CAPTURE = Capture()
 if hasattr(os, "register_at_fork"):
     # What other threads of the parent have called, they wait for themselves.
-    os.register_at_fork(after_in_child=_CAPTURE.forget)
-_handler: ContextVar[Any] = ContextVar("keel_capture", default=_CAPTURE)
+    os.register_at_fork(after_in_child=CAPTURE.forget)
+_handler: ContextVar[Any] = ContextVar("keel_capture", default=CAPTURE)
 _register_lock = Lock()
 _registered: list[ContextVar[Any]] = []
 

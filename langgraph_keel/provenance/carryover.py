@@ -262,7 +262,7 @@ def copy_carryovers(session: Session, source: str, target: str, names: Sequence[
         names: Of a fork, the ids of its root checkpoints: what was carried to those is copied. `None` for all.
     """
     if names is None:
-        yield from Cells(session, CARRYOVERS, source).copy_to(target)
+        yield from Cells(session, CARRYOVERS, source).copy_raw(target)
         return
     found = yield from Cells(session, CARRYOVERS, source).every()
     wanted, _ = find_behind([kept.record for _, kept in found], names)

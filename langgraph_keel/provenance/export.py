@@ -65,12 +65,12 @@ class Way:
     @property
     def cost(self) -> float | None:
         """What the calls on it cost; `None` if that is not known."""
-        return _cost(self.trace.calls) if self.is_known else None
+        return sum_costs(self.trace.calls) if self.is_known else None
 
     @property
     def usage(self) -> dict[str, Any] | None:
         """What they used; `None` if that is not known."""
-        return _sum([call.usage for call in self.trace.calls]) if self.is_known else None
+        return sum_usages([call.usage for call in self.trace.calls]) if self.is_known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,7 @@ def _tools_called(messages: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return counts
 
 
-def _sum(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def sum_usages(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Return counts of tokens summed, those of the details too; nothing of what is now a number and now details."""
     counts: dict[str, list[Any]] = {}
     for usage in usages:
@@ -315,7 +315,7 @@ def _sum(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _sum_of(counts: Sequence[Any]) -> Any:
     nested = [count for count in counts if isinstance(count, Mapping)]
     if nested:
-        return _sum(nested) if len(nested) == len(counts) else None
+        return sum_usages(nested) if len(nested) == len(counts) else None
     return sum(counts)
 
 
@@ -323,7 +323,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def _cost(calls: Iterable[ModelCall]) -> float | None:
+def sum_costs(calls: Iterable[ModelCall]) -> float | None:
     """Return what the calls cost; `None` if there is none, or one was answered and its cost is unknown."""
     costs = [call.cost for call in calls if call.cost is not None or call.error is None]
     known = [cost for cost in costs if cost is not None and _is_number(cost)]

@@ -228,12 +228,12 @@ class ProvenanceMethods(EngineSaver):
         own = graph.checkpointer
         is_ours = isinstance(own, ProvenanceMethods) and own.engine.is_same_store(self.engine)
         saver = own if is_ours else self
-        twin = saver.with_engine(_apart(saver.engine))
+        twin = saver.with_engine(engine_apart(saver.engine))
         runnable = graph.copy({"checkpointer": twin, "cache": None})
         return Replayer(twin.engine.session, runnable, order)
 
 
-def _apart(engine: Engine) -> Engine:
+def engine_apart(engine: Engine) -> Engine:
     """Return an engine on the same store that shares nothing else with this one: it records, and minds no drift.
 
     Nothing prunes what it puts: a replay's fork stays whole until it was looked at.

@@ -73,35 +73,35 @@ class UpkeepThread(Hook):
     """
 
     def __init__(self, saver: EngineSaver, keep: Retention | None, ttl: Retention | None, every: float) -> None:
-        self._saver = saver
+        self.saver = saver
         self._keep = keep
         self._ttl = ttl
         self._every = every
-        self._put_to: set[str] = set()
+        self.put_to: set[str] = set()
         self._stop = Event()
         self._lock = Lock()
-        self._thread: Thread | None = None
+        self.thread: Thread | None = None
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
         """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
         yield from ()
         if self._keep is not None:
-            self._put_to.add(put.address.thread_id)
+            self.put_to.add(put.address.thread_id)
         # After a fork of the process the thread is not there.
-        if self._thread is None or not self._thread.is_alive():
+        if self.thread is None or not self.thread.is_alive():
             self._start()
 
     def _start(self) -> None:
         if not self._lock.acquire(blocking=False):
             return  # somebody else does
         try:
-            if not self._stop.is_set() and (self._thread is None or not self._thread.is_alive()):
+            if not self._stop.is_set() and (self.thread is None or not self.thread.is_alive()):
                 # It knows the saver weakly: one that is dropped without `close` is not held by its upkeep.
                 ours = weakref.ref(self)
-                self._thread = Thread(
+                self.thread = Thread(
                     target=_run_rounds, args=(ours, self._stop, self._every), name="keel-upkeep", daemon=True
                 )
-                self._thread.start()
+                self.thread.start()
         except RuntimeError as error:  # the interpreter ends
             _log.info("no upkeep from now on: %s", error)
         finally:
@@ -111,10 +111,10 @@ class UpkeepThread(Hook):
         """Stop, and prune once more what was put to since the last round. Safe to call again."""
         end = time.monotonic() + _CLOSE_TIMEOUT
         self._stop.set()
-        if self._thread is not None and self._thread.is_alive() and self._thread is not current_thread():
-            self._thread.join(_CLOSE_TIMEOUT)
-            if self._thread.is_alive():
-                _log.warning("upkeep: the store does not answer; threads that were not pruned: %d", len(self._put_to))
+        if self.thread is not None and self.thread.is_alive() and self.thread is not current_thread():
+            self.thread.join(_CLOSE_TIMEOUT)
+            if self.thread.is_alive():
+                _log.warning("upkeep: the store does not answer; threads that were not pruned: %d", len(self.put_to))
                 return
         self._attempt("the last threads", self._prune, lambda: time.monotonic() < end)
 
@@ -137,30 +137,30 @@ class UpkeepThread(Hook):
 
     def _prune(self, goes_on: Callable[[], bool]) -> None:
         """Prune what was put to since the last round, one thread after the other, as long as it may."""
-        stored = self._read_policies() if self._put_to else ()
-        for thread_id in list(self._put_to):
+        stored = self._read_policies() if self.put_to else ()
+        for thread_id in list(self.put_to):
             if not goes_on():
                 return
-            self._put_to.discard(thread_id)  # before: what is put meanwhile is for the next round
+            self.put_to.discard(thread_id)  # before: what is put meanwhile is for the next round
             error = self._attempt(f"thread {thread_id!r}", self._prune_thread, thread_id, stored)
             if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
-                self._put_to.add(thread_id)  # a store may be busy now and not at the next round
+                self.put_to.add(thread_id)  # a store may be busy now and not at the next round
             if isinstance(error, StoreUnavailable | StoreClosed):
                 return
 
     def _read_policies(self) -> Sequence[Retention]:
-        return self._saver.engine.run(read_policies(self._saver.engine.session))
+        return self.saver.engine.run(read_policies(self.saver.engine.session))
 
     def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
-            engine = self._saver.engine
+            engine = self.saver.engine
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
         policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._read_policies()), ttl]
-        engine = self._saver.engine
+        engine = self.saver.engine
         sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
         while not self._stop.is_set() and engine.run(sweep.next()):
             pass

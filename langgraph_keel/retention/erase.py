@@ -19,7 +19,6 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from langgraph_keel.engine.cells import NODE_CACHE
 from langgraph_keel.engine.checkpoints import delete_thread, where_is
 from langgraph_keel.engine.config import owner_in
 from langgraph_keel.engine.headers import unpack_header
@@ -27,7 +26,8 @@ from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import CELLS, Store
+from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tables import NODE_CACHE, Cells
 from langgraph_keel.errors import (
     AccessDenied,
     CorruptStore,
@@ -241,7 +241,7 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0:
-            yield from _clear_node_cache(session.store, erased, going)
+            yield from _clear_node_cache(session, erased)
         if order.dry_run:
             break
         yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)
@@ -290,12 +290,8 @@ def _delete_threads(session: Session, erased: Erased, going: Sequence[str], tell
     tell(len(going), len(going))
 
 
-def _clear_node_cache(store: Store[Q, R], erased: Erased, going: Sequence[str]) -> Plan[None]:
+def _clear_node_cache(session: Session, erased: Erased) -> Plan[None]:
     """Empty the cache of nodes before the first thread goes: the results in it do not say whose they are."""
+    cache = Cells(session, NODE_CACHE, None)
     clears = erased.order.node_cache == "clear" and not erased.order.dry_run
-    page = (yield from store.list_cells(NODE_CACHE, "", None, CELLS)) if going else ()
-    while page:
-        erased.cached += len(page)
-        if clears:
-            yield from store.remove_cells(NODE_CACHE, {key: cell.token for key, cell in page})
-        page = yield from store.list_cells(NODE_CACHE, "", page[-1][0], CELLS)
+    erased.cached += (yield from cache.clear()) if clears else len((yield from cache.every_raw()))

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, address_of, owner_in, owner_of
 from langgraph_keel.engine.encoding.frames import HEAD, RAW, unframe
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
@@ -117,10 +116,7 @@ def note_copy(session: Session, source: str, target: str) -> Plan[None]:
     Its checkpoints have the times of the source: by them alone, it would be as old as that.
     """
     yield from Cells(session, COPY_TIMES, target).swap(AT, None, session.now)
-    named: list[tuple[str, Cell]] = []
-    yield from session.store.every_cell(Cells(session, OWNERS, source).shelf, lambda *pair: named.append(pair))
-    for key, cell in named:  # undecoded: a damaged note must not stop the copy, and is reported where it is read
-        yield from session.store.swap_cell(Cells(session, OWNERS, target).shelf, key, None, cell)
+    yield from Cells(session, OWNERS, source).copy_raw(target)  # a damaged note is reported where it is read
 
 
 def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:

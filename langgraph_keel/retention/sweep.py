@@ -66,8 +66,12 @@ def read_policies(session: Session) -> Plan[tuple[Retention, ...]]:
 
 
 def store_policies(session: Session, policies: Sequence[Retention]) -> Plan[None]:
-    """Replace the policies of the store; whoever does so last, wins. Two trips."""
-    yield from Cells(session, POLICIES, None).overwrite(_KEY, tuple(policies) or None)
+    """Replace the policies of the store, even if they do not decode; whoever does so last, wins. Two trips."""
+    cells = Cells(session, POLICIES, None)
+    if policies:
+        yield from cells.overwrite_raw(_KEY, cells.cell(tuple(policies)))
+    else:
+        yield from cells.clear(_KEY)
 
 
 class Sweep:

@@ -234,7 +234,7 @@ class ModelDriver:
             return self.read_answer(self.model.invoke(request.prompt, self.config))
         session = self.engine.session
         entry = self.engine.run(archive_messages(session, request))
-        if self.other is not None and not self.other.run(has_part(self.other.session.store, entry.thread_id, entry.id)):
+        if self.other is not None and not self.other.run(has_part(self.other.session, entry.thread_id, entry.id)):
             self.engine.run(take_back(session, entry))
             raise _refusal(entry)
         return entry
@@ -262,7 +262,7 @@ class AsyncModelDriver:
             return blocking.read_answer(await blocking.model.ainvoke(request.prompt, blocking.config))
         engine, other = blocking.engine, blocking.other
         entry = await engine.arun(archive_messages(engine.session, request))
-        if other is not None and not await other.arun(has_part(other.session.store, entry.thread_id, entry.id)):
+        if other is not None and not await other.arun(has_part(other.session, entry.thread_id, entry.id)):
             await engine.arun(take_back(engine.session, entry))
             raise _refusal(entry)
         return entry

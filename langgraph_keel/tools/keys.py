@@ -179,10 +179,10 @@ def canonical(tool: str, args: Mapping[str, Any]) -> Any:
     Raises:
         InvalidInput: An argument is of a type that has no canonical form.
     """
-    return _canonical(dict(args), f"tool {tool!r}, arguments")
+    return to_json(dict(args), f"tool {tool!r}, arguments")
 
 
-def _canonical(value: Any, where: str) -> Any:
+def to_json(value: Any, where: str) -> Any:
     """Return a value as JSON, so that different values differ and equal ones do not."""
     if value is None or (isinstance(value, bool | str) and not isinstance(value, Enum)):
         return value
@@ -209,17 +209,17 @@ def _number(value: int | float, where: str) -> Any:
 
 def _mapping(value: Mapping[Any, Any], where: str) -> Any:
     if all(type(name) is str for name in value) and _TAG not in value:
-        return {name: _canonical(part, f"{where}.{name}") for name, part in value.items()}
-    pairs = [[_canonical(name, where), _canonical(part, f"{where}[{name!r}]")] for name, part in value.items()]
+        return {name: to_json(part, f"{where}.{name}") for name, part in value.items()}
+    pairs = [[to_json(name, where), to_json(part, f"{where}[{name!r}]")] for name, part in value.items()]
     return _tagged("dict", sorted(pairs, key=rfc8785.dumps))
 
 
 def _sequence(value: Collection[Any], where: str) -> Any:
-    return [_canonical(part, f"{where}[{place}]") for place, part in enumerate(value)]
+    return [to_json(part, f"{where}[{place}]") for place, part in enumerate(value)]
 
 
 def _set(value: Collection[Any], where: str) -> Any:
-    return _tagged("set", sorted((_canonical(part, where) for part in value), key=rfc8785.dumps))
+    return _tagged("set", sorted((to_json(part, where) for part in value), key=rfc8785.dumps))
 
 
 def _object(value: Any, parts: Mapping[str, Any], where: str) -> Any:
@@ -244,7 +244,7 @@ def _model(value: BaseModel, where: str) -> Any:
 
 
 _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
-    Enum: lambda value, where: _tagged("enum", [_class_of(value), _canonical(value.value, where)]),
+    Enum: lambda value, where: _tagged("enum", [_class_of(value), to_json(value.value, where)]),
     (int, float): _number,
     Mapping: _mapping,
     (list, tuple): _sequence,

@@ -11,7 +11,7 @@ The ledger as people read it: each call, what became of it, how often it was ans
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeAlias
 
@@ -241,7 +241,7 @@ class Ledger:
     def renew(self, claim: Claim, until: int) -> Plan[bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
         cell = self._cell(replace(claim.record, until=until), token=claim.token)
-        return (yield from self._calls(claim.shelf).write(claim.key, claim.token, cell))
+        return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, cell)).done
 
     def withdraw(self, draft: Claim, now: int) -> Plan[None]:
         """Take a claim back that may have been stored, or may still be on its way: the tool never ran. Two trips.
@@ -249,14 +249,13 @@ class Ledger:
         A claim that comes later finds that what it expects is gone. What the call was before, it is again: it keeps its
         idempotency key, and a doubt stays one.
         """
-        done = False
+        calls, done = self._calls(draft.shelf), False
         while not done:
-            cells = yield from self._session.store.read_cells(draft.shelf, [draft.key])
-            cell = cells.get(draft.key)
+            cell = (yield from calls.read_raw([draft.key])).get(draft.key)
             token = cell.token if cell else None
             if token not in (draft.token, draft.expected):
                 return
-            done = yield from self._calls(draft.shelf).write(draft.key, token, self._undo(draft, cell, now))
+            done = (yield from calls.swap_raw(draft.key, token, self._undo(draft, cell, now))).done
 
     def _undo(self, draft: Claim, cell: Cell | None, now: int) -> Cell:
         """Return what stands where a claim was withdrawn: what was there before it, under a new token."""
@@ -271,7 +270,7 @@ class Ledger:
 
     def settle(self, claim: Claim, settlement: Cell) -> Plan[bool]:
         """Write how a call ended; return whether the claim was still ours. One trip, durable."""
-        return (yield from self._calls(claim.shelf).write(claim.key, claim.token, settlement))
+        return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, settlement)).done
 
     def settle_doubt(self, shelf: Shelf, key: str, expected: str | None, record: CallRecord, body: bytes) -> Plan[bool]:
         """Write how a doubtful call ended, as a person says; return whether the doubt was still there. One trip.
@@ -283,11 +282,11 @@ class Ledger:
             record: How it ended.
             body: What the person has said in the place of the tool.
         """
-        return (yield from self._calls(shelf).write(key, expected, self._cell(record, body=body)))
+        return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
-        yield from self._calls(shelf).write(key, token, self._cell(record, token=token))
+        yield from self._calls(shelf).swap_raw(key, token, self._cell(record, token=token))
 
     def _calls(self, shelf: Shelf) -> Cells[CallRecord]:
         return Cells(self._session, CALLS, shelf.thread_id)
@@ -341,22 +340,17 @@ def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell],
 
     One trip a page; three more for every page with something to remove.
     """
-    calls, removed = Cells(session, CALLS, shelf.thread_id), 0
+    calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:
         gone = {key: kept.token for key, kept in page if is_over(kept.record, kept.cell)}
         if gone:
             removed += yield from calls.remove(gone)
-            # Not decoded: a count that is damaged goes, too.
-            counts = yield from session.store.read_cells(Shelf(shelf.thread_id, HITS), list(gone))
+            counts = yield from hits.read_raw(gone)
             if counts:
-                yield from Cells(session, COUNTS, shelf.thread_id).remove(_tokens_of(counts))
+                yield from hits.remove({key: cell.token for key, cell in counts.items()})
         page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
     return removed
-
-
-def _tokens_of(cells: Mapping[str, Cell]) -> dict[str, str]:
-    return {key: cell.token for key, cell in cells.items()}
 
 
 @dataclass(frozen=True, slots=True)

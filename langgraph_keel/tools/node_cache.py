@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -13,14 +12,14 @@ from typing import Any
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 
 from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
-from langgraph_keel.engine.cells import NODE_CACHE, Cell
+from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import EngineSaver, engine_of
+from langgraph_keel.engine.tables import NODE_CACHE, Cells
 from langgraph_keel.errors import InvalidInput, ValueRefused
 
 _log = logging.getLogger(__name__)
-_PAGE = 500
 _ASKED = {RESUME, INTERRUPT, ERROR}
 """Channels whose writes say that a person or an error had a part in a result: it is not the node's alone."""
 
@@ -88,7 +87,7 @@ class KeelCache(BaseCache[Any]):
         if not keys:
             return {}
         by_name = {_name(key): key for key in keys}
-        cells = yield from self._store.read_cells(NODE_CACHE, list(by_name))
+        cells = yield from self._cells.read_raw(by_name)
         now = _now()
         live = {name: cell for name, cell in cells.items() if cell.expires_at is None or cell.expires_at > now}
         values = ((by_name[name], self._revive(cell)) for name, cell in live.items())
@@ -106,26 +105,16 @@ class KeelCache(BaseCache[Any]):
         for key, (value, ttl) in pairs.items():
             if _is_the_nodes_own(value):
                 until = None if ttl is None else _now() + int(ttl * 1000)
-                header, body = self._codec.encode([list(key[0])]), self._codec.encode([value])
-                yield from self._write(_name(key), Cell(secrets.token_hex(16), header, body, "", until))
-
-    def _write(self, name: str, cell: Cell) -> Plan[None]:
-        """Store a value, whatever is there. One trip, two where something is."""
-        expected, done = None, False
-        while not done:
-            reply = yield from self._store.swap_cell(NODE_CACHE, name, expected, cell)
-            done, expected = reply.done, reply.cell and reply.cell.token
+                cell = self._cells.cell(list(key[0]), body=self._codec.encode([value]), expires_at=until)
+                yield from self._cells.overwrite_raw(_name(key), cell)
 
     def _clear(self, namespaces: Sequence[Namespace] | None) -> Plan[None]:
         for prefix in [""] if namespaces is None else [_prefix(namespace) for namespace in namespaces]:
-            page: Sequence[tuple[str, Cell]] = yield from self._store.list_cells(NODE_CACHE, prefix, None, _PAGE)
-            while page:
-                yield from self._store.remove_cells(NODE_CACHE, {name: cell.token for name, cell in page})
-                page = yield from self._store.list_cells(NODE_CACHE, prefix, page[-1][0], _PAGE)
+            yield from self._cells.clear(prefix)
 
     @property
-    def _store(self) -> Any:
-        return self._saver.engine.session.store
+    def _cells(self) -> Cells[Sequence[str]]:
+        return Cells(self._saver.engine.session, NODE_CACHE, None)
 
 
 def _prefix(namespace: Namespace) -> str:

@@ -13,13 +13,12 @@ from threading import Lock
 from time import monotonic
 from typing import NamedTuple
 
-from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper
 from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools.call import Call
-from langgraph_keel.tools.ledger import COUNTS, TOOLS, Claim
+from langgraph_keel.tools.ledger import CALLS, COUNTS, Claim
 
 _EVERY = 5.0
 """Seconds between two writings of what was counted."""
@@ -105,6 +104,6 @@ class Account:
     def _add(self, counted: _HitKey, more: int) -> Plan[None]:
         session = self._saver.engine.session
         # A call that was deleted meanwhile leaves no count behind.
-        if (yield from session.store.read_cells(Shelf(counted.thread_id, TOOLS), [counted.key])):
+        if (yield from Cells(session, CALLS, counted.thread_id).read_raw([counted.key])):
             counts = Cells(session, COUNTS, counted.thread_id)
             yield from counts.change(counted.key, lambda before: (before or 0) + more, origin=counted.origin)

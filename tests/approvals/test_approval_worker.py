@@ -37,7 +37,7 @@ def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     needing(request.param, request)
     with SAVERS[request.param](tmp_path) as opened:
         yield opened
-    assert not notices._listening
+    assert not notices.listening
 
 
 def approve(saver: KeelSaver, *threads: str) -> None:
@@ -222,9 +222,9 @@ def test_a_loop_that_is_left_listens_no_longer(saver: KeelSaver) -> None:
     approve(saver)
     found = saver.approvals.run_when_decided(graph)
     assert next(found).thread_id == "a"
-    assert len(notices._listening) == 1
+    assert len(notices.listening) == 1
     found.close()  # type: ignore[attr-defined]
-    assert not notices._listening
+    assert not notices.listening
     assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["b"]
 
 
@@ -256,7 +256,7 @@ async def test_a_worker_is_cancelled(saver: KeelSaver) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not notices._listening
+        assert not notices.listening
     hold.set()
     assert [each.result for each in await worker()] == [{"said": "done"}]
 
@@ -345,11 +345,12 @@ def test_a_notice_that_cannot_be_sent_fails_no_decision(
 
 def test_a_connection_that_was_cut_listens_again(postgres_url: str) -> None:
     with PostgresSaver(postgres_url) as saver, saver.approvals.bell.notices() as heard:
-        source: Any = heard._source
+        source: Any = heard._source  # private: what a listener hears by is its own affair; only so a test can cut it
         with psycopg.connect(postgres_url, autocommit=True) as connection:
+            # private: the connection that the server is told to cut
             connection.execute("SELECT pg_terminate_backend(%s)", (source._connection.info.backend_pid,))
         heard.wait(0.2)
-        assert heard._source is None
+        assert heard._source is None  # private: nobody outside is to ask whether a listener listens
         heard.wait(LATE)  # it listens again, and there may be something to look for
         saver.approvals.bell.ring()
         began = time.monotonic()
@@ -363,6 +364,7 @@ def test_behind_a_pooler_workers_look_by_themselves(pgbouncer_url: str, postgres
         graph = asking_graph(saver, lambda *_: None)
         ask(graph, "a")
         with saver.approvals.bell.notices() as heard:
+            # private: nobody outside is to ask whether a listener listens
             assert (heard._source, heard._listen) == (None, None)
         approve(saver)
         assert [each.thread_id for each in working(saver, graph, face, 0.3)] == ["a"]
@@ -374,7 +376,7 @@ def test_a_connection_of_the_users_is_not_kept_waiting(postgres_url: str) -> Non
         ask(graph, "a")
         approve(saver)
         with saver.approvals.bell.notices() as heard:
-            assert heard._source is None
+            assert heard._source is None  # private: nobody outside is to ask whether a listener listens
         assert [each.thread_id for each in working(saver, graph, "sync", 0)] == ["a"]
 
 

@@ -261,7 +261,7 @@ def test_a_saver_that_only_reads_claims_nothing(place: Place) -> None:
         assert graph.get_state(CONFIG).interrupts
         with pytest.raises(ReadOnlyStore):
             graph.invoke(ANSWER, CONFIG)
-        assert begun._held == {}
+        assert begun.held_threads == {}
 
 
 def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_saver_that_was_closed_says_so(tmp_path: Path) -> None:
         graph.invoke({}, CONFIG)
     with pytest.raises(StoreError, match="closed"):
         graph.invoke(ANSWER, CONFIG)
-    assert begun._held == {}
+    assert begun.held_threads == {}
 
 
 async def test_closing_gives_back_what_async_runs_had(place: Place, claimed: list[str]) -> None:

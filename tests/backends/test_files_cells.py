@@ -17,6 +17,7 @@ from files_puts import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
+from saver_parts import driver_of
 from stores_files import FilesUnderTest
 from tiers import examples
 
@@ -184,8 +185,8 @@ def test_a_store_that_only_reads_changes_no_cell(root: Path, verbs: Verbs) -> No
 def test_who_waits_too_long_for_a_cell_is_told_and_others_do_not_wait(root: Path, verbs: Verbs) -> None:
     verbs.swap(OF_THREAD, "k", None, cell("1"))
     with FileSaver(root, timeout=0.05) as other:
-        shelves = other._files.cells("t")
-        with shelves.open("tool") as folder, shelves._lock(folder, "k"):
+        shelves = driver_of(other).cells("t")
+        with shelves.open("tool") as folder, shelves._lock(folder, "k"):  # private: as another process would hold it
             with pytest.raises(StoreBusy, match=r"k\.json"):
                 Verbs(other).swap(OF_THREAD, "k", "1", cell("2"))
             assert Verbs(other).swap(OF_THREAD, "other", None, cell("3")) == Swapped(True)

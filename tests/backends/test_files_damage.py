@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from files_puts import put
+from saver_parts import driver_of
 
 from langgraph_keel import CorruptStore, FileSaver, NewerFormat, NotAKeelStore, StoreError
 from langgraph_keel.backends.files import disk
@@ -309,7 +310,7 @@ def test_a_file_that_takes_the_place_of_the_log_is_noticed(
 def test_a_lock_does_not_outlive_its_put_in_a_forked_child(root: Path, log: Path) -> None:
     with FileSaver(root, timeout=2) as saver:
         read_end, write_end = os.pipe()
-        with saver._files.thread("t").writing():
+        with driver_of(saver).thread("t").writing():
             child = os.fork()
             if child == 0:
                 os.read(read_end, 1)

@@ -89,7 +89,7 @@ def nested(*nodes: Node) -> StateGraph[State]:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     isolate(monkeypatch)
     # On a machine that is busy, LangGraph may store the last writes of a run later than the usual wait.
-    monkeypatch.setattr(git, "_QUIET", 1.5)
+    monkeypatch.setattr(git, "QUIET", 1.5)
     return Repository.made(tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_no_commit_comes_before_what_a_slow_disk_still_stores(
     with ThreadPoolExecutor() as pool:
         pool.submit(saver.put_writes, stored, [("log", ["in"])], "task")
         assert asked.wait(10)
-        time.sleep(3 * git._QUIET)
+        time.sleep(3 * git.QUIET)
         assert repository.titles() == []
         go_on.set()
     assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
@@ -170,7 +170,7 @@ def test_what_nobody_stores_any_more_is_not_waited_for(
     monkeypatch.setattr(git, "_MOST_DELAY", 0.2)
     hook = saver.engine.session.hooks.find(git.GitHook)
     assert hook
-    hook._commits.begin_storing("t")  # nothing public says that something is being stored for ever
+    hook._commits.begin_storing("t")  # private: nothing public says that something is being stored for ever
     saver.put(config_for("t"), checkpoint_of("end", {}), {"source": "loop", "step": 1, "parents": {}}, {})
     assert repository.titles(expected=1) == ["thread t: step 1 (loop)"]
 

@@ -17,6 +17,7 @@ import servers
 from checkpoints import checkpoint_of, config_for
 from postgres_puts import METADATA, put, rows, run, value_of, with_options
 from psycopg.rows import dict_row
+from saver_parts import driver_of
 
 from langgraph_keel import (
     CheckpointConflict,
@@ -93,9 +94,9 @@ def test_what_is_no_connection_is_refused(given: Any) -> None:
 
 def test_a_url_is_taken_as_it_is_written() -> None:
     saver = PostgresSaver("postgresql://u@h/db?password=a+b%2Bc&schema=x%20y&connect_timeout=3")
-    assert saver._postgres.given == "postgresql://u@h/db?password=a+b%2Bc&connect_timeout=3"
-    assert saver._postgres.tables.schema == "x y"
-    assert "connect_timeout" not in saver._postgres.options
+    assert driver_of(saver).given == "postgresql://u@h/db?password=a+b%2Bc&connect_timeout=3"
+    assert driver_of(saver).tables.schema == "x y"
+    assert "connect_timeout" not in driver_of(saver).options
 
 
 @pytest.mark.parametrize("partitions", [0, 4])

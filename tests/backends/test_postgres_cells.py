@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import servers
 from postgres_puts import put, rows, run, value_of, with_options
+from saver_parts import driver_of
 
 from langgraph_keel import NotAKeelStore, NotFound, NotSetUp, PostgresSaver
 from langgraph_keel.backends.postgres import store as cells
@@ -157,7 +158,7 @@ def test_a_deletion_looks_into_indexes(postgres_url: str, shares: str, partition
         swap(saver, None, cell("1"))
         swap(saver, None, cell("1", origin="t"), SHARED)
         connection.execute(f"{fill} FROM generate_series(1, 5000) n; ANALYZE keel_cells".encode())
-        statement = saver._postgres.tables.prepare(cells.DELETE_OF_THREAD)
+        statement = driver_of(saver).tables.prepare(cells.DELETE_OF_THREAD)
         assert statement.names == ("thread",)
         lines = psycopg.RawCursor(connection).execute(b"EXPLAIN (ANALYZE) " + statement.text, ["t"]).fetchall()
         plan = "\n".join(line for (line,) in lines)

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from checkpoints import checkpoint_of, config_for
 from postgres_puts import put, rows, value_of
+from saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver, StoreBusy, ThreadExists
 from langgraph_keel.backends.postgres import statements
@@ -63,7 +64,8 @@ def test_errors_have_their_cause(postgres_url: str) -> None:
     """Not themselves: errors of Keel are also the built-in ones that fit, which the driver catches."""
     with PostgresSaver(postgres_url, pool_size=1, timeout=0.2) as saver:
         put(saver, "t")
-        with saver._postgres._source.connection(), pytest.raises(StoreBusy, match="in use") as told:
+        # private: a connection out of the pool, as a thread that is in the middle of a request has one
+        with driver_of(saver)._source.connection(), pytest.raises(StoreBusy, match="in use") as told:
             saver.get_tuple(config_for("t"))
         assert told.value.__cause__ is None
 
@@ -73,7 +75,7 @@ def test_a_first_put_in_the_middle_of_a_deletion_stays(postgres_url: str) -> Non
     with PostgresSaver(postgres_url) as saver, psycopg.connect(postgres_url) as deleting:
         saver.setup()
         first, second = (
-            saver._postgres.tables.fill_names(text).replace("%(thread)s", "'t'").encode()
+            driver_of(saver).tables.fill_names(text).replace("%(thread)s", "'t'").encode()
             for text in (statements.DELETE_THREAD, statements.DELETE_CONTENT)
         )
         deleting.execute(first)
@@ -94,7 +96,8 @@ def test_a_removal_that_failed_does_no_harm_to_its_connection(postgres_url: str)
         put(saver, "t")
         with psycopg.connect(postgres_url) as other:
             other.execute("SELECT 1 FROM keel_threads WHERE thread_id = 't' FOR UPDATE")
-            with saver._postgres._source.connection() as connection:
+            # private: a connection out of the pool, as a thread that is in the middle of a request has one
+            with driver_of(saver)._source.connection() as connection:
                 connection.execute("SET lock_timeout = '100ms'")
             with pytest.raises(StoreBusy, match="lock"):
                 saver.delete_thread("t")
@@ -129,7 +132,7 @@ def test_a_user_who_owns_a_schema_needs_no_right_to_create_one(postgres_url: str
 
 
 def test_what_other_servers_refuse_is_left_out() -> None:
-    tables = PostgresSaver("postgresql://host/db", schema="x")._postgres.tables
+    tables = driver_of(PostgresSaver("postgresql://host/db", schema="x")).tables
     cockroach, yugabyte = (tables.ddl_for(version, True) for version in ("CockroachDB CCL v25", "15.2-YB-2025.1"))
     assert "COLLATE" not in cockroach
     assert "COLLATE" in yugabyte

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 import servers
 from checkpoints import checkpoint_of, config_for
+from saver_parts import driver_of
 
 from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
 from langgraph_keel.testing.machine import chat
@@ -138,7 +139,7 @@ def test_a_request_that_psycopg_gives_up_waiting_for_is_sent_again(
 def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: PostgresSaver, postgres_url: str) -> None:
     head = head_run(saver)
     requests: list[Any] = []
-    send = saver._postgres.send
+    send = driver_of(saver).send
 
     def twice(request: Any) -> Any:
         first = send(request)
@@ -152,7 +153,7 @@ def test_a_put_sent_again_after_others_built_on_it_is_no_conflict(saver: Postgre
             assert [line[2:] for line in again[0]] == [line[2:] for line in first[0]]
         return first
 
-    saver._postgres.send = twice  # type: ignore[method-assign]
+    driver_of(saver).send = twice
     saver.put(head.config, checkpoint_of("ours", values(1)), METADATA, {})
     assert [found.checkpoint["id"] for found in saver.list(config_for("t"))] == ["theirs", "ours", "000"]
     with pytest.raises(CheckpointConflict):

@@ -25,15 +25,15 @@ ORIGINS = ["t", "t:tool", "t;", "@t", "t ", "T", "ä", "t\x00", "%", "t:tool:k0"
 
 
 def swap(saver: RedisSaver, key: str, expected: str | None, new: Cell | None, shelf: Shelf = MINE) -> Swapped:
-    return saver.engine.run(saver._store.swap_cell(shelf, key, expected, new))
+    return saver.engine.run(saver.engine.session.store.swap_cell(shelf, key, expected, new))
 
 
 def listed(saver: RedisSaver, shelf: Shelf = MINE, size: int = 100) -> list[str]:
-    return [key for key, _ in saver.engine.run(saver._store.list_cells(shelf, "", None, size))]
+    return [key for key, _ in saver.engine.run(saver.engine.session.store.list_cells(shelf, "", None, size))]
 
 
 def held(saver: RedisSaver, key: str, shelf: Shelf = MINE) -> Cell | None:
-    return saver.engine.run(saver._store.read_cells(shelf, [key])).get(key)
+    return saver.engine.run(saver.engine.session.store.read_cells(shelf, [key])).get(key)
 
 
 def cell_keys(prefix: str, thread: str = "t") -> tuple[str, str]:
@@ -168,7 +168,7 @@ def test_empty_cells_leave_no_key(opened: Open, behind: Any, redis_prefix: str, 
         if empty == "swap":
             swap(saver, "k", "1", None, shelf)
         else:
-            saver.engine.run(saver._store.remove_cells(shelf, {"k": "1"}))
+            saver.engine.run(saver.engine.session.store.remove_cells(shelf, {"k": "1"}))
     assert keys(behind, redis_prefix, "") == [f"{redis_prefix}:keel".encode()]
 
 
@@ -248,7 +248,7 @@ def every_verb(saver: RedisSaver) -> list[Callable[[], object]]:
     return [
         lambda: swap(saver, "k", None, cell("1")),
         lambda: held(saver, "k"),
-        lambda: saver.engine.run(saver._store.remove_cells(MINE, {"k": "1"})),
+        lambda: saver.engine.run(saver.engine.session.store.remove_cells(MINE, {"k": "1"})),
     ]
 
 

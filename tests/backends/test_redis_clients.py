@@ -22,6 +22,7 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
 from redis_steps import Open, behind, connections, opened, put
+from saver_parts import async_driver_of
 from servers.redis import own_redis
 from stores_redis import client_of, redis_store
 
@@ -41,7 +42,7 @@ def test_threads_are_on_all_masters_and_listed_together(redis_cluster_url: str, 
         ids = [f"{n:04}" for n in range(60)]
         for n in ids:
             caller.put(at(f"thread {n}"), checkpoint_of(n, {"n": n}, ts=f"2026-01-01T00:00:{n[2:]}"), {"run_id": n})
-        nodes = {cluster.get_node_from_key(key.decode()).name for key in store._keys()}
+        nodes = {cluster.get_node_from_key(key.decode()).name for key in store.stored_keys()}
         assert len(nodes) == 3
         assert [id_of(found) for found in caller.list(None)] == ids[::-1]
         assert [info.thread_id for info in caller.saver.threads()] == [f"thread {n}" for n in ids[::-1]]
@@ -59,7 +60,7 @@ async def test_a_cluster_s_own_clients(redis_cluster_url: str) -> None:
     with redis_store(redis_cluster_url) as store:
         async with AsyncRedisCluster.from_url(url) as async_client:
             with RedisCluster.from_url(url) as client:
-                saver = RedisSaver(client=client, async_client=async_client, prefix=store._prefix)
+                saver = RedisSaver(client=client, async_client=async_client, prefix=store.prefix)
                 put(saver, 1)
                 assert id_of(await saver.aget_tuple(at())) == "0001"
                 assert saver.durability() == await saver.adurability()
@@ -77,7 +78,7 @@ def test_tasks_that_come_at_once_begin_a_cluster_s_client_once(redis_cluster_url
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     with redis_store(redis_cluster_url) as store:
-        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any")
+        saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any")
         for round in "ab":
             first, *others = asyncio.run(main(saver, round))
             assert isinstance(first, asyncio.CancelledError)
@@ -91,7 +92,7 @@ def test_calls_to_a_cluster_wait_for_a_connection(redis_cluster_url: str, at_onc
         await asyncio.gather(*(_aput(saver, f"task {n}") for n in range(at_once)))
 
     with redis_store(redis_cluster_url) as store:
-        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any", max_connections=3)
+        saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=3)
         asyncio.run(main(saver))
         with ThreadPoolExecutor(at_once) as pool:
             [*pool.map(lambda n: put(saver, n, f"thread {n}"), range(at_once))]
@@ -101,21 +102,21 @@ def test_calls_to_a_cluster_wait_for_a_connection(redis_cluster_url: str, at_onc
 
 async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str) -> None:
     with redis_store(redis_cluster_url) as store:
-        saver = RedisSaver(redis_cluster_url, prefix=store._prefix, durability="any", max_connections=1, timeout=0.2)
+        saver = RedisSaver(redis_cluster_url, prefix=store.prefix, durability="any", max_connections=1, timeout=0.2)
         await _aput(saver, "t")
-        client: Any = await saver._async_redis.ready(writes=False)
-        await client._turns.acquire()
+        client: Any = await async_driver_of(saver).ready(writes=False)
+        await client._turns.acquire()  # private: as a call that is under way has taken it
         with pytest.raises(StoreBusy, match="nothing was sent"):
             await _aput(saver, "t")
-        client._turns.release()
+        client._turns.release()  # private: as a call that is under way has taken it
         await _aput(saver, "t")
-        await saver._async_redis.aclose()
+        await async_driver_of(saver).aclose()
         saver.close()
 
 
 def opened_of(saver: Any) -> Any:
     """The clients of running loops that are open."""
-    return saver._async_redis._loops._opened
+    return async_driver_of(saver)._loops._opened  # private: which loops have connections, nobody outside has to know
 
 
 async def _aput(saver: RedisSaver, thread: str) -> Any:
@@ -269,7 +270,7 @@ def test_loops_may_come_and_go(
     redis_url: str, redis_cluster_url: str, kind: str, server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with redis_store(redis_url if server == "one" else redis_cluster_url) as store:
-        saver = store._savers[0]
+        saver = store.savers[0]
         put(saver, 0)
 
         async def main() -> None:

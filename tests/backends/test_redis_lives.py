@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from redis_steps import Open, behind, keys, opened, put
+from saver_parts import driver_of, store_of
 
 from langgraph_keel import KeelSaver, RedisSaver
 from langgraph_keel.backends.redis import entries as names
@@ -56,7 +57,7 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
     """Between the trip to the indexes and that to the threads: it is the same life, elsewhere in the index."""
     saver, other = opened(), opened()
     put_at(saver, 1, "2026-01-01")
-    send = saver._redis.send
+    send = driver_of(saver).send
     trips: list[str] = []
 
     def between(request: Any) -> Any:
@@ -66,10 +67,10 @@ def test_a_thread_that_moves_while_it_is_listed_is_listed(opened: Open, monkeypa
             put_at(other, 1 + len(trips), f"2026-01-0{1 + len(trips)}", run=f"run {len(trips)}")
         return send(request)
 
-    monkeypatch.setattr(saver._redis, "send", between)
+    monkeypatch.setattr(driver_of(saver), "send", between)
     assert [info.thread_id for info in saver.threads()] == ["t"]
     assert [id_of(found) for found in saver.list(None, limit=1)] == ["0003"]
-    assert saver.engine.run(saver._store.find_runs(["run 3"])) == ["t"]
+    assert saver.engine.run(store_of(saver).find_runs(["run 3"])) == ["t"]
     assert trips == ["read_threads", "search", "read_values", "find_runs"]
 
 
@@ -133,10 +134,10 @@ def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, r
     put(saver, 2)
     gone = [
         node.stamp
-        for node in saver.engine.run(saver._store.read_graph("t")).nodes
+        for node in saver.engine.run(store_of(saver).read_graph("t")).nodes
         if node.address.checkpoint_id == "0002"
     ]
     before.rewind()
     put(saver, 3)
-    saver.engine.run(saver._store.remove_entries("t", gone, {}))
+    saver.engine.run(store_of(saver).remove_entries("t", gone, {}))
     assert [id_of(found) for found in saver.list(at())] == ["0003", "0001"]

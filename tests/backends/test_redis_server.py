@@ -85,7 +85,7 @@ def test_it_says_what_the_server_keeps(caller_of: Caller, name: str) -> None:
                 caller.put(at(), checkpoint_of("1", {"a": 1}))
         # Once for a process and server; and not at all if it is good enough.
         caller_of(RedisSaver(url)).put(at(), checkpoint_of("2", {"a": 1}))
-        opening._warned.clear()
+        opening.warned_of.clear()
         caller_of(RedisSaver(url, durability="any")).put(at(), checkpoint_of("3", {"a": 1}))
         assert saver.durability() == Durability(appendonly, appendfsync, words, "noeviction")
 
@@ -103,7 +103,7 @@ def test_without_config_it_asks_info() -> None:
             found = _durability(url.replace("//", "//app:p@"))
         assert found == Durability("yes", "unknown", "unknown", "allkeys-lru")
         behind.acl_setuser("app", **allowed, commands=["-config", "-info"])
-        opening._warned.clear()
+        opening.warned_of.clear()
         with pytest.warns(DurabilityWarning, match="does not tell"):
             assert _durability(url.replace("//", "//app:p@")) == Durability()
 

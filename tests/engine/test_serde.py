@@ -76,7 +76,7 @@ def test_search_items_keep_their_score() -> None:
 def test_pydantic_state_comes_back_whole() -> None:
     value = model_with_everything()
     back = there_and_back(value)
-    assert back._seen == 7
+    assert back._seen == 7  # private: a private attribute of a pydantic model is what is tested
     assert back.model_fields_set == {"a", "b"}
     assert back.__pydantic_extra__ is None
     open_model = there_and_back(loose(x=1))

@@ -91,6 +91,7 @@ def test_bytes(saver: KeelSaver) -> None:
     tl = saver.timeline("t")
     sizes = [moment.bytes for moment in tl]
     assert all(100 < size < 5000 for size in sizes)
+    # private: what a drawing is made of: the pixels do not say it
     state = [moment.state_bytes or 0 for moment in tl._measure(tl[:])]
     assert all(state)
     assert state[-1] > state[0]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from checkpoints import checkpoint_of
 from langchain_core.runnables import RunnableConfig
+from saver_parts import driver_of
 from server_puts import METADATA, aput, value_of
 
 from langgraph_keel import SqliteSaver, UnstorableValue
@@ -55,7 +56,7 @@ async def test_a_loop_is_not_blocked_by_a_put(saver: SqliteSaver, path: Path) ->
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The size of each group that was committed, from now on."""
     sizes: list[int] = []
-    commit: Any = sqlite_driver._commit
+    commit: Any = sqlite_driver._commit  # private: killed in the middle of it: there is no other way in
 
     def counted(connection: Any, path: str, group: list[Any]) -> Any:
         sizes.append(len(group))
@@ -113,7 +114,8 @@ class Held:
         self.begun: Queue[int] = Queue()
         self.release_it = threading.Event()
         # Not by send: what a calling thread does itself leaves the writing thread free to take a first few.
-        self.job = saver._sqlite._submit(Job(Work(self.wait, writes=True)))
+        # private: what waits for the writing thread, nobody outside can see
+        self.job = driver_of(saver)._submit(Job(Work(self.wait, writes=True)))
         self.begun.get(timeout=20)
 
     def wait(self, execute: Any) -> None:
@@ -122,7 +124,8 @@ class Held:
 
     def waiting(self) -> int:
         """How many requests wait for it."""
-        return self.saver._sqlite._jobs.qsize()
+        # private: what waits for the writing thread, nobody outside can see
+        return int(driver_of(self.saver)._jobs.qsize())
 
     def release(self) -> None:
         self.release_it.set()

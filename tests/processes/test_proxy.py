@@ -306,4 +306,4 @@ def test_the_url_keeps_its_parts() -> None:
             proxy.url_for("postgresql://me@host/db?options=-c%20x") == "postgresql://me@127.0.0.1:5/db?options=-c%20x"
         )
     finally:
-        proxy._loop.close()
+        proxy._loop.close()  # private: a proxy that died badly

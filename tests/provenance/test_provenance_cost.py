@@ -15,7 +15,7 @@ from provenance_runs import ASK, Scene, calling
 from langgraph_keel import KeelSaver, KeelSerializer, MemorySaver
 from langgraph_keel.engine.encoding.frames import RAW, ZSTD
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.provenance.capture import _CAPTURE
+from langgraph_keel.provenance.capture import CAPTURE
 from langgraph_keel.provenance.waiting import WAITING_THREADS, WaitingRecord, WaitingRecords
 from langgraph_keel.testing.faults import Counter, with_tap
 
@@ -99,7 +99,7 @@ async def test_a_call_outside_of_a_graph_is_nobodys() -> None:
         thread.start()
         thread.join()
         assert saver.recorder
-        assert (len(saver.recorder.waiting), dict(_CAPTURE._calls)) == (0, {})
+        assert (len(saver.recorder.waiting), dict(CAPTURE.under_way)) == (0, {})
         assert list(saver.threads()) == []
 
 
@@ -110,7 +110,7 @@ async def test_a_graph_on_a_saver_of_another_make_is_not_recorded() -> None:
     with MemorySaver():
         scene = Scene(other, "sync", "sync", "t")
         await scene.run(scene.compiled(("a", calling(Fake()))))
-        assert dict(_CAPTURE._calls) == {}
+        assert dict(CAPTURE.under_way) == {}
 
 
 @each_face
@@ -121,7 +121,7 @@ async def test_nothing_waits_when_a_run_is_over(face: str) -> None:
             await three_steps(saver, face, durability, durability, Fake())
         assert saver.recorder
         assert len(saver.recorder.waiting) == 0
-        assert dict(_CAPTURE._calls) == {}
+        assert dict(CAPTURE.under_way) == {}
 
 
 @each_face
@@ -141,7 +141,7 @@ async def test_a_fault_of_the_handler_breaks_no_run(
         assert "a fault" in caplog.text
         recorded = len(await scene.records())
         assert recorded == (where == "describe_answer")  # what was asked is known
-        assert dict(_CAPTURE._calls) == {}
+        assert dict(CAPTURE.under_way) == {}
         await scene.run(graph)
         assert len(await scene.records()) == recorded + 1
 

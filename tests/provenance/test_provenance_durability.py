@@ -128,7 +128,7 @@ def test_a_child_of_a_fork_has_its_own_memory(place: Place) -> None:
         stop = threading.Event()
 
         def hold() -> None:
-            with recorder.known._lock:
+            with recorder.known._lock:  # private: as a thread that is just noting something holds it
                 waiting.set()
                 stop.wait(20)
 

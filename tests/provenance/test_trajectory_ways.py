@@ -13,7 +13,7 @@ from langgraph.types import Command, interrupt
 from trajectory_worlds import Skipped, World, config, ids, memory, on_drift, saver, world
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver
-from langgraph_keel.provenance.export import _cost, _sum
+from langgraph_keel.provenance.export import sum_costs, sum_usages
 from langgraph_keel.provenance.records import ModelCall
 
 __all__ = ["memory", "saver", "world"]  # fixtures
@@ -205,14 +205,14 @@ def test_usage_of_odd_shapes(memory: MemorySaver, first: Any, second: Any, total
 
 def test_a_call_that_failed_after_its_answer_costs() -> None:
     paid = ModelCall(id="1", cost=0.5, error="DriftDetected")
-    assert _cost([paid, ModelCall(id="2", cost=0.25), ModelCall(id="3", error="TimeoutError")]) == 0.75
-    assert _cost([paid, ModelCall(id="2")]) is None
-    assert _cost([paid, ModelCall(id="2", cost=float("inf"))]) is None
+    assert sum_costs([paid, ModelCall(id="2", cost=0.25), ModelCall(id="3", error="TimeoutError")]) == 0.75
+    assert sum_costs([paid, ModelCall(id="2")]) is None
+    assert sum_costs([paid, ModelCall(id="2", cost=float("inf"))]) is None
 
 
 def test_counts_that_are_none() -> None:
-    assert _sum([{"a": 10**400, "b": 1}, {"a": 0.5, "b": 10**20}]) == {"a": 0.5, "b": 10**20 + 1}
-    assert _sum([{"a": float("inf")}, {}]) == {}
+    assert sum_usages([{"a": 10**400, "b": 1}, {"a": 0.5, "b": 10**20}]) == {"a": 0.5, "b": 10**20 + 1}
+    assert sum_usages([{"a": float("inf")}, {}]) == {}
 
 
 @pytest.mark.parametrize(

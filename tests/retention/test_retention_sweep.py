@@ -148,7 +148,7 @@ def test_threads_that_are_in_use_are_not_even_listed() -> None:
 def test_what_cannot_be_read_is_told_and_stays() -> None:
     with MemorySaver() as saver:
         four_threads(saver)
-        first = next(iter(saver.engine.driver._state["job"].records.values()))  # type: ignore[attr-defined]
+        first = next(iter(saver.engine.driver.state["job"].records.values()))  # type: ignore[attr-defined]
         first.entry = replace(first.entry, header=b"\x00broken")
         report = saver.sweep(Retention(last=1))
         assert list(report.failed) == ["job"]

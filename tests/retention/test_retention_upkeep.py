@@ -28,7 +28,7 @@ from langgraph_keel import (
     SqliteSaver,
 )
 from langgraph_keel.errors import CorruptStore, StoreBusy, StoreUnavailable
-from langgraph_keel.provenance.methods import _apart
+from langgraph_keel.provenance.methods import engine_apart
 from langgraph_keel.retention import background as upkeep_thread
 from langgraph_keel.retention.background import UpkeepThread
 from langgraph_keel.testing.faults import Counter, Tap, with_tap
@@ -106,7 +106,7 @@ def test_upkeep_adds_no_trip_to_a_put() -> None:
 def test_what_goes_wrong_in_upkeep_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     saver = MemorySaver(keep_last=1, upkeep_every=1000)
     Written(saver).follow(2)
-    upkeep_in(saver)._saver = None
+    upkeep_in(saver).saver = None
     with caplog.at_level(logging.WARNING):
         saver.close()
     assert "upkeep of the last threads: AttributeError" in caplog.text
@@ -162,7 +162,7 @@ def upkeep_in(saver: KeelSaver) -> Any:
 def upkeep_with(saver: KeelSaver, tap: Tap) -> Any:
     """The upkeep of a saver, which reaches the store through a tap from now on; its thread does nothing yet."""
     upkeep = upkeep_in(saver)
-    upkeep._saver = with_tap(saver, tap)
+    upkeep.saver = with_tap(saver, tap)
     return upkeep
 
 
@@ -213,7 +213,7 @@ def test_a_server_that_is_away_is_asked_once_a_round(monkeypatch: pytest.MonkeyP
     assert tap.asked == 1
     saver.close()
     assert tap.asked == 2
-    assert len(upkeep._put_to) == 3
+    assert len(upkeep.put_to) == 3
 
 
 def test_closing_gives_up_on_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_closing_gives_up_on_a_slow_store(monkeypatch: pytest.MonkeyPatch) -> No
     saver = three_threads()
     upkeep = upkeep_with(saver, Slow())
     saver.close()
-    assert len(upkeep._put_to) == 3
+    assert len(upkeep.put_to) == 3
 
 
 def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
@@ -250,8 +250,8 @@ def test_closing_does_not_wait_for_ever_for_a_prune_under_way(
     saver.close()
     assert "does not answer" in caplog.text
     may_end.set()
-    upkeep._thread.join(30)
-    assert not upkeep._thread.is_alive()
+    upkeep.thread.join(30)
+    assert not upkeep.thread.is_alive()
 
 
 # -- beside stored policies ------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_a_stored_policy_counts_instead_of_the_savers_own() -> None:
 
 def test_a_stored_policy_says_how_long_its_threads_live() -> None:
     with MemorySaver() as other, MemorySaver(ttl=60, upkeep_every=1000) as saver:
-        upkeep_in(saver)._saver = other
+        upkeep_in(saver).saver = other
         four_threads(other)
         other.set_retention(Retention(threads="chat-1", last=9), Retention(threads="chat-2", ttl=60))
         upkeep_in(saver).round()
@@ -290,7 +290,7 @@ def test_a_stored_policy_says_how_long_its_threads_live() -> None:
 
 def test_a_replay_is_not_pruned_while_it_runs_and_names_its_owner(tmp_path: Any) -> None:
     with SqliteSaver(tmp_path / "keel.db", keep_last=1, owner=lambda config: "ann") as saver:
-        apart = saver.with_engine(_apart(saver.engine))
+        apart = saver.with_engine(engine_apart(saver.engine))
         Written(apart, "replay").follow(3)
         Written(saver, "chat").follow(3)
     with SqliteSaver(tmp_path / "keel.db") as saver:

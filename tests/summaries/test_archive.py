@@ -13,7 +13,8 @@ from langgraph.graph import MessagesState, StateGraph
 
 from langgraph_keel import Archive, CorruptStore, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotFound
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.summaries.archive.storage import PIECE, archive_messages, shelf_of
+from langgraph_keel.summaries.archive.parts import archive_of
+from langgraph_keel.summaries.archive.storage import PIECE, archive_messages
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Meanwhile, with_tap
 
 __all__ = ["box"]  # a fixture
@@ -271,5 +272,4 @@ def test_what_another_serializer_wrote() -> None:
         entry = box.keep(turns(0, 3), summary="s")
         assert box.call("entries") == [entry]
         assert box.call("messages") == turns(0, 3)
-        store = saver.engine.session.store
-        assert [key for key, _ in saver.engine.run(store.list_cells(shelf_of("t"), "", None, 9))] == [entry.id]
+        assert [key for key, _ in saver.engine.run(archive_of(saver.engine.session, "t").every_raw())] == [entry.id]

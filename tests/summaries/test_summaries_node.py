@@ -100,7 +100,7 @@ def test_what_it_says_of_itself() -> None:
 
 def test_a_model_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langchain.chat_models.init_chat_model", lambda name: Noting(said=[name]))
-    model = SummarizationNode("openai:gpt-5")._model
+    model = SummarizationNode("openai:gpt-5")._model  # private: which model a name has made
     assert isinstance(model, Noting)
     monkeypatch.setitem(__import__("sys").modules, "langchain.chat_models", None)
     with pytest.raises(InvalidInput, match="pip install langchain"):

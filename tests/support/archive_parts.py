@@ -22,8 +22,8 @@ from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel import Archived, KeelSaver, MemorySaver
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.summaries.archive.parts import Removal
-from langgraph_keel.summaries.archive.storage import archive_messages, shelf_of
+from langgraph_keel.summaries.archive.parts import Removal, archive_of
+from langgraph_keel.summaries.archive.storage import archive_messages
 from langgraph_keel.summaries.channels import removal
 
 NAMES = ("memory", "sqlite", "files", "postgres", "redis")
@@ -61,14 +61,15 @@ class Box:
 
     def cells(self, thread: str = "t") -> dict[str, Cell]:
         """All cells of an archive, with their bodies."""
-        store, shelf = self.saver.engine.session.store, shelf_of(thread)
-        keys = [key for key, _ in self.saver.engine.run(store.list_cells(shelf, "", None, 1000))]
-        return dict(self.saver.engine.run(store.read_cells(shelf, keys))) if keys else {}
+        engine = self.saver.engine
+        archive = archive_of(engine.session, thread)
+        keys = [key for key, _ in engine.run(archive.every_raw())]
+        return dict(engine.run(archive.read_raw(keys))) if keys else {}
 
     def set_cell(self, key: str, cell: Cell | None, thread: str = "t") -> None:
-        store = self.saver.engine.session.store
-        held = self.cells(thread).get(key)
-        assert self.saver.engine.run(store.swap_cell(shelf_of(thread), key, held.token if held else None, cell)).done
+        held, engine = self.cells(thread).get(key), self.saver.engine
+        swap = archive_of(engine.session, thread).swap_raw(key, held.token if held else None, cell)
+        assert engine.run(swap).done
 
     def bytes_of(self, messages: Sequence[BaseMessage]) -> list[bytes]:
         return [self.saver.engine.session.codec.pack_item(message) for message in messages]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from saver_parts import driver_of, store_of
 
 from langgraph_keel import FileSaver, MemorySaver, PostgresSaver, RedisSaver, SqliteSaver
 
@@ -23,27 +24,27 @@ def places(saver: Any, mark: str) -> list[str]:
 
 
 def _in_memory(saver: Any) -> Iterator[Part]:
-    state = saver.engine.driver._state
+    state = saver.engine.driver.state
     yield from (("a thread", pickle.dumps(item)) for item in state.items())
     yield from (("a shelf", pickle.dumps(item)) for item in state.cells.items())
 
 
 def _of_sqlite(saver: Any) -> Iterator[Part]:
-    path = Path(saver._sqlite.path)
+    path = Path(driver_of(saver).path)
     yield from ((each.name, each.read_bytes()) for each in sorted(path.parent.glob(f"{path.name}*")))
 
 
 def _of_files(saver: Any) -> Iterator[Part]:
-    for path in sorted(saver._files.root.rglob("*")):
-        name = str(path.relative_to(saver._files.root))
+    for path in sorted(driver_of(saver).root.rglob("*")):
+        name = str(path.relative_to(driver_of(saver).root))
         yield name, name.encode()
         if path.is_file():
             yield name, path.read_bytes()
 
 
 def _of_redis(saver: Any) -> Iterator[Part]:
-    client = saver._redis.ready(writes=False)  # of a Cluster, too
-    for key in sorted(client.scan_iter(match=f"{saver._store.keys.prefix}*", count=1000)):
+    client = driver_of(saver).ready(writes=False)  # of a Cluster, too
+    for key in sorted(client.scan_iter(match=f"{store_of(saver).keys.prefix}*", count=1000)):
         yield from ((key.decode(), part) for part in (key, *_values(client, key)))
 
 
@@ -56,7 +57,7 @@ def _values(client: Any, key: bytes) -> Iterator[bytes]:
 
 
 def _of_postgres(saver: Any) -> Iterator[Part]:
-    driver = saver._postgres
+    driver = driver_of(saver)
     with psycopg.connect(driver.given, autocommit=True) as connection:
         for name in _relations(connection, driver.tables.schema, "r"):
             rows = connection.execute(f"SELECT t::text FROM {name} t".encode()).fetchall()
@@ -72,7 +73,7 @@ def shows_pages(saver: Any) -> bool:
     """Return whether what a table has freed can be seen: not of a server that runs elsewhere, or in a container."""
     if not isinstance(saver, PostgresSaver):
         return True
-    with psycopg.connect(str(saver._postgres.given)) as connection:
+    with psycopg.connect(str(driver_of(saver).given)) as connection:
         return _is_here(Path(_one(connection, "SHOW data_directory")))
 
 

@@ -186,7 +186,9 @@ def anthropic_model(reply: Reply = reply_to, **options: Any) -> ChatAnthropic:
     client, async_client = _clients(anthropic, reply)
     given: dict[str, Any] = {"model": "claude-test", "api_key": "sk-ant-test", "max_retries": 0}
     model = ChatAnthropic(**given | options)
+    # private: the provider has no way to be given a transport
     model.__dict__["_client"] = model._client.with_options(http_client=client)
+    # private: the provider has no way to be given a transport
     model.__dict__["_async_client"] = model._async_client.with_options(http_client=async_client)
     return model
 

@@ -48,7 +48,7 @@ class MemoryUnderTest:
 
     @property
     def _state(self) -> State:
-        return self._driver._state
+        return self._driver.state
 
 
 def _parts(thread: Thread) -> Iterator[Any]:

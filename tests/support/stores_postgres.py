@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 import psycopg
+from saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
 from langgraph_keel.engine.encoding.frames import restored
@@ -26,7 +27,7 @@ class PostgresUnderTest:
         self._savers[0].setup()
         self._turns = cycle(self._savers)
         self._behind = psycopg.connect(url, autocommit=True)
-        self._tables = [self._savers[0]._postgres.tables.fill_names(f"{{{name}}}") for name in TABLES]
+        self._tables = [driver_of(self._savers[0]).tables.fill_names(f"{{{name}}}") for name in TABLES]
 
     def open(self, **options: Any) -> KeelSaver:
         engine = next(self._turns).engine

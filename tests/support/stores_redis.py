@@ -11,6 +11,7 @@ from typing import Any
 
 import redis
 from redis.cluster import RedisCluster
+from saver_parts import async_driver_of, driver_of, store_of
 
 from langgraph_keel.backends.redis.saver import RedisSaver
 from langgraph_keel.engine.encoding.frames import restored
@@ -21,28 +22,28 @@ class RedisUnderTest:
     """Two savers are opened, as by two processes; every further one shares the driver of one of them in turn."""
 
     def __init__(self, url: str, prefix: str) -> None:
-        self._prefix = prefix
-        self._savers = [RedisSaver(url, prefix=prefix, durability="any") for _ in range(2)]
-        self._turns = cycle(self._savers)
+        self.prefix = prefix
+        self.savers = [RedisSaver(url, prefix=prefix, durability="any") for _ in range(2)]
+        self._turns = cycle(self.savers)
         self._client: Any = client_of(url)
 
     def open(self, **options: Any) -> KeelSaver:
         shared = next(self._turns)
-        return KeelSaver(shared._store, shared._redis, shared._async_redis, **options)
+        return KeelSaver(store_of(shared), driver_of(shared), async_driver_of(shared), **options)
 
     def wipe(self) -> None:
-        for key in self._keys():
+        for key in self.stored_keys():
             self._client.unlink(key)
 
     def remove(self) -> None:
         self.wipe()
-        self._client.unlink(f"{self._prefix}:keel")
+        self._client.unlink(f"{self.prefix}:keel")
 
     def raw(self) -> bytes:
-        return b"\n".join(part for key in sorted(self._keys()) for part in (key, *self._parts(key)))
+        return b"\n".join(part for key in sorted(self.stored_keys()) for part in (key, *self._parts(key)))
 
-    def _keys(self) -> list[bytes]:
-        found = self._client.scan_iter(match=f"{self._prefix}:*", count=1000)
+    def stored_keys(self) -> list[bytes]:
+        found = self._client.scan_iter(match=f"{self.prefix}:*", count=1000)
         return [key for key in found if not key.endswith(b":keel")]
 
     def _parts(self, key: bytes) -> Iterator[bytes]:
@@ -54,7 +55,7 @@ class RedisUnderTest:
             yield from self._client.zrange(key, 0, -1)
 
     def close(self) -> None:
-        for saver in self._savers:
+        for saver in self.savers:
             saver.close()
         self._client.close()
 

@@ -31,7 +31,7 @@ from tiers import examples
 
 from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver
 from langgraph_keel.tools import ToolCache
-from langgraph_keel.tools.keys import _canonical, arguments_of, key_of
+from langgraph_keel.tools.keys import arguments_of, key_of, to_json
 
 SECRET = b"k" * 32
 MANY = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -110,7 +110,7 @@ def pairs(draw: st.DrawFn) -> tuple[Any, Any]:
     """Two values that may look alike: any two, one and a part of it, one and what its canonical form says."""
     first = draw(VALUES)
     parts = list(first.values() if isinstance(first, Mapping) else first if isinstance(first, list | tuple) else [])
-    near = [str(first), [first], {"value": first}, _canonical(first, ""), *parts]
+    near = [str(first), [first], {"value": first}, to_json(first, ""), *parts]
     return first, draw(st.one_of(VALUES, st.sampled_from(near)))
 
 

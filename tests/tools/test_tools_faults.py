@@ -310,7 +310,7 @@ def test_a_cache_has_one_keeper_however_many_threads_begin_at_once(monkeypatch: 
 
     def begin(number: int) -> None:
         gate.wait()
-        cache._keeper.defer(lambda: done.append(number))
+        cache._keeper.defer(lambda: done.append(number))  # private: a job that waits when the program ends
 
     threads = [Thread(target=begin, args=(number,)) for number in range(4)]
     for each in threads:

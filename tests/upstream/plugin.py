@@ -39,7 +39,7 @@ os.environ["NO_DOCKER"] = "true"
 
 # `test_weather_subgraph` spells out the metadata of a model call as it is on a machine without the package `langchain`,
 # which our own tests need. With it, that test fails on LangGraph's own savers too (langgraph 1.2.22).
-cast(Any, base)._get_langchain_version = lambda: None
+cast(Any, base)._get_langchain_version = lambda: None  # private: no option says so
 
 FACES = {"sync_checkpointer": "sync", "async_checkpointer": "async"}
 
@@ -178,6 +178,7 @@ def face_of(item: pytest.Item) -> str | None:
 def code_of(item: pytest.Item) -> Iterator[Any]:
     """The functions that a test consists of: itself, its fixtures, its parameters."""
     yield getattr(item, "function", None)
+    # private: of pytest, which has no public name for it
     for definitions in cast(Any, item)._fixtureinfo.name2fixturedefs.values():
         yield from (definition.func for definition in definitions)
     yield from getattr(getattr(item, "callspec", None), "params", {}).values()

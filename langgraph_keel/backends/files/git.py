@@ -251,7 +251,7 @@ _IGNORE = """\
 SETTINGS = {".gitattributes": _ATTRIBUTES, ".gitignore": _IGNORE}
 """Files by name."""
 
-_QUIET = 0.2
+QUIET = 0.2
 """Seconds without news after which a run that has stopped is taken to be complete."""
 _MOST_DELAY = 30.0
 """Most seconds that a due commit waits for what is being stored: in a forked child, perhaps nobody is storing it."""
@@ -456,7 +456,7 @@ class Commits:
         return run
 
     def _plan(self, run: _RunState) -> None:
-        run.due = monotonic() + _QUIET if run.has_stopped else None
+        run.due = monotonic() + QUIET if run.has_stopped else None
         # After a fork, the parent's worker is there by name, but not alive.
         if run.due and not (self._worker and self._worker.is_alive()):
             self._worker = Thread(target=self._work, name="keel-git")  # no daemon: the program waits for it at its end
@@ -469,7 +469,7 @@ class Commits:
             thread_id, due = planned
             wait = due - monotonic()
             if thread_id in self._storing and wait > -_MOST_DELAY:
-                wait = max(wait, _QUIET)
+                wait = max(wait, QUIET)
             if wait > 0:
                 sleep(wait)  # and check again, as the next run may have begun
             else:

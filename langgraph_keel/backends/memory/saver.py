@@ -18,13 +18,13 @@ class MemoryDriver:
     """Owns the state; one request at a time."""
 
     def __init__(self) -> None:
-        self._state = State()
+        self.state = State()
         self._lock = Lock()
 
     def send(self, request: Request) -> Any:
         """Call the request."""
         with self._lock:
-            return request(self._state)
+            return request(self.state)
 
 
 class AsyncMemoryDriver:

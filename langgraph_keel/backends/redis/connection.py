@@ -343,7 +343,7 @@ _LOST = {
     ("yes", "no"): "lost by a power cut within about 30 s",
 }
 _WEAKEST = {"no": 0, UNKNOWN: 1, "everysec": 2}
-_warned: set[str] = set()
+warned_of: set[str] = set()
 
 
 class ServerCheck:
@@ -439,9 +439,9 @@ class ServerCheck:
             )
 
     def _warn(self) -> None:
-        if not self._wants_disk or self.durability.is_on_disk or self._where in _warned:
+        if not self._wants_disk or self.durability.is_on_disk or self._where in warned_of:
             return
-        _warned.add(self._where)
+        warned_of.add(self._where)
         warnings.warn(
             f"{self._where}: an acknowledged put is {_describe(self.durability)}: set appendonly yes and appendfsync "
             "always, or pass durability='any' if that is good enough",

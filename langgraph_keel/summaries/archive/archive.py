@@ -370,7 +370,7 @@ class Archive(Sequence[Archived]):
         self, work: Restoring, snapshot: Any
     ) -> Plan[tuple[Sequence[Choice], Mapping[str, Sequence[BaseMessage]]]]:
         """Return what is to be put back into a state, and its messages. One trip, and those that the messages take."""
-        way, beside = yield from archives.find_way(self._engine.session.store, address_of(snapshot.config))
+        way, beside = yield from archives.find_way(self._engine.session, address_of(snapshot.config))
         chosen = work.choose_for(snapshot, way, beside)
         return chosen, (yield from self._read([entry for choice in chosen for entry in choice.needed]))
 

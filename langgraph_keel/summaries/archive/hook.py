@@ -228,12 +228,12 @@ class ArchiveHook(Hook):
         """Remove what a run has archived whose thread was deleted meanwhile."""
         if isinstance(error, CheckpointConflict) and error.found is None:
             with suppress(StoreError):
-                yield from remove_orphans(session.store, error.thread_id)
+                yield from remove_orphans(session, error.thread_id)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
         """Copy the archive, of a fork what was archived on its way."""
         if copy.graph is None or copy.at is None:
-            yield from copy_archive(session.store, copy.source, copy.target)
+            yield from copy_archive(session, copy.source, copy.target)
         else:
             yield from fork_archive(session, copy.source, copy.target, copy.graph, copy.at)
 

@@ -14,7 +14,8 @@ from langchain_core.messages import BaseMessage
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.errors import CorruptStore
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable
 
 By: TypeAlias = Literal["summary", "window", "rule"]
 Place: TypeAlias = tuple[int, str | None, str | None]
@@ -209,8 +210,8 @@ _NUMBERS = ("step", "bytes", "pieces")
 _NEEDED = ("checkpoint_ns", "channel", "by")
 
 
-def pack_part(entry: Archived) -> dict[str, Any]:
-    """Return a part as it is stored; what is not known is left out."""
+def _pack(entry: Archived) -> list[dict[str, Any]]:
+    """Return a part as its head has it; what is not known is left out."""
     known = {name: getattr(entry, name) for name in (*_TEXTS, *_NUMBERS)}
     said = {name: value for name, value in known.items() if value is not None}
     said["at"] = entry.at.astimezone(UTC).isoformat()
@@ -219,35 +220,25 @@ def pack_part(entry: Archived) -> dict[str, Any]:
     for name in ("places", "inner"):
         said[name] = [list(each) for each in getattr(entry, name)]
     said["starts"] = list(entry.starts)
-    return said | ({"pinned": True} if entry.pinned else {})
+    return [said | ({"pinned": True} if entry.pinned else {})]
 
 
-def unpack_part(codec: Codec, thread_id: str, key: str, cell: Cell) -> Archived:
-    """Return the part in a head.
+def _unpack(parts: Sequence[Any]) -> Archived:
+    """Return the part that a head describes; hostile bytes may say anything, so every type is looked at.
 
-    Raises:
-        CorruptStore: It holds something else.
+    It says neither its id nor its thread: those are where it stands.
     """
-    where = f"thread {thread_id!r}, archived part {key}"
-    try:
-        (said,) = codec.decode(cell.header)
-        return _check(thread_id, key, said)
-    except (CorruptStore, TypeError, ValueError, KeyError, AttributeError) as error:
-        raise CorruptStore(f"{where}: its head does not decode: {error}") from error
-
-
-def _check(thread_id: str, key: str, said: Mapping[str, Any]) -> Archived:
-    """Return the part that a head describes; hostile bytes may say anything, so every type is looked at."""
+    (said,) = parts
     texts = {name: _typed(said.get(name), str, name in _NEEDED) for name in _TEXTS}
     numbers = {name: _typed(said.get(name), int, name != "step") for name in _NUMBERS}
     ids = tuple(_typed(each, str, True) for each in said["messages"])
     digests = _typed(said["digests"], bytes, True).hex()
-    if not ID.fullmatch(key) or not ids or len(digests) != 2 * _DIGEST * len(ids) or numbers["pieces"] >= 10**5:
+    if not ids or len(digests) != 2 * _DIGEST * len(ids) or numbers["pieces"] >= 10**5:
         raise ValueError("what it says does not fit together")
     at = datetime.fromisoformat(said["at"])
     return Archived(
-        id=key,
-        thread_id=thread_id,
+        id="",
+        thread_id="",
         at=at if at.tzinfo else at.replace(tzinfo=UTC),
         message_ids=ids,
         count=len(ids),
@@ -284,3 +275,20 @@ def in_order(entries: Collection[Archived]) -> list[Archived]:
             chain.append(before)
         ordered += [left.pop(entry.id) for entry in reversed(chain)]
     return ordered
+
+
+ARCHIVE: CellTable[Archived] = CellTable("archive", "the head of archived part {key}", _pack, _unpack)
+
+
+def archive_of(session: Session, thread_id: str) -> Cells[Archived]:
+    """Return the archive of a thread."""
+    return Cells(session, ARCHIVE, thread_id)
+
+
+def part_in(archive: Cells[Archived], key: str, cell: Cell) -> Archived:
+    """Return the part in a head.
+
+    Raises:
+        CorruptStore: It holds something else.
+    """
+    return replace(archive.keep(key, cell).record, id=key, thread_id=str(archive.shelf.thread_id))

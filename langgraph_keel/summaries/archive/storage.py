@@ -16,44 +16,36 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.encoding.rows import body_of
 from langgraph_keel.engine.lineage import Ancestry
-from langgraph_keel.engine.plan import Plan, Q, R
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Query
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import CorruptStore, NotFound, ValueRefused
 from langgraph_keel.summaries.archive.parts import (
     ID,
     Archived,
     Removal,
     add_starts,
+    archive_of,
     digest_of,
     id_of,
     in_order,
-    pack_part,
+    part_in,
     part_of,
-    unpack_part,
 )
 
-KIND = "archive"
-"""The kind of the cells."""
 PIECE = 1 << 20
 """Bytes of messages to a cell, about; a message that is larger has one of its own."""
 
 _PAGE = 200
 _MOST_BYTES = 8 << 20
-
-
-def shelf_of(thread_id: str) -> Shelf:
-    """Return where the archive of a thread is."""
-    return Shelf(thread_id, KIND)
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -84,22 +76,18 @@ def archive_messages(
     items = [session.codec.pack_item(message) for message in removal.messages]
     bodies = [body_of(piece) for piece in _pieces(items)]
     entry = _entry(session.codec, removal, session.clock(), sum(map(len, items)), len(bodies) - 1)
-    heading = session.codec.encode(
-        [pack_part(entry)]
-    )  # before the first trip: nobody can change the messages meanwhile
-    shelf = shelf_of(removal.thread_id)
+    archive = archive_of(session, removal.thread_id)
+    head = archive.cell(entry, body=bodies[-1])  # before the first trip: nobody can change the messages meanwhile
     for key, body in zip(_keys(entry), bodies, strict=False):
-        yield from _replace(session.store, shelf, key, Cell(session.new_token(), session.codec.encode([]), body))
-    head = Cell(session.new_token(), heading, bodies[-1])
-    found = (yield from session.store.swap_cell(shelf, entry.id, None, head)).cell
-    while found is not None:
-        held = unpack_part(session.codec, removal.thread_id, entry.id, found)
+        # Also over the same piece: whoever is removing that one must not take this one.
+        yield from archive.overwrite_raw(key, Cell(session.new_token(), session.codec.encode([]), body))
+    swapped = yield from archive.swap_raw(entry.id, None, head)
+    while swapped.cell is not None:
+        held = part_in(archive, entry.id, swapped.cell)
         entry = _merge(held, entry, is_first_hand)
         if entry == held:
             return held
-        head = Cell(session.new_token(), session.codec.encode([pack_part(entry)]), head.body)
-        swapped = yield from session.store.swap_cell(shelf, entry.id, found.token, head)
-        found = None if swapped.done else swapped.cell
+        swapped = yield from archive.swap_raw(entry.id, swapped.cell.token, archive.cell(entry, body=head.body))
     return entry
 
 
@@ -109,13 +97,6 @@ def _merge(held: Archived, new: Archived, is_first_hand: bool) -> Archived:
         # Where they stood at first says more than where they were put back.
         return replace(add_starts(new, held.starts), pinned=held.pinned, places=held.places or new.places)
     return add_starts(held, new.starts) if set(new.starts) - set(held.starts) else held
-
-
-def _replace(store: Store[Any, Any], shelf: Shelf, key: str, cell: Cell) -> Plan[None]:
-    """Write a piece, also over the same piece: whoever is removing that one must not take this one."""
-    expected: str | None = None
-    while not (swapped := (yield from store.swap_cell(shelf, key, expected, cell))).done:
-        expected = swapped.cell.token if swapped.cell else None
 
 
 def _pieces(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -167,20 +148,14 @@ def read_archived(session: Session, thread_id: str) -> Plan[list[Archived]]:
     Raises:
         CorruptStore: A head does not decode.
     """
-    cells = yield from list_archive_cells(session.store, thread_id)
-    return in_order([unpack_part(session.codec, thread_id, key, cell) for key, cell in cells if ID.fullmatch(key)])
+    archive = archive_of(session, thread_id)
+    cells = yield from archive.every_raw()
+    return in_order([part_in(archive, key, cell) for key, cell in cells if ID.fullmatch(key)])
 
 
-def list_archive_cells(store: Store[Q, R], thread_id: str) -> Plan[list[tuple[str, Cell]]]:
-    """Return the cells of an archive by their keys, without bodies. A trip for each 500."""
-    cells: list[tuple[str, Cell]] = []
-    yield from store.every_cell(shelf_of(thread_id), lambda *pair: cells.append(pair))
-    return cells
-
-
-def has_part(store: Store[Q, R], thread_id: str, part: str) -> Plan[bool]:
+def has_part(session: Session, thread_id: str, part: str) -> Plan[bool]:
     """Return whether a part is there. One trip."""
-    return bool((yield from store.list_cells(shelf_of(thread_id), part, None, 1)))
+    return bool((yield from archive_of(session, thread_id).read_raw([part])))
 
 
 def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[BaseMessage]]:
@@ -193,7 +168,7 @@ def read_messages(session: Session, thread_id: str, part: str) -> Plan[list[Base
     """
     entry, head = yield from _read_head(session, thread_id, part)
     keys = _keys(entry)
-    cells = (yield from session.store.read_cells(shelf_of(thread_id), keys)) if keys else {}
+    cells = (yield from archive_of(session, thread_id).read_raw(keys)) if keys else {}
     return _read_messages(session.codec, entry, {**cells, part: head})
 
 
@@ -207,7 +182,7 @@ def read_parts(session: Session, thread_id: str, entries: Sequence[Archived]) ->
     found: dict[str, list[BaseMessage]] = {}
     for page in pages_of(entries):
         keys = [key for entry in page for key in (*_keys(entry), entry.id)]
-        cells = yield from session.store.read_cells(shelf_of(thread_id), keys)
+        cells = yield from archive_of(session, thread_id).read_raw(keys)
         found |= {entry.id: _read_messages(session.codec, entry, cells) for entry in page if entry.id in cells}
     return found
 
@@ -248,11 +223,11 @@ def _decode(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
 
 
 def _read_head(session: Session, thread_id: str, part: str) -> Plan[tuple[Archived, Cell]]:
-    known = bool(ID.fullmatch(part))
-    cells = (yield from session.store.read_cells(shelf_of(thread_id), [part])) if known else {}
+    archive = archive_of(session, thread_id)
+    cells = (yield from archive.read_raw([part])) if ID.fullmatch(part) else {}
     if part not in cells:
         raise NotFound(f"the archive of thread {thread_id!r} has no part {part!r:.60}: `keel archive` lists its parts")
-    return unpack_part(session.codec, thread_id, part, cells[part]), cells[part]
+    return part_in(archive, part, cells[part]), cells[part]
 
 
 # -- keeping -------------------------------------------------------------------------------------------------------
@@ -264,13 +239,14 @@ def pin(session: Session, thread_id: str, part: str, pinned: bool) -> Plan[Archi
     Raises:
         NotFound: There is no such part.
     """
+    archive = archive_of(session, thread_id)
     while True:
         entry, cell = yield from _read_head(session, thread_id, part)
         if entry.pinned is pinned:
             return entry
         entry = replace(entry, pinned=pinned)
-        new = replace(cell, token=session.new_token(), header=session.codec.encode([pack_part(entry)]))
-        if (yield from session.store.swap_cell(shelf_of(thread_id), part, cell.token, new)).done:
+        new = archive.cell(entry, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
+        if (yield from archive.swap_raw(part, cell.token, new)).done:
             return entry
 
 
@@ -281,23 +257,23 @@ def remove_archived(session: Session, thread_id: str, part: str) -> Plan[None]:
         NotFound: There is no such part.
     """
     entry, cell = yield from _read_head(session, thread_id, part)
-    shelf = shelf_of(thread_id)
-    pieces = (yield from session.store.list_cells(shelf, f"{part}.", None, entry.pieces)) if entry.pieces else ()
-    yield from session.store.remove_cells(shelf, {part: cell.token})
+    archive = archive_of(session, thread_id)
+    pieces = (yield from archive.every_raw(f"{part}.")) if entry.pieces else ()
+    yield from archive.remove({part: cell.token})
     if pieces:
-        yield from session.store.remove_cells(shelf, {key: piece.token for key, piece in pieces})
+        yield from archive.remove({key: piece.token for key, piece in pieces})
 
 
-def find_way(store: Store[Q, R], at: Address) -> Plan[tuple[set[str], set[str]]]:
+def find_way(session: Session, at: Address) -> Plan[tuple[set[str], set[str]]]:
     """Return the checkpoints on the way to one, and those that are known to be on another branch. One trip.
 
     Where the way is lost, since checkpoints were pruned, it may have led over any that was put before.
 
     Args:
-        store: The store.
+        session: What it runs on.
         at: The checkpoint to come to; both sets are of its namespace.
     """
-    graph = yield from store.read_graph(at.thread_id)
+    graph = yield from session.store.read_graph(at.thread_id)
     nodes = [node for node in graph.nodes if node.address.checkpoint_ns == at.checkpoint_ns]
     ids = [str(node.address.checkpoint_id) for node in nodes]
     if at.checkpoint_id not in ids:
@@ -313,20 +289,21 @@ _ID = 24
 # -- what should not be there ----------------------------------------------------------------------------------------
 
 
-def has_checkpoint(store: Store[Q, R], thread_id: str) -> Plan[bool]:
+def has_checkpoint(session: Session, thread_id: str) -> Plan[bool]:
     """Return whether a thread has a checkpoint, of whatever graph. One trip."""
-    return bool((yield from store.scan(Query(thread_id, limit=1))))
+    return bool((yield from session.store.scan(Query(thread_id, limit=1))))
 
 
-def remove_orphans(store: Store[Q, R], thread_id: str) -> Plan[None]:
+def remove_orphans(session: Session, thread_id: str) -> Plan[None]:
     """Remove the archive of a thread that is gone. A trip; three if there is one.
 
     What a run archives after its thread was deleted nobody would find, and a new thread of the same id would have it.
     """
-    cells = yield from list_archive_cells(store, thread_id)
+    archive = archive_of(session, thread_id)
+    cells = yield from archive.every_raw()
     # Listed before this look: the cells of a thread that somebody begins from now on are not among them.
-    if cells and not (yield from has_checkpoint(store, thread_id)):
-        yield from store.remove_cells(shelf_of(thread_id), {key: cell.token for key, cell in cells})
+    if cells and not (yield from has_checkpoint(session, thread_id)):
+        yield from archive.remove({key: cell.token for key, cell in cells})
 
 
 def take_back(session: Session, entry: Archived) -> Plan[None]:
@@ -342,14 +319,14 @@ def take_back(session: Session, entry: Archived) -> Plan[None]:
 # -- copying --------------------------------------------------------------------------------------------------------
 
 
-def copy_archive(store: Store[Q, R], source: str, target: str) -> Plan[None]:
+def copy_archive(session: Session, source: str, target: str) -> Plan[None]:
     """Copy the archive of a thread to a new one. A trip; if it has one, another, and some more than one for each cell.
 
     Raises:
         NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
-    cells = yield from list_archive_cells(store, source)
-    yield from _copy_cells(store, source, target, [key for key, _ in cells])
+    cells = yield from archive_of(session, source).every_raw()
+    yield from _copy_cells(session, source, target, [key for key, _ in cells])
 
 
 def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Address) -> Plan[None]:
@@ -368,40 +345,41 @@ def fork_archive(session: Session, source: str, target: str, fork: Graph, at: Ad
     Raises:
         NotFound: The new thread was deleted meanwhile; nothing of the archive stays.
     """
-    cells = yield from list_archive_cells(session.store, source)
-    later = (yield from _find_later(session.store, source, fork, at)) if cells else set()
-    heads = {key: _starts(session.codec, source, key, cell) for key, cell in cells if ID.fullmatch(key)}
+    archive = archive_of(session, source)
+    cells = yield from archive.every_raw()
+    later = (yield from _find_later(session, source, fork, at)) if cells else set()
+    heads = {key: _starts(archive, key, cell) for key, cell in cells if ID.fullmatch(key)}
     parts = {key for key, starts in heads.items() if not starts or starts - later}
-    yield from _copy_cells(session.store, source, target, [key for key, _ in cells if key[:_ID] in parts])
+    yield from _copy_cells(session, source, target, [key for key, _ in cells if key[:_ID] in parts])
 
 
-def _starts(codec: Codec, thread_id: str, key: str, cell: Cell) -> set[tuple[str, str | None]]:
+def _starts(archive: Cells[Archived], key: str, cell: Cell) -> set[tuple[str, str | None]]:
     try:
-        head = unpack_part(codec, thread_id, key, cell)
+        head = part_in(archive, key, cell)
     except CorruptStore:
         return set()  # copied as it is, and reported where it is read
     return {(head.checkpoint_ns, start) for start in head.starts}
 
 
-def _copy_cells(store: Store[Q, R], source: str, target: str, keys: Sequence[str]) -> Plan[None]:
+def _copy_cells(session: Session, source: str, target: str, keys: Sequence[str]) -> Plan[None]:
     """Copy cells undecoded, the head of each part last. A trip for each cell, one for each lot, and one at the end."""
     ordered = sorted(keys, key=lambda key: (key[:_ID], -len(key), key))
     for start in range(0, len(ordered), _LOT):
         lot = ordered[start : start + _LOT]
-        found = yield from store.read_cells(shelf_of(source), lot)
+        found = yield from archive_of(session, source).read_raw(lot)
         for key in lot:
             if key in found:
-                yield from store.swap_cell(shelf_of(target), key, None, found[key])
-    if keys and not (yield from has_checkpoint(store, target)):
-        yield from remove_orphans(store, target)
+                yield from archive_of(session, target).swap_raw(key, None, found[key])
+    if keys and not (yield from has_checkpoint(session, target)):
+        yield from remove_orphans(session, target)
         raise NotFound(
             f"thread {target!r} was deleted before the archive of {source!r} was there: nothing of it is left"
         )
 
 
-def _find_later(store: Store[Q, R], source: str, fork: Graph, at: Address) -> Plan[set[tuple[str, str | None]]]:
+def _find_later(session: Session, source: str, fork: Graph, at: Address) -> Plan[set[tuple[str, str | None]]]:
     """Return the checkpoints of a thread from which steps began that its fork has not taken."""
-    graph = yield from store.read_graph(source)
+    graph = yield from session.store.read_graph(source)
     taken = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in fork.nodes}
     every = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node in graph.nodes}
     return every - taken | {(at.checkpoint_ns, at.checkpoint_id)}
