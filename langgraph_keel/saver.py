@@ -50,7 +50,7 @@ from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
-from langgraph_keel.engine.serde.codec import Codec, allowing
+from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
 from langgraph_keel.engine.store import Store
@@ -259,7 +259,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         Args:
             config: Thread, and optionally namespace and checkpoint; without `checkpoint_ns` all namespaces, and
                 with `None` all threads (then newest first by id).
-            filter: Metadata keys and the values they must equal (`core.filters`).
+            filter: Metadata keys and the values they must equal (what a match is: `engine.queries`).
             before: Only checkpoints put before the one this config names.
             limit: Most to yield.
 
@@ -332,7 +332,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
             new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
-                value, keeps the value of the parent (`core.unnamed`). What else changed is found by content.
+                value, keeps the value of the parent (`engine.inheritance`). What else changed is found by content.
 
         Returns:
             The config of the new checkpoint.
@@ -362,7 +362,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
 
         A question to a person takes some more: it becomes a request (`approvals`), and the thread is claimed until the
-        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `core.writes`.
+        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.writes`.
 
         Raises:
             UnstorableValue: A value has no stored form.
@@ -418,12 +418,12 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`; see `core.headers.next_version_of`."""
+        """Return the version after `current`; see `engine.headers.next_version_of`."""
         return next_version_of(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:
         """Return a copy whose serializer may also revive these types; it shares everything else with this saver."""
-        serde = allowing(self.serde, extra_allowlist)
+        serde = with_allowlist_of(self.serde, extra_allowlist)
         if serde is self.serde:
             return self
         clone = copy.copy(self)

@@ -32,9 +32,10 @@ from langgraph_keel.engine.config import (
     text_of,
 )
 from langgraph_keel.engine.encoding.memo import Base
-from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebased
+from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
+from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versions_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
@@ -56,7 +57,6 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.unnamed import Unnamed, unnamed, versions_of
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
     CheckpointConflict,
@@ -91,7 +91,7 @@ class Draft:
 
     def base(self, stored: Stored) -> Base:
         """Return what is known now that the entry is stored."""
-        settled = {name: known.settled(stored.first.get(name, 0)) for name, known in self.channels.items()}
+        settled = {name: known.with_number(stored.first.get(name, 0)) for name, known in self.channels.items()}
         return Base(stored.stamp, settled, self.entry.address.checkpoint_id)
 
 
@@ -110,10 +110,10 @@ def put(
     address = replace(parent, checkpoint_id=_id_of(checkpoint))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
-    rest = unnamed(parent.checkpoint_id, checkpoint, metadata, new_versions)
+    inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
     for hear in session.hooks.draft_put:
         yield from hear(session, new)
-    draft = yield from _draft_put(session, new, rest)
+    draft = yield from _draft_put(session, new, inheritance)
     try:
         for hear in session.hooks.before_put:
             yield from hear(session, new)
@@ -122,23 +122,23 @@ def put(
         for hear in session.hooks.put_failed:
             yield from hear(session, new, error)
         raise
-    session.memo.set(_key(address), replace(stored, versions=rest.versions))
+    session.memo.set(_key(address), replace(stored, versions=inheritance.versions))
     for hear in session.hooks.after_put:
         yield from hear(session, new)
     return config_of(address, "head")
 
 
-def _draft_put(session: Session, new: Put, rest: Unnamed) -> Plan[Draft]:
+def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Draft]:
     """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
-    base = rest.usable(session.memo.get(_key(new.address)))
+    base = inheritance.usable(session.memo.get(_key(new.address)))
     values = new.checkpoint["channel_values"]
     draft = _draft(_entry(session, new), new.header, values, base, session.codec)
-    if base is None and new.parent.checkpoint_id and (rest.is_asked or draft.weight > LARGE):
+    if base is None and new.parent.checkpoint_id and (inheritance.is_asked or draft.weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base = yield from _recall(session, new.parent)
-        draft = _rebased(draft, base)
-    if stays := rest.staying(base):
-        draft = _assembled(draft.entry, {**draft.channels, **stays}, base)
+        draft = _rebase(draft, base)
+    if stays := inheritance.values(base):
+        draft = _build_tuple(draft.entry, {**draft.channels, **stays}, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
 
@@ -150,7 +150,7 @@ def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:
         session.memo.forget(_key(new.address))
         draft = _draft(_entry(session, new), new.header, new.checkpoint["channel_values"], None, session.codec)
         outcome = yield from session.store.write_entry(draft.entry)
-    return draft.base(_accepted(outcome, draft.entry))
+    return draft.base(_accept(outcome, draft.entry))
 
 
 def _entry(session: Session, new: Put) -> NewEntry:
@@ -368,17 +368,17 @@ def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Bas
             raise error.at(f"{where}, channel {channel!r}") from error
     packed = pack_header(replace(header, inline=inline), codec, where)
     entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
-    return _assembled(entry, channels, base)
+    return _build_tuple(entry, channels, base)
 
 
-def _rebased(draft: Draft, base: Base | None) -> Draft:
+def _rebase(draft: Draft, base: Base | None) -> Draft:
     if base is None:
         return draft
-    channels = {name: rebased(known, base.channels.get(name)) for name, known in draft.channels.items()}
-    return _assembled(draft.entry, channels, base)
+    channels = {name: rebase(known, base.channels.get(name)) for name, known in draft.channels.items()}
+    return _build_tuple(draft.entry, channels, base)
 
 
-def _assembled(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
+def _build_tuple(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
     refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
     repacks = {name: rows for name, rows in entry.repacks.items() if rows}
     uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
@@ -387,7 +387,7 @@ def _assembled(entry: NewEntry, channels: Mapping[str, Known], base: Base | None
     return Draft(replace(entry, refs=refs, appends=appends, repacks=repacks, base=stamp), channels)
 
 
-def _accepted(outcome: Outcome, entry: NewEntry) -> Stored:
+def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
     if isinstance(outcome, Moved):
         address = entry.address
         raise CheckpointConflict(

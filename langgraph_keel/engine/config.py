@@ -84,7 +84,7 @@ def text_of(value: object, what: str, empty: bool = True) -> str:
         InvalidConfig: It is not a str, empty where it may not be, or holds a lone surrogate.
     """
     if not isinstance(value, str):
-        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_shown(value)}")
+        raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_show(value)}")
     if not (value or empty):
         raise InvalidConfig(f"{what} is empty")
     if not value.isascii():
@@ -104,7 +104,7 @@ def texts_of(values: Collection[str], what: str) -> set[str]:
     return {text_of(value, what) for value in values}
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return "a very large number" if isinstance(value, int) and value.bit_length() >= 4096 else f"{value!r:.80}"
 
 
@@ -208,10 +208,10 @@ def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
     for part in (config.get("configurable"), config.get("metadata")):
         if owner := owner_in(part or {}):
             return owner
-    return _told(config, tell)
+    return _ask_owner(config, tell)
 
 
-def _told(config: Mapping[str, Any], tell: Owner | None) -> str:
+def _ask_owner(config: Mapping[str, Any], tell: Owner | None) -> str:
     """Return what a program's own function says; empty if there is none, or it says nothing.
 
     Raises:

@@ -24,7 +24,7 @@ class Header:
         checkpoint: The checkpoint without `id` and `channel_values`.
         metadata: Its metadata; as read, tuples are lists in it (`as_lists`).
         inline: Small channel values.
-        about: Which models led to it, and with what (`core.recorder`); empty, and then not stored, if none did.
+        about: Which models led to it, and with what (`provenance.hook`); empty, and then not stored, if none did.
     """
 
     checkpoint: dict[str, Any]

@@ -96,7 +96,7 @@ class Keeper(Generic[C]):
             for job in jobs:
                 self._attempt(job)
             for claim in claims:
-                self._attempt(partial(self._renewed, claim))
+                self._attempt(partial(self._renew_or_drop, claim))
 
     def _next(self) -> tuple[list[Job], list[C]] | None:
         """Wait for jobs and for claims that are due; return `None` when there was nothing for long."""
@@ -119,7 +119,7 @@ class Keeper(Generic[C]):
         now = monotonic()
         return [claim for at, claim in self._held.values() if at <= now]
 
-    def _renewed(self, claim: C) -> None:
+    def _renew_or_drop(self, claim: C) -> None:
         if not self._renew(claim) and claim.token in self._held:
             self.drop(claim)
             _log.warning("%s, but its claim was taken over by somebody else", claim.work)

@@ -1,4 +1,4 @@
-"""What travels between the core and a store: frozen, slotted, and nothing that can do I/O.
+"""What travels between the engine and a store: frozen, slotted, and nothing that can do I/O.
 
 *Entry*: one checkpoint. *Item log*: per (thread, namespace, channel), append-only and numbered from 0; an entry
 refers to the values of its channels as runs of item numbers. *Row*: how a store keeps a stretch of an item
@@ -66,7 +66,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Items `[lo, lo + count)` of one item log, framed (see `core.frames`)."""
+    """Items `[lo, lo + count)` of one item log, framed (see `engine.encoding.frames`)."""
 
     lo: int
     count: int

@@ -1,10 +1,10 @@
 """The verbs of a store. Each docstring is the contract; `langgraph_keel.testing` holds a store to it.
 
-Law: the core decides, a store narrows. A store never interprets headers, bodies or batches; it may return
-more than was asked where the contract says so, never less, and the core checks again. A store that cannot keep
+Law: the engine decides, a store narrows. A store never interprets headers, bodies or batches; it may return
+more than was asked where the contract says so, never less, and the engine checks again. A store that cannot keep
 a contract must refuse by a named error; there are no capability flags.
 
-Every verb is a plan (see `core.plan`). *One trip* means that it yields exactly once.
+Every verb is a plan (see `engine.plan`). *One trip* means that it yields exactly once.
 
 Tool calls, approvals, the audit trail and claims of threads are cells: a capability of that sort needs no new verb.
 """
@@ -165,7 +165,7 @@ class Store(ABC, Generic[Q, R]):
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with the header of its root head (empty if none); `ThreadInfo.step` and `models` are left to the core.
+        with the header of its root head (empty if none); `ThreadInfo.step` and `models` are left to the engine.
         """
 
     @abstractmethod

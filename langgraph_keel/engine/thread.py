@@ -45,7 +45,7 @@ class Log:
     rows: dict[int, Row] = field(default_factory=dict)
     end: int = 0
 
-    def overlapping(self, runs: Sequence[Run]) -> list[Row]:
+    def find_rows(self, runs: Sequence[Run]) -> list[Row]:
         """Return the rows that hold an item of `runs`, in order."""
         return [row for _, row in sorted(self.rows.items()) if touches(row, runs)]
 
@@ -60,7 +60,7 @@ class Log:
     def repack(self, rows: Sequence[Row]) -> None:
         """Replace rows by larger ones, where these are exactly tiled by them."""
         for row in rows:
-            inside = self.overlapping([(row.lo, row.lo + row.count)])
+            inside = self.find_rows([(row.lo, row.lo + row.count)])
             if row.is_tiled_by(inside):
                 for old in inside:
                     del self.rows[old.lo]
@@ -164,7 +164,7 @@ def _logs_of(thread: Thread, records: Iterable[Record]) -> dict[tuple[str, str],
             ends[key] = max([ends.get(key, 0), *(hi for _, hi in ref.runs)])
     shown = {key: [(0, end)] for key, end in ends.items() if end}
     return {
-        key: Log({row.lo: row for row in thread.logs[key].overlapping(runs)}, thread.logs[key].end)
+        key: Log({row.lo: row for row in thread.logs[key].find_rows(runs)}, thread.logs[key].end)
         for key, runs in shown.items()
     }
 
@@ -209,7 +209,7 @@ def found(thread: Thread, record: Record, channels: Collection[str] | None = Non
     """Return an entry with its rows (of `channels`, or of all of them) and its writes."""
     address, refs = record.entry.address, record.entry.refs
     rows = {
-        channel: thread.log(address.checkpoint_ns, channel).overlapping(ref.runs)
+        channel: thread.log(address.checkpoint_ns, channel).find_rows(ref.runs)
         for channel, ref in refs.items()
         if ref.runs and (channels is None or channel in channels)
     }

@@ -1,6 +1,6 @@
 """What a summary is, and the steps that make one: choose, ask the model, archive, and only then remove.
 
-The steps are a plan like those of the core, whose requests are a question to the model and a removal to the archive:
+The steps are a plan like those of the engine, whose requests are a question to the model and a removal to the archive:
 one text of it serves the node and the middleware, blocking and asynchronous.
 
 What a model is shown of the messages that go: all of it, in as many parts as its window needs.

@@ -159,7 +159,7 @@ class CellContract(RigFixtures):
         assert held(rig, Shelf("copy", "tool"), "k") == {}
 
     def test_pruning_rows_leaves_cells(self, rig: Rig) -> None:
-        other = Shelf("t", "other")  # the core knows what calls of tools are, and prunes those itself
+        other = Shelf("t", "other")  # the engine knows what calls of tools are, and prunes those itself
         swap(rig, other, "k", None, cell("1", BODIES[3]))
         rig.author().follow([{"a": n} for n in range(3)])
         rig.face.prune(["t"])

@@ -1,6 +1,6 @@
 """Reading: what `get_tuple` returns is what was put, the latest is what was put last, and it is the caller's own.
 
-Listing: newest first, filtered as the core says, in pages nobody notices.
+Listing: newest first, filtered as the engine says, in pages nobody notices.
 
 Values: whatever a channel goes through, each version comes back as it was put, and little is written for it.
 

@@ -12,7 +12,7 @@ import psycopg
 from saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
-from langgraph_keel.engine.encoding.frames import restored
+from langgraph_keel.engine.encoding.frames import restore_frame
 from langgraph_keel.saver import KeelSaver
 
 TABLES = ("threads", "entries", "items", "floors", "batches", "cells")
@@ -39,7 +39,7 @@ class PostgresUnderTest:
     def raw(self) -> bytes:
         rows = [row for table in self._tables for row in self._all(table)]
         return b"\n".join(
-            restored(part) if isinstance(part, bytes) else str(part).encode() for row in rows for part in row
+            restore_frame(part) if isinstance(part, bytes) else str(part).encode() for row in rows for part in row
         )
 
     def _all(self, table: str) -> list[Any]:

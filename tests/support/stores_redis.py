@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from saver_parts import async_driver_of, driver_of, store_of
 
 from langgraph_keel.backends.redis.saver import RedisSaver
-from langgraph_keel.engine.encoding.frames import restored
+from langgraph_keel.engine.encoding.frames import restore_frame
 from langgraph_keel.saver import KeelSaver
 
 
@@ -76,12 +76,12 @@ def legible(name: bytes, value: bytes) -> tuple[bytes, bytes]:
     before = {b"entry": rb"[^\n]*\n", b"item": rb"\d+ ", b"write": rb"[^ ]* [^ ]* "}
     line = re.match(before.get(name.partition(b":")[0], rb"(?s:.*)"), value)
     assert line
-    return line[0], restored(value[line.end() :])
+    return line[0], restore_frame(value[line.end() :])
 
 
 def legible_cell(name: bytes, value: bytes) -> tuple[bytes, bytes]:
     """As `legible`, of a cell."""
-    return (b"", restored(value)) if name.endswith(b":body") else (value, b"")
+    return (b"", restore_frame(value)) if name.endswith(b":body") else (value, b"")
 
 
 def client_of(url: str) -> Any:

@@ -41,7 +41,7 @@ TIER = _asked()
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("sync-warm", "async-cold")
-"""Each face, and each temperature: which of the two a store could mistake for another is the core's business."""
+"""Each face, and each temperature: which of the two a store could mistake for another is the engine's business."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 

@@ -15,7 +15,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import restored, shrunk
+from langgraph_keel.engine.encoding.frames import restore_frame, shrink
 from langgraph_keel.engine.records import (
     NEW,
     Address,
@@ -190,7 +190,7 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "parent": new.parent and key(new.parent),
         "run": new.run_id if new.run_id is None else key(new.run_id),
         "put_at": escape(new.updated_at),
-        "header": shrunk(new.header),
+        "header": shrink(new.header),
         "channels": [key(name) for name in new.refs],
         "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
         "growing": [key(name) for name in new.appends],
@@ -217,7 +217,7 @@ def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -
         f"{kind}_channels": [channel for channel, _ in rows],
         f"{kind}_los": [row.lo - origin for _, row in rows],
         f"{kind}_counts": [row.count for _, row in rows],
-        f"{kind}_bodies": [shrunk(row.body) for _, row in rows],
+        f"{kind}_bodies": [shrink(row.body) for _, row in rows],
     }
 
 
@@ -242,7 +242,7 @@ def parts_of(line: Line) -> tuple[Address, str | None, Stamp, bytes, str | None]
     address = Address(unescape(line.name or line.thread_id), name_of(line.ns, names), name_of(line.id, names))
     parent = line.parent and name_of(line.parent, names)
     run = line.run if line.run is None else name_of(line.run, names)
-    return address, parent, stamp_of(line.epoch, line.seq, line.token), restored(line.body), run
+    return address, parent, stamp_of(line.epoch, line.seq, line.token), restore_frame(line.body), run
 
 
 def refs_of(line: Line) -> dict[str, Ref]:
@@ -289,7 +289,7 @@ class Content:
         rows = {name: logs.get(key(name), []) for name, ref in entry.refs.items() if ref.runs}
         # In the order of arrival; the token only makes the order the same every time.
         lines = sorted(self.batches.get((line.thread_id, line.ns, line.id), ()), key=lambda each: (each.n, each.seq))
-        batches = [Batch(unescape(b.run or ""), unescape(b.parent or ""), restored(b.body)) for b in lines]
+        batches = [Batch(unescape(b.run or ""), unescape(b.parent or ""), restore_frame(b.body)) for b in lines]
         return Found(entry, rows, batches)
 
 
@@ -301,7 +301,7 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
             content.entries.append(line)
         elif line.what == 1:
             log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
-            log.append(Row(line.seq, line.n, restored(line.body)))
+            log.append(Row(line.seq, line.n, restore_frame(line.body)))
         else:
             content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
     for logs in content.rows.values():

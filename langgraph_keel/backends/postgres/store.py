@@ -42,7 +42,7 @@ from langgraph_keel.backends.postgres.rows import (
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
-from langgraph_keel.engine.encoding.frames import RAW, restored, shrunk
+from langgraph_keel.engine.encoding.frames import RAW, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     Address,
@@ -157,14 +157,14 @@ def cell_parameters(cell: Cell) -> dict[str, Any]:
 
 def _shrink_raw(frame: bytes) -> bytes:
     # A frame that is compressed already would not come back as the same bytes.
-    return shrunk(frame) if frame[:1] == RAW else frame
+    return shrink(frame) if frame[:1] == RAW else frame
 
 
 def cell_of(
     token: str, origin: str | None, name: str | None, expires_at: int | None, header: bytes, body: bytes = b""
 ) -> Cell:
     """Return a cell from the columns of a row."""
-    return Cell(token, restored(header), restored(body), unescape(name or origin or ""), expires_at)
+    return Cell(token, restore_frame(header), restore_frame(body), unescape(name or origin or ""), expires_at)
 
 
 def cells_of(reply: list[list[Any]]) -> Mapping[str, Cell]:
@@ -224,7 +224,7 @@ class PostgresStore(Store[Request, Reply]):
             "token": self._random(),
             "task": escape(batch.task_id),
             "path": escape(batch.task_path),
-            "body": shrunk(batch.body),
+            "body": shrink(batch.body),
         }
         yield self._request(parameters, sql.WRITE_BATCH, writes=True)
 
@@ -321,7 +321,7 @@ class PostgresStore(Store[Request, Reply]):
         if upto is not None:
             mark, text = mark_of(upto), COPY_UPTO
             parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
-            parameters["header"] = None if header is None else shrunk(header)
+            parameters["header"] = None if header is None else shrink(header)
         request = self._request(parameters, text, writes=True)
         for _ in range(RACES):
             reply = yield request
@@ -397,7 +397,7 @@ def _info(
     thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
 ) -> tuple[ThreadInfo, bytes]:
     latest = head and name_of(head, names_by_key(names))
-    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restored(header or b"")
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restore_frame(header or b"")
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:

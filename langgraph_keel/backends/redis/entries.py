@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import unquote
 from zlib import crc32
 
-from langgraph_keel.engine.encoding.frames import restored
+from langgraph_keel.engine.encoding.frames import restore_frame
 from langgraph_keel.engine.records import Address, Batch, Entry, Found, Graph, Kind, Node, Ref, Row, Run, Stamp
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
@@ -262,7 +262,7 @@ def entry_of(thread_id: str, epoch: bytes, seq: int, value: bytes, parent: bytes
         Address(thread_id, parse_name(line.ns), parse_name(line.id)),
         parse_name(parent.decode()) or None,
         stamp_of(epoch, seq, line.token),
-        restored(header),
+        restore_frame(header),
         refs_of(line.refs),
         parse_name(line.run) if line.run else None,
     )
@@ -280,14 +280,16 @@ def rows_of(logs: Iterable[Sequence[Any]]) -> Rows:
 
 def _row(lo: int, value: bytes) -> Row:
     count, _, body = value.partition(b" ")
-    return Row(lo, int(count), restored(body))
+    return Row(lo, int(count), restore_frame(body))
 
 
 @as_corrupt_store
 def batches_of(values: Iterable[bytes]) -> list[Batch]:
     """Return batches, in order."""
     parts = (value.split(b" ", 2) for value in values)
-    return [Batch(parse_name(task.decode()), parse_name(path.decode()), restored(body)) for task, path, body in parts]
+    return [
+        Batch(parse_name(task.decode()), parse_name(path.decode()), restore_frame(body)) for task, path, body in parts
+    ]
 
 
 def entry_with_rows(entry: Entry, rows: Rows, batches: Iterable[bytes]) -> Found:
@@ -317,7 +319,7 @@ def _node(thread_id: str, epoch: bytes, seq: int, lines: dict[int, tuple[Line, b
         Address(thread_id, parse_name(line.ns), parse_name(line.id)),
         parse_name(parent) or None,
         stamp_of(epoch, seq, line.token),
-        restored(header),
+        restore_frame(header),
         refs_of(line.refs),
         parse_name(line.run) if line.run else None,
         is_head,

@@ -41,7 +41,7 @@ from langgraph_keel.backends.redis.entries import (
     word,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import RAW, restored, shrunk
+from langgraph_keel.engine.encoding.frames import RAW, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     NEW,
@@ -101,7 +101,7 @@ def value_of(cell: Cell) -> tuple[bytes, bytes]:
 
 def _shrink_raw(body: bytes) -> bytes:
     # A frame that is compressed already would come back raw: the same content, but other bytes.
-    return shrunk(body) if body[:1] == RAW else body
+    return shrink(body) if body[:1] == RAW else body
 
 
 @as_corrupt_store
@@ -109,7 +109,7 @@ def cell_of(value: bytes, body: bytes | None = None) -> Cell:
     """Return a cell from its value and its body."""
     line, _, header = value.partition(b"\n")
     token, expiry, origin = line.decode().split(" ")
-    return Cell(token, header, restored(body or b""), parse_name(origin), int(expiry) if expiry else None)
+    return Cell(token, header, restore_frame(body or b""), parse_name(origin), int(expiry) if expiry else None)
 
 
 Replies: TypeAlias = list[Any]
@@ -224,7 +224,7 @@ def _info(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
     updated_at, thread_id, _ = parse_member(member)
     checkpoints, latest, entry = found
     info = ThreadInfo(thread_id, checkpoints, updated_at, parse_name(latest.decode()) or None, None)
-    return info, restored(line_of(entry)[1]) if entry else b""
+    return info, restore_frame(line_of(entry)[1]) if entry else b""
 
 
 def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
@@ -336,7 +336,7 @@ class RedisStore(Store[Request, Replies]):
             word(new.updated_at),
             token,
             refs_text(new.refs, NEW),
-            shrunk(new.header),
+            shrink(new.header),
             *base,
             new.on_conflict if new.checked else "",
             member_of(new.updated_at, address.thread_id),
@@ -350,7 +350,7 @@ class RedisStore(Store[Request, Replies]):
     def write_batch(self, address: Address, batch: Batch) -> StorePlan[Request, Replies, None]:
         """See `Store.write_batch`."""
         place = name(address.checkpoint_ns), name(str(address.checkpoint_id))
-        value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrunk(batch.body)
+        value = f"{word(batch.task_id)} {word(batch.task_path)} ".encode() + shrink(batch.body)
         yield from self._change(address.thread_id, "write_batch", self._epochs(), *place, self._ttl, value)
 
     def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
@@ -453,7 +453,7 @@ class RedisStore(Store[Request, Replies]):
         if upto is None:
             flat = yield from self._read(source, "read_thread")
         else:
-            mark, body = mark_of(upto), shrunk(header or b"")
+            mark, body = mark_of(upto), shrink(header or b"")
             flat = yield from self._read(
                 source, "read_upto", mark.epoch, mark.place, body, "" if header is None else "1"
             )
@@ -534,7 +534,7 @@ def _appends(appends: Mapping[str, Sequence[Row]]) -> list[Argument]:
         for part in (
             name_or_mark(channel),
             len(rows),
-            *(word for row in rows for word in (row.count, shrunk(row.body))),
+            *(word for row in rows for word in (row.count, shrink(row.body))),
         )
     ]
 
@@ -546,7 +546,7 @@ def _repacks(repacks: Mapping[str, Sequence[Row]]) -> list[Argument]:
         for part in (
             name_or_mark(channel),
             len(rows),
-            *(word for row in rows for word in (row.lo, row.count, shrunk(row.body))),
+            *(word for row in rows for word in (row.lo, row.count, shrink(row.body))),
         )
     ]
 

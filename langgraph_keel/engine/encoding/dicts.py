@@ -87,10 +87,10 @@ class KnownDict:
         """Rows to append to the log for this version."""
         return rows_of(self.fresh)
 
-    def settled(self, first: int) -> KnownDict:
+    def with_number(self, first: int) -> KnownDict:
         """Return itself after its new item got its number, `first`."""
         is_delta = len(self.runs) > 1 or self.runs[0][1] - self.runs[0][0] > 1
-        loose = self.loose.extended(first, self.fresh) if is_delta else NOTHING
+        loose = self.loose.extend(first, self.fresh) if is_delta else NOTHING
         return replace(self, runs=resolve(self.runs, first), loose=loose, fresh=())
 
 
@@ -122,7 +122,7 @@ def next_dict(value: dict[str, Any], known: KnownDict, codec: Codec) -> tuple[Kn
     weight = known.delta_bytes + len(payload)
     if weight > known.snapshot_bytes / 2:
         return first_dict(value, codec), ()
-    repacks = known.loose.packed()
+    repacks = known.loose.pack()
     loose = NOTHING if repacks else known.loose
     runs = (*known.runs, (NEW, NEW + 1))
     return KnownDict(runs, tree, known.snapshot_bytes, weight, loose, (payload,)), repacks

@@ -17,8 +17,8 @@ give 736 KB, and level 19 no less. Redis, where memory is what costs, and Postgr
 entropy tables that zstandard trained on English prose in messages. It is part of the stored format: what was written
 with it can be read with no other. Made once, by hand; nothing remakes it.
 
-A body stands for the frame (`core.frames`) that it was made of: kind `0x02`, the checksum that the raw frame has, so
-that the core checks what a reader makes of it, and one zstandard frame.
+A body stands for the frame (above) that it was made of: kind `0x02`, the checksum that the raw frame has, so
+that the engine checks what a reader makes of it, and one zstandard frame.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def raw_frame(data: bytes) -> bytes:
     return RAW + _checksum(RAW, data) + data
 
 
-def _opened(body: bytes) -> tuple[bytes, memoryview]:
+def _open(body: bytes) -> tuple[bytes, memoryview]:
     """Return the kind of a frame and its rest."""
     if not isinstance(body, bytes) or len(body) < HEAD:
         raise CorruptStore(f"a stored body is no frame: {body!r:.40}")
@@ -91,7 +91,7 @@ def unframe(body: bytes) -> bytes:
     Raises:
         CorruptStore: The frame is damaged, of an unknown kind, or larger than `MAX_CONTENT`.
     """
-    kind, rest = _opened(body)
+    kind, rest = _open(body)
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
     if body[1:HEAD] != _checksum(kind, rest):
@@ -101,7 +101,7 @@ def unframe(body: bytes) -> bytes:
 
 def content_size(body: bytes) -> int:
     """Return how many bytes `unframe(body)` would return, without doing it."""
-    kind, rest = _opened(body)
+    kind, rest = _open(body)
     return len(rest) if kind == RAW else zstandard.frame_content_size(rest)
 
 
@@ -139,7 +139,7 @@ def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
     return decompressor
 
 
-def shrunk(body: bytes) -> bytes:
+def shrink(body: bytes) -> bytes:
     """Return the body that stands for a frame: itself, or something smaller."""
     if not HEAD < len(body) <= SMALL:
         return body
@@ -150,7 +150,7 @@ def shrunk(body: bytes) -> bytes:
     return WITH_DICTIONARY + _body_checksum(data) + packed
 
 
-def restored(body: bytes) -> bytes:
+def restore_frame(body: bytes) -> bytes:
     """Return the frame that a body stands for.
 
     Raises:

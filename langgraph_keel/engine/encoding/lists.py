@@ -57,9 +57,9 @@ class KnownList:
         """Rows to append to the log for this version."""
         return rows_of(self.fresh)
 
-    def settled(self, first: int) -> KnownList:
+    def with_number(self, first: int) -> KnownList:
         """Return itself after its new elements got their numbers, the first of them `first`."""
-        loose = self.loose.extended(first, self.fresh)
+        loose = self.loose.extend(first, self.fresh)
         return replace(self, runs=resolve(self.runs, first), loose=loose, fresh=())
 
 
@@ -70,8 +70,8 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
     if known is None:
         return _written_whole(value, marks, stream, codec), ()
     if _extends(stream, known):
-        return _appended(value, marks, stream, known, codec)
-    return _rearranged(value, marks, stream, known, codec)
+        return _append(value, marks, stream, known, codec)
+    return _rearrange(value, marks, stream, known, codec)
 
 
 def _extends(stream: bytes, known: KnownList) -> bool:
@@ -99,14 +99,14 @@ def _written_whole(value: list[Any], marks: list[bytes], stream: bytes, codec: C
     return KnownList(runs, len(stream), digest(stream), hashes_of(marks), fresh=fresh)
 
 
-def _appended(
+def _append(
     value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
     start = len(known.hashes)
     fresh = _pack(value, range(start, len(value)), codec)
     if not fresh:
         return replace(known, debt=known.debt + RUN_COST * len(known.runs)), ()
-    repacks = known.loose.packed()
+    repacks = known.loose.pack()
     return KnownList(
         (*known.runs, (NEW, NEW + len(fresh))),
         len(stream),
@@ -118,7 +118,7 @@ def _appended(
     ), repacks
 
 
-def _rearranged(
+def _rearrange(
     value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
     hashes = hashes_of(marks)
@@ -128,7 +128,7 @@ def _rearranged(
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
         return _written_whole(value, marks, stream, codec), ()
     loose = known.loose.within(runs)
-    repacks = loose.packed()
+    repacks = loose.pack()
     return KnownList(
         runs,
         len(stream),

@@ -79,13 +79,13 @@ class Loose:
         lo, hi = self.run
         return self if any(start <= lo and hi <= end for start, end in runs) else Loose()
 
-    def packed(self) -> tuple[Row, ...]:
+    def pack(self) -> tuple[Row, ...]:
         """Return the row that should replace them, if there are enough."""
         if not is_full(len(self.payloads), self.nbytes):
             return ()
         return (Row(self.lo, len(self.payloads), body_of(self.payloads)),)
 
-    def extended(self, first: int, payloads: Sequence[bytes]) -> Loose:
+    def extend(self, first: int, payloads: Sequence[bytes]) -> Loose:
         """Return what is loose after items were appended at `first`."""
         if not payloads:
             return self

@@ -1,7 +1,7 @@
 """Channel value ↔ stored form: which form a value takes, and how it comes back.
 
 * Small scalars stand in the entry's header.
-* A list is a piece table (`core.lists`), a large dict with text keys a snapshot with path deltas (`core.dicts`).
+* A list is a piece table (`lists.py`), a large dict with text keys a snapshot with path deltas (`dicts.py`).
 * Anything else is one item, written again when its fingerprint changes.
 
 What comes back equals what was put, whatever form it took: `test_encoding.py` holds this against a store of
@@ -59,7 +59,7 @@ class KnownWhole:
         """Rows to append to the log for this version."""
         return rows_of(self.fresh)
 
-    def settled(self, first: int) -> KnownWhole:
+    def with_number(self, first: int) -> KnownWhole:
         """Return itself after its item got its number, `first`."""
         return replace(self, runs=resolve(self.runs, first), fresh=())
 
@@ -94,7 +94,7 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     return KnownWhole(((NEW, NEW + 1),), proof, (codec.pack_item(value),)), ()
 
 
-def rebased(whole: Known, known: Known | None) -> Known:
+def rebase(whole: Known, known: Known | None) -> Known:
     """Return what was encoded without a base as the version after `known`, using what both have."""
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
         return rebased_list(whole, known)

@@ -121,7 +121,7 @@ def _refuse_foreign(data: tuple[str, bytes]) -> Any:
     )
 
 
-def allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
     """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is.
 
     A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
@@ -132,7 +132,7 @@ def allowing(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> S
         allowed: SerializerProtocol = allow(extra)
         return allowed
     inner = getattr(serde, "serde", None)
-    if not isinstance(inner, SerializerProtocol) or (allowed := allowing(inner, extra)) is inner:
+    if not isinstance(inner, SerializerProtocol) or (allowed := with_allowlist_of(inner, extra)) is inner:
         return serde
     clone: Any = copy.copy(serde)
     clone.serde = allowed

@@ -112,7 +112,7 @@ def flat(value: dict[Any, Any]) -> Iterable[Any]:
     return chain.from_iterable(value.items())
 
 
-def _ordered(value: set[Any] | frozenset[Any]) -> Iterable[Any]:
+def _sort(value: set[Any] | frozenset[Any]) -> Iterable[Any]:
     # Equal sets may iterate in different orders; sorted where that is cheap, so that they give equal bytes.
     kinds = set(map(type, value))
     return sorted(value) if len(kinds) == 1 and kinds <= _SORTABLE else value
@@ -171,8 +171,8 @@ def _big_int(value: int) -> Ext:
 _EXACT: dict[type, Callable[[Any], Any]] = {
     ThreadId: str,  # how its config was read is no part of a value
     tuple: lambda value: [MARKS[Record.TUPLE], *value],
-    set: lambda value: [MARKS[Record.SET], *_ordered(value)],
-    frozenset: lambda value: [MARKS[Record.FROZENSET], *_ordered(value)],
+    set: lambda value: [MARKS[Record.SET], *_sort(value)],
+    frozenset: lambda value: [MARKS[Record.FROZENSET], *_sort(value)],
     deque: lambda value: [MARKS[Record.DEQUE], value.maxlen, *value],
     OrderedDict: lambda value: [MARKS[Record.ORDERED], *flat(value)],
     defaultdict: lambda value: [MARKS[Record.DEFAULT], _factory_name(value.default_factory), *flat(value)],
@@ -235,7 +235,7 @@ def _extension(value: Any) -> Any:
     ]
 
 
-def _slotted(value: Any) -> Any:
+def _pack_slots(value: Any) -> Any:
     shape = shape_of(type(value))
     return [MARKS[Record.SLOTTED], shape.module, shape.qualname, state_of(value, shape)]
 
@@ -287,8 +287,8 @@ _CONTENT: dict[type, Callable[[Any], Any]] = {
     dict: lambda value: list(chain.from_iterable(dict.items(value))),
     list: lambda value: list(list.__iter__(value)),
     deque: lambda value: [value.maxlen, *deque.__iter__(value)],
-    set: lambda value: list(_ordered({*set.__iter__(value)})),
-    frozenset: lambda value: list(_ordered({*frozenset.__iter__(value)})),
+    set: lambda value: list(_sort({*set.__iter__(value)})),
+    frozenset: lambda value: list(_sort({*frozenset.__iter__(value)})),
     tuple: lambda value: list(tuple.__iter__(value)),
     str: str.__str__,
     int: int.__int__,
@@ -332,7 +332,7 @@ _FAMILIES: dict[Record | Leaf | None, Callable[[Any], Any]] = {
     Record.MODEL: _model,
     Record.MODEL_V1: _model_v1,
     Record.DATACLASS: _dataclass,
-    Record.SLOTTED: _slotted,
+    Record.SLOTTED: _pack_slots,
 }
 
 

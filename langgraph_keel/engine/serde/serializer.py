@@ -67,7 +67,7 @@ class KeelSerializer:
 
     def with_msgpack_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> KeelSerializer:
         """Return a serializer that allows `extra` too; itself if it allows everything already."""
-        merged = self._policy.merged(extra)
+        merged = self._policy.merge(extra)
         if merged is self._policy:
             return self
         clone = KeelSerializer()
@@ -169,7 +169,7 @@ def _encode_rewritten(value: Any) -> bytes:
     try:
         return ormsgpack.packb(_Rewriting().value(value, 0), describe, _OPTIONS)
     except UnstorableValue as error:
-        raise _located(value, error) from None
+        raise _locate(value, error) from None
     except (TypeError, RecursionError):
         raise UnstorableValue(name_of(type(value)), _TOO_DEEP) from None
 
@@ -197,9 +197,9 @@ class _Rewriting:
             return [self.value(part, depth + 1) for part in value]
         if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
             return {key: self.value(part, depth + 1) for key, part in value.items()}
-        return self._described(value, depth)
+        return self._describe(value, depth)
 
-    def _described(self, value: Any, depth: int) -> Any:
+    def _describe(self, value: Any, depth: int) -> Any:
         _, known = self._failed.get(id(value), (None, None))
         if known is not None:
             raise known
@@ -260,7 +260,7 @@ def _holds_buffer(value: Any) -> bool:
     return False
 
 
-def _located(value: Any, error: UnstorableValue) -> UnstorableValue:
+def _locate(value: Any, error: UnstorableValue) -> UnstorableValue:
     """Return `error` with the path from `value` to what cannot be stored."""
     if error.reason == _TOO_DEEP:
         return error
@@ -321,7 +321,7 @@ class _Decoding:
             if self.records:
                 _replace_records(root, self.policy)
         except Exception as error:
-            raise _translated(self.error or error) from error
+            raise _translate(self.error or error) from error
         return root[1]
 
     def _ext(self, code: int, data: bytes) -> Any:
@@ -345,7 +345,7 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
         # at once. It is left alone: switching it off would be felt by every thread of the program.
         return [message_of(item) if item[0] == 1 else _item(item, loads) for item in items]
     except _SHAPE_ERRORS as error:
-        raise _translated(error) from error
+        raise _translate(error) from error
 
 
 _SHAPE_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
@@ -361,7 +361,7 @@ def _item(item: Any, loads: Callable[[tuple[str, bytes]], Any] | None) -> Any:
     return loads((item[1], item[2]))
 
 
-def _translated(error: BaseException) -> BaseException:
+def _translate(error: BaseException) -> BaseException:
     if isinstance(error, (CorruptStore, RefusedType)) or not isinstance(error, Exception):
         return error
     return CorruptStore(f"stored bytes are damaged: {type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
 from langgraph_keel.engine.serde.moved import present_name
 from langgraph_keel.errors import RefusedType
 
-# Loaded by langchain-core; taken from there because the core itself depends on LangChain's messages only.
+# Loaded by langchain-core; taken from there because the engine itself depends on LangChain's messages only.
 pydantic: Any = sys.modules["pydantic"]
 
 
@@ -176,7 +176,7 @@ def shape_of(cls: type) -> Shape:
     shape = _shapes.get(cls)
     if shape is None:
         family, slots = family_of(cls), tuple(_slots(cls))
-        shape = Shape(cls.__module__, cls.__qualname__, family, _fields(cls, family), slots, _derived(cls))
+        shape = Shape(cls.__module__, cls.__qualname__, family, _fields(cls, family), slots, _derive(cls))
         _shapes[cls] = shape
         learn(cls)
     return shape
@@ -236,7 +236,7 @@ def _slots(cls: type) -> Iterator[str]:
                 yield name
 
 
-def _derived(cls: type) -> frozenset[str]:
+def _derive(cls: type) -> frozenset[str]:
     attributes = chain.from_iterable(vars(base).items() for base in cls.__mro__)
     return _BOOKKEEPING | {name for name, value in attributes if isinstance(value, cached_property)}
 
@@ -283,7 +283,7 @@ def _is_namedtuple(cls: type) -> bool:
     return issubclass(cls, tuple) and hasattr(cls, "_fields") and _can_be_bare(cls, tuple)
 
 
-def _is_slotted(cls: type) -> bool:
+def _has_slots(cls: type) -> bool:
     return (cls.__module__, cls.__qualname__) in SLOTTED
 
 
@@ -311,7 +311,7 @@ _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
     (Record.MODEL, _is_model),
     (Record.MODEL_V1, _is_model_v1),
     (Record.DATACLASS, _is_dataclass),
-    (Record.SLOTTED, _is_slotted),
+    (Record.SLOTTED, _has_slots),
 )
 
 
@@ -334,7 +334,7 @@ class TypePolicy:
             return cls(frozenset() if strict else None)
         return cls(frozenset(chain.from_iterable(map(_names, types))))
 
-    def merged(self, extra: Iterable[type | tuple[str, ...]]) -> TypePolicy:
+    def merge(self, extra: Iterable[type | tuple[str, ...]]) -> TypePolicy:
         """Return this policy with more names allowed; itself if that changes nothing."""
         if self.allowed is None:
             return self

@@ -61,7 +61,7 @@ def message_of(item: list[Any]) -> Any:
     if type(state) is not dict or type(names) is not list or item[1] < 0:
         raise CorruptStore("a stored message is damaged")
     if state.keys() != fields:  # another version of LangChain wrote it
-        return _constructed(cls, state | (item[4] or {} if len(item) > 4 else {}))
+        return _construct(cls, state | (item[4] or {} if len(item) > 4 else {}))
     made = _new(cls)
     _set(made, "__dict__", state)
     _set(made, "__pydantic_fields_set__", set(names))
@@ -74,7 +74,7 @@ def message_of(item: list[Any]) -> Any:
     return made
 
 
-def _constructed(cls: type, fields: dict[str, Any]) -> Any:
+def _construct(cls: type, fields: dict[str, Any]) -> Any:
     try:
         return construct(cls, fields)
     except Exception as error:
@@ -90,7 +90,7 @@ def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, *absent = record
     cls = policy.resolve(module, qualname, Record.DATACLASS)
     if rest is None or not _same_fields(cls, fields, *absent):
-        return _constructed(cls, fields)
+        return _construct(cls, fields)
     made = _new(cls)
     _restore(made, fields | rest)
     return made
@@ -115,10 +115,10 @@ def _model(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, *more = record
     cls = policy.resolve(module, qualname, Record.MODEL)
     if rest is None:
-        return _constructed(cls, fields)
+        return _construct(cls, fields)
     absent, names, extra, private = more
     if not _same_fields(cls, fields, absent):
-        return _constructed(cls, fields | (extra or {}))
+        return _construct(cls, fields | (extra or {}))
     made = _new(cls)
     _set(made, "__dict__", {})
     _restore(made, fields | rest)
@@ -132,7 +132,7 @@ def _model_v1(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent, names = record
     cls = policy.resolve(module, qualname, Record.MODEL_V1)
     if not _same_fields(cls, fields, absent):
-        return _constructed(cls, fields)
+        return _construct(cls, fields)
     made = _new(cls)
     _restore(made, fields | rest)
     _set(made, "__fields_set__", set(names))
@@ -144,13 +144,13 @@ def _namedtuple(record: list[Any], policy: TypePolicy) -> Any:
     cls = policy.resolve(module, qualname, Record.NAMEDTUPLE)
     if tuple(names) != cls._fields:
         known = {name: part for name, part in zip(names, values, strict=True) if name in cls._fields}
-        return _called(cls, known)
+        return _call(cls, known)
     made = tuple.__new__(cls, values)
     _restore(made, state)
     return made
 
 
-def _called(cls: type, fields: dict[str, Any]) -> Any:
+def _call(cls: type, fields: dict[str, Any]) -> Any:
     try:
         return cls(**fields)
     except TypeError as error:
@@ -158,7 +158,7 @@ def _called(cls: type, fields: dict[str, Any]) -> Any:
         raise RefusedType(name, f"the class no longer accepts what was stored: {error}") from error
 
 
-def _slotted(record: list[Any], policy: TypePolicy) -> Any:
+def _unpack_slots(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, state = record
     made = _new(policy.resolve(module, qualname, Record.SLOTTED))
     _restore(made, state)
@@ -181,12 +181,12 @@ def _extension(record: list[Any], policy: TypePolicy) -> Any:
     cls, base = policy.resolve(module, qualname, Record.BUILTIN), BASE_BY_NAME[base_name]
     if base_of(cls) is not base:
         raise RefusedType(f"{module}.{qualname}", f"it extended {base_name} when it was stored and does not now")
-    made = _filled(cls, base, content)
+    made = _new_builtin(cls, base, content)
     _restore(made, state)
     return made
 
 
-def _filled(cls: type, base: Any, content: Any) -> Any:
+def _new_builtin(cls: type, base: Any, content: Any) -> Any:
     """Return a bare `cls` with the content of its builtin `base`, by the base's own methods."""
     if base in _SCALARS:
         return base.__new__(cls, content)
@@ -237,7 +237,7 @@ def _text(data: bytes) -> str:
     return data.decode(errors="surrogatepass")
 
 
-def _folded(read: Callable[[str], Any], data: bytes) -> Any:
+def _read_folded(read: Callable[[str], Any], data: bytes) -> Any:
     text = data.decode()
     return read(text[:-1]).replace(fold=1) if text.endswith("f") else read(text)
 
@@ -329,9 +329,9 @@ LEAVES: dict[int, Callable[[bytes, TypePolicy], Any]] = {
     Leaf.BIG_INT: lambda data, _: int.from_bytes(data, "little", signed=True),
     Leaf.SURROGATES: lambda data, _: _text(data),
     Leaf.BYTEARRAY: lambda data, _: bytearray(data),
-    Leaf.DATETIME: lambda data, _: _folded(datetime.fromisoformat, data),
+    Leaf.DATETIME: lambda data, _: _read_folded(datetime.fromisoformat, data),
     Leaf.DATE: lambda data, _: date.fromisoformat(data.decode()),
-    Leaf.TIME: lambda data, _: _folded(time.fromisoformat, data),
+    Leaf.TIME: lambda data, _: _read_folded(time.fromisoformat, data),
     Leaf.TIMEDELTA: lambda data, _: _microseconds(data.decode()),
     Leaf.TIMEZONE: _timezone,
     Leaf.ZONE: _zone,
@@ -363,6 +363,6 @@ RECORDS: dict[int, Mark] = {
     Record.MODEL: Mark(_model),
     Record.MODEL_V1: Mark(_model_v1),
     Record.BUILTIN: Mark(_extension),
-    Record.SLOTTED: Mark(_slotted),
+    Record.SLOTTED: Mark(_unpack_slots),
     Record.MESSAGE: Mark(lambda record, _: message_of(record)),
 }

@@ -1,4 +1,4 @@
-"""Values that stay although a checkpoint does not hold them: its versions name them, its `channel_values` do not.
+"""Values that a checkpoint has from its parent: its versions name them, its `channel_values` do not hold them.
 
 LangGraph puts a `DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the same version, without
 a value, until it is written again. LangGraph's InMemorySaver and PostgresSaver, which keep values by version, give the
@@ -17,8 +17,8 @@ from langgraph_keel.engine.encoding.values import Known
 
 
 @dataclass(frozen=True, slots=True)
-class Unnamed:
-    """What a checkpoint leaves out.
+class Inheritance:
+    """What a checkpoint leaves to its parent.
 
     Attributes:
         parent: The id of the checkpoint it continues.
@@ -36,7 +36,7 @@ class Unnamed:
         """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
         return None if self.is_asked and base and base.checkpoint_id != self.parent else base
 
-    def staying(self, base: Base | None) -> dict[str, Known]:
+    def values(self, base: Base | None) -> dict[str, Known]:
         """Return the values that the parent has at these very versions, if `base` is what is known of it."""
         if base is None or base.checkpoint_id != self.parent:
             return {}
@@ -44,15 +44,15 @@ class Unnamed:
         return {name: base.channels[name] for name in same if name in base.channels}
 
 
-def unnamed(
+def inheritance_of(
     parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
-) -> Unnamed:
-    """Return what a checkpoint leaves out, as it is now: the program may go on with it."""
+) -> Inheritance:
+    """Return what a checkpoint leaves to its parent, as it is now: the program may go on with it."""
     versions, values = versions_of(checkpoint), checkpoint["channel_values"]
     left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
     counters = metadata.get("counters_since_delta_snapshot") or {}
     is_asked = parent is not None and any(name in left and not updates for name, (updates, _) in counters.items())
-    return Unnamed(parent, versions, left, is_asked)
+    return Inheritance(parent, versions, left, is_asked)
 
 
 def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
