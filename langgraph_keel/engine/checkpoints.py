@@ -91,8 +91,8 @@ class Draft:
 
     def base(self, stored: Stored) -> Base:
         """Return what is known now that the entry is stored."""
-        settled = {name: known.with_number(stored.first.get(name, 0)) for name, known in self.channels.items()}
-        return Base(stored.stamp, settled, self.entry.address.checkpoint_id)
+        channels = {name: known.with_number(stored.first.get(name, 0)) for name, known in self.channels.items()}
+        return Base(stored.stamp, channels, self.entry.address.checkpoint_id)
 
 
 # -- put -------------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
         base = yield from _recall(session, new.parent)
         draft = _rebase(draft, base)
     if stays := inheritance.values(base):
-        draft = _build_tuple(draft.entry, {**draft.channels, **stays}, base)
+        draft = _build_draft(draft.entry, {**draft.channels, **stays}, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
 
@@ -368,17 +368,17 @@ def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Bas
             raise error.at(f"{where}, channel {channel!r}") from error
     packed = pack_header(replace(header, inline=inline), codec, where)
     entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
-    return _build_tuple(entry, channels, base)
+    return _build_draft(entry, channels, base)
 
 
 def _rebase(draft: Draft, base: Base | None) -> Draft:
     if base is None:
         return draft
     channels = {name: rebase(known, base.channels.get(name)) for name, known in draft.channels.items()}
-    return _build_tuple(draft.entry, channels, base)
+    return _build_draft(draft.entry, channels, base)
 
 
-def _build_tuple(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
+def _build_draft(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
     refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
     repacks = {name: rows for name, rows in entry.repacks.items() if rows}
     uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
