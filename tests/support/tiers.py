@@ -131,6 +131,11 @@ def _values(item: pytest.Item) -> set[tuple[str, int]]:
     return {("", 0), *((name, id(value)) for name, value in _params(item).items())}
 
 
+def _place(item: pytest.Item) -> int:
+    """Return where a test comes in a run: those that take minutes first, or workers wait for the last of them."""
+    return 0 if "upstream" in item.path.parts else 1 if item.get_closest_marker("slow") else 2
+
+
 class Tiers:
     """The plugin: takes the tests of this tier, and says loudly how many there are in the others."""
 
@@ -149,7 +154,7 @@ class Tiers:
             else:
                 others.append(item)
                 self.others[tier] += 1
-        items[:] = taken
+        items[:] = sorted(taken, key=_place)
         config.hook.pytest_deselected(items=others)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
