@@ -275,27 +275,27 @@ def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
         caller = caller_of(RedisSaver(server.url, timeout=0.5))
         caller.put(at(), checkpoint_of("1", {"a": 1}))
         with Redis.from_url(server.url, socket_timeout=None) as behind:
-            behind.execute_command("CLIENT", "PAUSE", 2000)
+            behind.execute_command("CLIENT", "PAUSE", 6000)
         began = time.monotonic()
         for call in (lambda: caller.put(at(), checkpoint_of("2", {"a": 1})), lambda: caller.get_tuple(at())):
             with pytest.raises(StoreUnavailable, match="timeout"):
                 call()
-        assert time.monotonic() - began < 2
-        time.sleep(1.5)
+        assert time.monotonic() - began < 5
+        time.sleep(began + 6.2 - time.monotonic())
         caller.put(at(), checkpoint_of("3", {"a": 1}))
         assert id_of(caller.get_tuple(at())) == "3"
 
 
 def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
     """Ten first calls at once fail after one timeout, not after ten."""
-    with servers.redis(own=True) as server, RedisSaver(server.url, timeout=0.5, durability="any") as saver:
+    with servers.redis(own=True) as server, RedisSaver(server.url, timeout=2, durability="any") as saver:
         with Redis.from_url(server.url, socket_timeout=None) as behind:
             behind.execute_command("CLIENT", "PAUSE", 60_000)
         began = time.monotonic()
         with ThreadPoolExecutor(10) as pool:
             calls = [pool.submit(saver.get_tuple, at()) for _ in range(10)]
         assert {type(call.exception()) for call in calls} == {StoreUnavailable}
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 12
 
 
 def test_a_script_of_another_that_does_not_end(caller_of: Caller) -> None:

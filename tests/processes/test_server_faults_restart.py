@@ -185,14 +185,14 @@ def test_a_server_that_does_not_answer_is_given_up(place: Place) -> None:
 
 @ON_SERVERS
 async def test_a_server_that_does_not_answer_does_not_block_the_loop(place: Place) -> None:
-    async with at_a_proxy(place) as (saver, proxy):
+    async with at_a_proxy(place, timeout=5.0) as (saver, proxy):
         await aput(saver, "t")
         proxy.freeze()
         waiting = asyncio.create_task(aput(saver, "other"))
         for _ in range(20):
             began = time.monotonic()
             await asyncio.sleep(0.01)
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 3
         assert not waiting.done()
         with pytest.raises((StoreBusy, StoreUnavailable)):
             await asyncio.wait_for(waiting, BOUND)
@@ -202,14 +202,14 @@ async def test_a_server_that_does_not_answer_does_not_block_the_loop(place: Plac
 
 
 @asynccontextmanager
-async def at_a_proxy(place: Place) -> AsyncIterator[tuple[KeelSaver, Proxy]]:
+async def at_a_proxy(place: Place, timeout: float = 1.0) -> AsyncIterator[tuple[KeelSaver, Proxy]]:
     with place.proxy() as proxy:
-        async with impatient(place.through(proxy)) as saver:
+        async with impatient(place.through(proxy), timeout) as saver:
             yield saver, proxy
 
 
-def impatient(place: Place) -> KeelSaver:
-    return replace(place, options={**place.options, "timeout": 1.0}).open()
+def impatient(place: Place, timeout: float = 1.0) -> KeelSaver:
+    return replace(place, options={**place.options, "timeout": timeout}).open()
 
 
 @ON_SERVERS
