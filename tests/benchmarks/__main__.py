@@ -2,20 +2,22 @@
 
 import argparse
 import json
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from . import (
     append,
+    cells,
     chat,
     diff,
     floors,
     footprint,
     fork,
-    latency,
     ledger,
     log,
     memory,
@@ -25,19 +27,20 @@ from . import (
     roots,
     threads,
     travel,
-    values,
+    turns,
 )
+from .graphs import SEED
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
 from .report import Row, show
 from .savers import PAIRS
+from .shapes import SHAPES
 
 MEASURES = {
     "floors": floors.measure,
     "chat": chat.measure,
-    "latency": latency.measure,
-    "dict": values.measure_dict,
-    "channels": values.measure_channels,
+    "cells": cells.measure,
+    "turns": turns.measure,
     "fork": fork.measure,
     "prune": prune.measure,
     "threads": threads.measure,
@@ -65,7 +68,15 @@ def arguments() -> argparse.Namespace:
         help=f"{', '.join(MEASURES)}; by default all that the backend has",
     )
     parser.add_argument("--backend", choices=PAIRS, default="sqlite")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, metavar="NAME", help=f"of cells: {', '.join(SHAPES)}")
+    parser.add_argument("--seed", default="1", help="what all texts are made from (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument(
+        "--gate",
+        type=Path,
+        metavar="FILE",
+        help="exit with 1 if a cell is slower than LangGraph's that was not in FILE",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, a tenth of the steps and threads")
     parser.add_argument("--calibrate", action="store_true", help="LangGraph's in both places: the noise")
     parser.add_argument("--dir", metavar="DIR", help="where to put temporary databases (/var/tmp)")
@@ -92,9 +103,11 @@ def run(plan: Plan, names: Sequence[str]) -> list[Row]:
 
 def main() -> None:
     options = arguments()
+    os.environ[SEED] = options.seed
     pair = PAIRS[options.backend]
     with work_directory(options.dir) as root, pair.serve(Path(root)) as server:
-        plan = Plan(pair, Path(root), options.messages, options.quick, options.calibrate)
+        shapes = tuple(SHAPES[name] for name in options.shapes or ())
+        plan = Plan(pair, Path(root), options.messages, options.quick, options.calibrate, shapes)
         if options.profile:
             return profile(plan, options.profile)
         rows = run(plan, options.only)
@@ -102,6 +115,15 @@ def main() -> None:
     show(rows, title)
     if options.json:
         options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1))
+    if options.gate and (worse := slower(rows, json.loads(options.gate.read_text()))):
+        sys.exit("slower than LangGraph's saver, and was not: " + "; ".join(worse))
+
+
+def slower(rows: Sequence[Row], before: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows of which Keel takes more than LangGraph's saver, and did not in an earlier run (of `--json`)."""
+    level = {row["measure"] for row in before if row["ratio"] is not None and row["ratio"] <= 1}
+    less = (row for row in rows if row.unit == "ms" and row.theirs is not None)
+    return [f"{row.measure}: {row.ratio:.2f}" for row in less if row.measure in level and (row.ratio or 0) > 1]
 
 
 if __name__ == "__main__":

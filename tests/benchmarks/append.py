@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .latency import Subject, open_subject
+from .cells import Subject
 from .plan import Plan
 from .report import Row
+from .shapes import chat
+from .steps import Calls
 from .timing import Clocked, interleaved, timed
 
 CALLS: dict[str, Callable[[Subject], float]] = {"put": Subject.put, "put_writes": Subject.put_writes}
@@ -24,11 +26,11 @@ CALLS: dict[str, Callable[[Subject], float]] = {"put": Subject.put, "put_writes"
 class Recorder:
     """Stands in for `driver.send`: keeps the seconds that the last request took, and the bytes that it appended."""
 
-    def __init__(self, subject: Subject) -> None:
-        driver = subject.saver.engine.driver  # type: ignore[attr-defined]
+    def __init__(self, saver: Any, directory: Path) -> None:
+        driver = saver.engine.driver
         self._send = driver.send
         driver.send = self
-        self._log = subject.directory / "threads" / "state" / "log.jsonl"
+        self._log = directory / "threads" / "thread-0" / "log.jsonl"
 
     def __call__(self, request: Any) -> Any:
         self._before = self._log.stat().st_size
@@ -85,7 +87,9 @@ def _beside(plan: Plan, name: str, run: Callable[[], float], recorder: Recorder,
 
 def measure(plan: Plan) -> list[Row]:
     with ExitStack() as stack:
-        subject = open_subject(stack, plan.pair.ours, plan)
-        recorder = Recorder(subject)
+        directory = plan.directory("append-ours")
+        saver = stack.enter_context(plan.pair.ours.open(directory))
+        subject = Subject(Calls(saver), chat(plan.messages, threads=1))
+        recorder = Recorder(saver, directory)
         beside = partial(_beside, plan, recorder=recorder, stack=stack)
         return [row for name, call in CALLS.items() for row in beside(name, partial(call, subject))]

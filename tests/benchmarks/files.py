@@ -19,9 +19,8 @@ PAIR = Pair(
     targets=FILES,
     measures=(
         "chat",
-        "latency",
-        "dict",
-        "channels",
+        "cells",
+        "turns",
         "fork",
         "threads",
         "log",

@@ -1,5 +1,6 @@
-"""The graphs, messages and values that the savers are given: seeded, so two runs store the same texts."""
+"""The graphs, messages and texts that the savers are given: by a seed, so that two runs store the same."""
 
+import os
 import random
 from functools import lru_cache
 from itertools import accumulate
@@ -14,6 +15,8 @@ from langgraph.graph.message import _messages_delta_reducer, add_messages
 
 from .backend import Saver
 
+SEED = "KEEL_BENCHMARK_SEED"
+"""The variable that has the seed of a run (`--seed`): with another one, all texts are others."""
 MESSAGE_BYTES = 870
 _SYLLABLES = ("an", "be", "co", "da", "el", "fi", "ga", "ho", "in", "ju", "ka", "lo", "me", "no", "or", "qui")
 
@@ -29,7 +32,7 @@ class DeltaChat(TypedDict):
 @lru_cache
 def _vocabulary() -> tuple[list[str], list[float]]:
     """4,000 words with Zipf's frequencies, so that the texts compress about as prose does."""
-    rng = random.Random(1)
+    rng = random.Random(os.environ.get(SEED, "1"))
     words = ["".join(rng.choices(_SYLLABLES, k=rng.randint(1, 4))) for _ in range(4000)]
     return words, list(accumulate(1 / rank for rank in range(1, 4001)))
 
@@ -37,7 +40,7 @@ def _vocabulary() -> tuple[list[str], list[float]]:
 def text(seed: int | str, size: int) -> str:
     """`size` characters of prose-like text, a function of the seed."""
     words, weights = _vocabulary()
-    chosen = random.Random(seed).choices(words, cum_weights=weights, k=size // 3 + 1)
+    chosen = random.Random(f"{os.environ.get(SEED, '1')} {seed}").choices(words, cum_weights=weights, k=size // 3 + 1)
     return " ".join(chosen)[:size].ljust(size, ".")
 
 
@@ -90,6 +93,6 @@ def take_turn(graph: Any, thread_id: str, index: int) -> None:
     graph.invoke({"messages": [message(index)]}, thread(thread_id))
 
 
-def seed_chat(graph: Any, thread_id: str, count: int) -> None:
+def seed_chat(graph: Any, thread_id: str, count: int, node: str = "reply") -> None:
     """Put a thread at `count` messages without replaying the turns."""
-    graph.update_state(thread(thread_id), {"messages": history(count)}, as_node="reply")
+    graph.update_state(thread(thread_id), {"messages": history(count)}, as_node=node)

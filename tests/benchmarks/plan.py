@@ -6,17 +6,22 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 from .backend import Backend, Pair
 from .report import Target
+from .shapes import Shape
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of a run; `calibrate` puts LangGraph's saver in both places, to see the machine's noise."""
+    """The options of a run; `calibrate` puts LangGraph's saver in both places, to see the machine's noise.
+
+    `shapes` are those that `cells` measures; all, if there are none.
+    """
 
     pair: Pair
     root: Path
     messages: int = 1000
     quick: bool = False
     calibrate: bool = False
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def ours(self) -> Backend:

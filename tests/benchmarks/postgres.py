@@ -134,11 +134,10 @@ PAIR = Pair(
     measures=(
         "floors",
         "chat",
-        "latency",
+        "cells",
+        "turns",
         "prune",
         "threads",
-        "dict",
-        "channels",
         "fork",
         "memory",
         "ledger",

@@ -13,8 +13,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from . import chat, fork, latency, threads, values
+from . import cells, chat, fork, threads, turns
 from .plan import Plan
+from .shapes import SHAPES
+from .steps import Calls
 
 Prepared = Callable[[], object]
 """What is profiled; its preparation is not."""
@@ -24,18 +26,21 @@ def _repeated(count: int, function: Callable[..., Any], *args: Any) -> Prepared:
     return lambda: [function(*args) for _ in range(count)]
 
 
-def _call(run: Callable[[latency.Subject], float], stack: ExitStack, plan: Plan) -> Prepared:
-    return _repeated(plan.rounds(60), run, latency.open_subject(stack, plan.ours, plan))
+def _call(run: Callable[[cells.Subject], float], stack: ExitStack, plan: Plan) -> Prepared:
+    """A call on the first of `--shapes`; a chat of 100 messages, if none is named."""
+    shape = plan.shapes[0] if plan.shapes else SHAPES["chat-100"]
+    saver = stack.enter_context(plan.ours.open(plan.directory("profile")))
+    return _repeated(plan.rounds(60), run, cells.Subject(Calls(saver), shape))
+
+
+def _turn(stack: ExitStack, plan: Plan) -> Prepared:
+    saver = stack.enter_context(plan.ours.open(plan.directory("profile")))
+    return _repeated(plan.rounds(60), turns.Subject(turns.FORMS[1], saver).take_turn)
 
 
 def _chat(_: ExitStack, plan: Plan) -> Prepared:
     directory = plan.directory("chat")
     return lambda: chat.half(plan.ours, directory, chat.SCHEMAS["add_messages"], range(plan.messages // 2))
-
-
-def _steps(case: values.Case, stack: ExitStack, plan: Plan) -> Prepared:
-    place = values.seeded(plan, plan.ours, case)
-    return _repeated(plan.rounds(values.STEPS), stack.enter_context(values.steps(plan.ours, place, case)))
 
 
 def _fork(_: ExitStack, plan: Plan) -> Prepared:
@@ -49,13 +54,9 @@ def _threads(stack: ExitStack, plan: Plan) -> Prepared:
 
 
 SUBJECTS: dict[str, Callable[[ExitStack, Plan], Prepared]] = {
-    **{name.split("(")[0]: partial(_call, run) for name, run in latency.CALLS.items()},
-    "cold": partial(_call, latency.Subject.cold_get_tuple),
-    "turn": partial(_call, latency.Subject.turn),
+    **{name.split("(")[0]: partial(_call, run) for name, (run, _) in cells.CALLS.items()},
+    "turn": _turn,
     "chat": _chat,
-    "dict": partial(_steps, values.GROUPS),
-    "flat": partial(_steps, values.FLAT),
-    "channels": partial(_steps, values.CHANNELS),
     "fork": _fork,
     "threads": _threads,
 }

@@ -16,7 +16,7 @@ from .backend import Backend, Saver
 from .graphs import chat_graph, take_turn
 from .plan import Plan
 from .report import Row
-from .timing import Clocked, interleaved, timed
+from .timing import Clocked, Times, interleaved, timed
 
 STEPS_A_TURN = 3
 # A child begins anew: a forked one would have the parent's connections.
@@ -82,7 +82,7 @@ def measure(plan: Plan) -> list[Row]:
     ]
 
 
-def _taken(plan: Plan, steps: int, usual: int, *, beside: bool) -> tuple[dict[str, float], dict[str, str]]:
+def _taken(plan: Plan, steps: int, usual: int, *, beside: bool) -> tuple[Times, dict[str, str]]:
     """Return the milliseconds of each side, and the first failure of each side's appending process."""
     rounds = plan.rounds(usual)
     failed = {side: PROCESSES.Queue() for side in plan.sides}

@@ -28,7 +28,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table; `group` is the measure's name."""
+    """One line of the table; `group` is the measure's name, `spread` the quartiles of the ratio over the rounds."""
 
     group: str
     measure: str
@@ -36,6 +36,7 @@ class Row:
     ours: float | None
     unit: Unit
     target: Target | None = None
+    spread: tuple[float, float] | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -48,7 +49,7 @@ class Row:
         return self.target.met_by(self) if self.target else None
 
     def as_json(self) -> dict[str, Any]:
-        names = ("group", "measure", "theirs", "ours", "unit", "ratio", "met")
+        names = ("group", "measure", "theirs", "ours", "unit", "ratio", "spread", "met")
         shown = {name: getattr(self, name) for name in names}
         return {**shown, "target": self.target.text if self.target else None}
 
@@ -69,7 +70,13 @@ def figure(value: float | None, unit: Unit) -> str:
     return f"{value:.3g}{unit}" if unit in ("×", "/s") else f"{value:,.2f} {unit}"
 
 
-def _ratio(value: float | None) -> str:
+def _ratio(row: Row) -> str:
+    low, high = row.spread or (None, None)
+    spread = f" ({low:.2f}-{high:.2f})" if low and high else ""
+    return _fraction(row.ratio) + spread
+
+
+def _fraction(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.2f}" if value >= 0.05 else f"1/{1 / value:.0f}" if value > 0 else "0"
@@ -96,7 +103,7 @@ def table(rows: Iterable[Row], title: str) -> Table:
 def _cells(row: Row) -> tuple[str, ...]:
     target = row.target.text if row.target else ""
     ours, theirs = figure(row.ours, row.unit), figure(row.theirs, row.unit)
-    return row.measure, theirs, ours, _ratio(row.ratio), target, _MET[row.met]
+    return row.measure, theirs, ours, _ratio(row), target, _MET[row.met]
 
 
 def show(rows: Iterable[Row], title: str) -> None:

@@ -13,17 +13,18 @@ from typing import Any
 
 from redis import Redis
 
-from .graphs import thread
-from .latency import Subject
+from .cells import Subject
 from .plan import Plan
 from .redis import opened, server
 from .report import Row
+from .shapes import chat
+from .steps import Calls
 from .timing import Clocked, interleaved, timed
 
 POLICIES = ("everysec", "always")
 CALLS: dict[str, Callable[[Subject], object]] = {
     "put": Subject.put,
-    "get_tuple": lambda subject: subject.saver.get_tuple(thread("state")),
+    "get_tuple": Subject.get_tuple,
     "put_writes": Subject.put_writes,  # last: get_tuple would read them all
 }
 
@@ -75,7 +76,7 @@ def _on(plan: Plan, policy: str) -> list[Row]:
         url = stack.enter_context(server(plan.root, policy))
         client = stack.enter_context(Redis.from_url(url))
         saver = stack.enter_context(opened(url, "requests"))
-        subject = Subject(plan.ours, saver, plan.root, plan.messages)
+        subject = Subject(Calls(saver), chat(plan.messages, threads=1))
         recorder = Recorder(saver)
         return [_beside(plan, policy, name, partial(run, subject), recorder, client) for name, run in CALLS.items()]
 

@@ -7,7 +7,10 @@ its targets in `targets`, and a line in `PAIRS`; then `python -m tests.benchmark
 from contextlib import asynccontextmanager, contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.memory import InMemorySaver
 
 from . import files, postgres, redis, sqlite
@@ -29,6 +32,42 @@ def _keel_memory(_: Path) -> Opened:
     yield import_module("langgraph_keel").MemorySaver()
 
 
+class ReferenceSaver(BaseCheckpointSaver[int]):
+    """Keeps references to what it is given, of the latest checkpoint of each thread: the least a saver can do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latest: dict[tuple[str, str], CheckpointTuple] = {}
+        self.writes: dict[str, list[PendingWrite]] = {}
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        found = self.latest.get(self._key(config))
+        return found and found._replace(pending_writes=self.writes.get(found.checkpoint["id"], []))
+
+    def put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: Any, new_versions: Any) -> RunnableConfig:
+        thread_id, namespace = self._key(config)
+        ids = {"thread_id": thread_id, "checkpoint_ns": namespace}
+        new: RunnableConfig = {"configurable": {**ids, "checkpoint_id": checkpoint["id"]}}
+        before = self.latest.get((thread_id, namespace))
+        self.writes.pop(before.checkpoint["id"] if before else "", None)
+        self.latest[thread_id, namespace] = CheckpointTuple(new, checkpoint, metadata, before and before.config)
+        return new
+
+    def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
+        kept = self.writes.setdefault(config["configurable"]["checkpoint_id"], [])
+        kept += [(task_id, channel, value) for channel, value in writes]
+
+    def _key(self, config: RunnableConfig) -> tuple[str, str]:
+        values = config["configurable"]
+        return values["thread_id"], values.get("checkpoint_ns", "")
+
+
+@contextmanager
+def _references(_: Path) -> Opened:
+    yield ReferenceSaver()
+
+
+REFERENCES = Backend("references", _references)
 LANGGRAPH_MEMORY = Backend("langgraph-memory", _langgraph_memory, _langgraph_memory_async)
 KEEL_MEMORY = Backend("keel-memory", _keel_memory)
 

@@ -35,9 +35,8 @@ PAIR = Pair(
     targets=SQLITE,
     measures=(
         "chat",
-        "latency",
-        "dict",
-        "channels",
+        "cells",
+        "turns",
         "fork",
         "threads",
         "memory",

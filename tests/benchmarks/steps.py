@@ -1,8 +1,12 @@
-"""Checkpoints in sequence: what LangGraph's loop hands a saver, without the loop."""
+"""Checkpoints in sequence: what LangGraph's loop hands a saver, without the loop; by either face."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from time import perf_counter
 from typing import Any
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
@@ -13,12 +17,63 @@ from .graphs import thread
 from .timing import timed
 
 
+class Calls:
+    """The calls of a saver by its blocking face: the seconds that each took, and what it returned."""
+
+    def __init__(self, saver: Saver) -> None:
+        self.saver = saver
+
+    def put(self, *arguments: Any) -> tuple[float, RunnableConfig]:
+        return timed(self.saver.put, *arguments)
+
+    def put_writes(self, config: RunnableConfig, writes: Any) -> tuple[float, None]:
+        return timed(self.saver.put_writes, config, writes, str(uuid4()))
+
+    def get_tuple(self, config: RunnableConfig) -> tuple[float, Any]:
+        return timed(self.saver.get_tuple, config)
+
+    def list(self, config: RunnableConfig) -> tuple[float, Any]:
+        return timed(lambda: list(self.saver.list(config, limit=10)))
+
+
+class AsyncCalls(Calls):
+    """The same by the asynchronous face, in a loop that has nothing else to do."""
+
+    def __init__(self, saver: Saver, runner: asyncio.Runner) -> None:
+        super().__init__(saver)
+        self.runner = runner
+
+    def _timed(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[float, Any]:
+        async def within() -> tuple[float, Any]:
+            start = perf_counter()
+            result = await call()
+            return perf_counter() - start, result
+
+        return self.runner.run(within())
+
+    def put(self, *arguments: Any) -> tuple[float, RunnableConfig]:
+        return self._timed(partial(self.saver.aput, *arguments))
+
+    def put_writes(self, config: RunnableConfig, writes: Any) -> tuple[float, None]:
+        return self._timed(partial(self.saver.aput_writes, config, writes, str(uuid4())))
+
+    def get_tuple(self, config: RunnableConfig) -> tuple[float, Any]:
+        return self._timed(partial(self.saver.aget_tuple, config))
+
+    def list(self, config: RunnableConfig) -> tuple[float, Any]:
+        async def read() -> Any:
+            return [found async for found in self.saver.alist(config, limit=10)]
+
+        return self._timed(read)
+
+
 class Sequence:
     """One thread's checkpoints, each the child of the one before."""
 
-    def __init__(self, saver: Saver, thread_id: str) -> None:
-        self.saver = saver
-        found = saver.get_tuple(thread(thread_id))
+    def __init__(self, saver: Saver, thread_id: str, calls: Calls | None = None) -> None:
+        self.saver, self.calls = saver, calls or Calls(saver)
+        self.latest = thread(thread_id)
+        _, found = self.calls.get_tuple(self.latest)
         self.config: RunnableConfig = found.config if found else thread(thread_id)
         self.checkpoint: Checkpoint = found.checkpoint if found else empty_checkpoint()
         self.step = (found.metadata.get("step", -1) if found else -1) + 1
@@ -31,7 +86,7 @@ class Sequence:
         """Store a checkpoint in which these channels have these values; the seconds that `put` took."""
         versions = self._advance(updates)
         metadata: CheckpointMetadata = {"source": "loop", "step": self.step, "parents": {}}
-        seconds, self.config = timed(self.saver.put, self.config, self.checkpoint, metadata, versions)
+        seconds, self.config = self.calls.put(self.config, self.checkpoint, metadata, versions)
         self.step += 1
         return seconds
 
