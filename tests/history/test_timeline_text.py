@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langgraph.graph import START, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt
 from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from rich.cells import cell_len
@@ -264,13 +264,13 @@ def test_sizes(count: int, text: str) -> None:
 
 
 def test_a_request_for_approval_shows_what_it_is_about() -> None:
-    def pay(state: dict[str, Any]) -> dict[str, Any]:
+    def pay(state: MessagesState) -> dict[str, Any]:
         request_approval("pay", {"who": "bob", "cents": 1000})
         return {}
 
     with MemorySaver() as saver:
-        graph = StateGraph(dict).add_node("pay", pay).add_edge(START, "pay").compile(checkpointer=saver)
-        graph.invoke({}, {"configurable": {"thread_id": "t"}})
+        graph = StateGraph(MessagesState).add_node("pay", pay).add_edge(START, "pay").compile(checkpointer=saver)
+        graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
         shown = as_text(list(saver.timeline("t")), width=140)
     assert "waits: pay {'who': 'bob', 'cents': 1000}" in shown
     assert "keel_approval" not in shown
