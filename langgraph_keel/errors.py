@@ -73,6 +73,10 @@ class NotFound(KeelError, LookupError):
     code = "not_found"
 
 
+class MomentNotFound(NotFound, IndexError):
+    """A thread has no moment at this position."""
+
+
 class CheckpointConflict(KeelError, RuntimeError):
     """Another run moved the thread on since this run read it; this put was not stored.
 

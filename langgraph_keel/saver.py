@@ -236,6 +236,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
 
         Raises:
             InvalidConfig: The config names no usable thread.
+            NotFound: A run is to begin from a checkpoint that is not there: LangGraph would begin anew, and put that
+                after whatever the thread has.
             ThreadTaken: Another run goes on from where the thread waits.
             RefusedType: A stored value is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
@@ -340,6 +342,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         Raises:
             CheckpointConflict: The run continues the latest checkpoint, but another one is the latest by now.
                 Runs that started at a checkpoint named by id never conflict. Nothing was written.
+            NotFound: `update_state` of a checkpoint that is not there. Nothing was written.
             UnstorableValue: A value has no stored form; the error names thread, channel, path and type.
             InvalidConfig: The config names no usable thread.
             StoreError: The store failed; nothing was written.

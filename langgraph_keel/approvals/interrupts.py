@@ -73,6 +73,14 @@ def asks_of(value: Any, schema: Any = None) -> Asks:
     return _read(value, schema)[0]
 
 
+def describe_question(value: Any) -> str:
+    """Return what an interrupt asks: the actions and their arguments; what it carries, if it names no action."""
+    asks = [ask for ask in asks_of(value) if ask.action]
+    if asks:
+        return ", ".join(f"{ask.action} {ask.args!r}" if ask.args else ask.action for ask in asks)
+    return value if isinstance(value, str) else repr(value)
+
+
 def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:
     """Return what to resume an interrupt with.
 

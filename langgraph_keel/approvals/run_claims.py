@@ -23,7 +23,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,8 +35,8 @@ from weakref import WeakKeyDictionary, WeakSet
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import Command
 
-from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID, INTERRUPT, register_configure_hook
-from langgraph_keel.engine.config import run_of
+from langgraph_keel._langgraph import INTERRUPT, register_configure_hook
+from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, run
@@ -301,7 +301,7 @@ class RunClaims(Hook):
             InvalidInput: It answers whatever is asked, and that is refused.
         """
         start = _start.get()
-        if start is None or not _is_run(reading.config):
+        if start is None or not begins_run(reading.config):
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
@@ -402,12 +402,6 @@ def _enter(held: HeldThread, run_id: UUID) -> None:
     other = held_threads.setdefault(run_id, held)
     if other is not held:
         raise ThreadTaken(other.claim.thread_id, other.claim.record.holder, other.claim.record.since)
-
-
-def _is_run(config: Mapping[str, Any]) -> bool:
-    """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
-    values = config.get("configurable") or {}
-    return CONFIG_KEY_RUNTIME in values and CONFIG_KEY_TASK_ID not in values and not values.get("checkpoint_ns")
 
 
 def _is_by_id(resume: Any) -> bool:

@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from langgraph_keel.approvals.interrupts import describe_question
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -279,8 +280,7 @@ def _next(moment: Moment, mark: str) -> Text:
     if moment.pending:
         text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
     for asked in moment.interrupts:
-        value = asked.value if isinstance(asked.value, str) else repr(asked.value)
-        text.append(f" · waits: {one_line(value, 60)}", "yellow")
+        text.append(f" · waits: {one_line(describe_question(asked.value), 60)}", "yellow")
     for error in moment.errors:
         text.append(f" · failed: {one_line(error, 60)}", "red")
     return text.append(f" {mark}" if mark else "", "bold red")

@@ -76,7 +76,9 @@ class Per(StrEnum):
     day = "day"
 
 
-Last = Annotated[int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the newest N checkpoints.")]
+Last = Annotated[
+    int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the newest N on the way to the latest.")
+]
 Within = Annotated[
     str | None, typer.Option("--within", metavar="TIME", help="Keep those younger than this: 90s, 15m, 12h, 7d, 2w.")
 ]

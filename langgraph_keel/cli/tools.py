@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from langgraph_keel.cli.history import config_of, no_thread
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -233,6 +234,8 @@ def tools(
     owner = _owner(thread, shared)
     with open_to_read(url, imports) as saver:
         calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
+        if owner is not None and not calls and saver.get_tuple(config_of(owner, "")) is None:
+            raise no_thread(saver, owner, "")
         has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
@@ -329,7 +332,9 @@ def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -
 
 
 def _owner(thread: str | None, shared: bool) -> str | None:
-    if (thread is None) != shared:
+    if thread is None and not shared:
+        raise InvalidInput("name a thread (`keel threads` lists them), or give --shared for calls that threads share")
+    if thread is not None and shared:
         raise InvalidInput("give a thread, or --shared for the calls that threads share, not both")
     return thread
 

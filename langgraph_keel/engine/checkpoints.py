@@ -1,8 +1,8 @@
 """The plans of the saver interface: put, get_tuple, list, put_writes, delta history, delete and copy.
 
-`put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: a base that
-another process pruned, a large state (or a snapshot that stays) on a thread that this process has forgotten, and what
-a hook asks for, such as a question to a person.
+`put`, `put_writes` and `get_tuple` are one round trip each. The exceptions are stated where they are made: an update of
+what may be the first checkpoint, a base that another process pruned, a large state (or a snapshot that stays) on a
+thread that this process has forgotten, and what a hook asks for, such as a question to a person.
 
 What delta channels are rebuilt from: the writes since their nearest stored value.
 """
@@ -27,6 +27,7 @@ from langgraph_keel._langgraph import TASKS
 from langgraph_keel.engine.config import (
     Origin,
     address_of,
+    begins_run,
     config_of,
     must_follow_head,
     text_of,
@@ -63,6 +64,7 @@ from langgraph_keel.errors import (
     CorruptStore,
     InvalidConfig,
     InvalidInput,
+    NotFound,
     ThreadExists,
     ValueRefused,
 )
@@ -115,6 +117,7 @@ def put(
         yield from hear(session, new)
     draft = yield from _draft_put(session, new, inheritance)
     try:
+        yield from _check_parent(session, new)
         for hear in session.hooks.before_put:
             yield from hear(session, new)
         stored = yield from _store(session, new, draft)
@@ -141,6 +144,14 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
         draft = _build_draft(draft.entry, {**draft.channels, **stays}, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
+
+
+def _check_parent(session: Session, new: Put) -> Plan[None]:
+    """See that an update is not of a checkpoint that is gone. No trip, but for what may be the first of a thread."""
+    # `update_state` has read nothing then, and begins to count the steps anew.
+    may_be_gone = new.source == "update" and new.metadata.get("step") == 0 and new.parent.checkpoint_id is not None
+    if may_be_gone and (yield from session.store.read_entry(new.parent)) is None:
+        raise _gone(new.parent)
 
 
 def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:
@@ -188,7 +199,18 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     reading = Reading(config, address_of(config), is_async)
     for hear in session.hooks.begin:
         yield from hear(session, reading)
-    return (yield from _read(session, reading))
+    found = yield from _read(session, reading)
+    if found is None and reading.address.checkpoint_id and begins_run(config):
+        raise _gone(reading.address)
+    return found
+
+
+def _gone(address: Address) -> NotFound:
+    # LangGraph would begin anew, with an empty state, and put that after whatever the thread has.
+    return NotFound(
+        f"{where_is(address)}: there is no such checkpoint to go on from, it may have been pruned: leave checkpoint_id "
+        "out to go on from the latest"
+    )
 
 
 def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTuple | None]:

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel._langgraph import CONFIG_KEY_REPLAY_STATE, CONFIG_KEY_RUNTIME
+from langgraph_keel._langgraph import CONFIG_KEY_REPLAY_STATE, CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID
 from langgraph_keel.engine.records import Address
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
@@ -162,6 +162,12 @@ def must_follow_head(config: Mapping[str, Any], metadata: Mapping[str, Any]) -> 
     if isinstance(thread_id, ThreadId):
         return thread_id.origin == "head"
     return "recursion_limit" in config
+
+
+def begins_run(config: Mapping[str, Any]) -> bool:
+    """Return whether LangGraph asks for the checkpoint that a root graph begins from."""
+    values = config.get("configurable") or {}
+    return CONFIG_KEY_RUNTIME in values and CONFIG_KEY_TASK_ID not in values and not values.get("checkpoint_ns")
 
 
 def run_of(config: Mapping[str, Any]) -> object:

@@ -13,7 +13,7 @@ from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import Engine, engine_of
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff
 from langgraph_keel.history.moment import Moment, Moments, Owner
@@ -102,7 +102,7 @@ class Listing:
         """Return a moment by anything that names it, or a slice of moments.
 
         Raises:
-            IndexError: There is no such position.
+            MomentNotFound: There is no such position; it is an `IndexError`, too.
             NotFound: There is no such moment, or it was deleted.
         """
         if isinstance(which, slice):
@@ -145,7 +145,7 @@ class Listing:
         """Return the moment that an id, a label, a position or a config names.
 
         Raises:
-            IndexError: There is no such position.
+            MomentNotFound: There is no such position; it is an `IndexError`, too.
             NotFound: There is no such moment.
             InvalidInput: It belongs to another thread, or several ids end so.
         """
@@ -168,7 +168,7 @@ class Listing:
         self._read(-position if position < 0 else None)
         count = len(self.pages.entries)
         if not -count <= position < count:
-            raise IndexError(f"thread {self.thread_id!r} has {count} moments: there is no moment {position}")
+            raise MomentNotFound(f"thread {self.thread_id!r} has {count} moments: there is no moment {position}")
         return -1 - position if position < 0 else count - 1 - position
 
     def _place_of(self, address: Address) -> int:
@@ -267,7 +267,7 @@ class Listing:
             return when.astimezone()
         try:
             return self.moment(when)
-        except (NotFound, InvalidInput, IndexError) as error:
+        except (NotFound, InvalidInput) as error:
             raise InvalidInput(
                 f"{when!r} is neither a time (a datetime, or text in ISO format) nor a moment"
             ) from error

@@ -241,7 +241,8 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
         if nth == 0:
-            yield from _clear_node_cache(session, erased)
+            if going:
+                yield from _clear_node_cache(session, erased)
         if order.dry_run:
             break
         yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)

@@ -249,3 +249,9 @@ def test_clear_wants_to_know_what(url: str) -> None:
 def test_a_thread_or_shared_not_both(url: str) -> None:
     assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=1).stderr
     assert "No tool calls of thread other" in keel("tools", "other", "--url", url).stdout
+
+
+def test_a_thread_that_is_not_there_is_named(url: str) -> None:
+    assert "there is no thread 'nobody'" in keel("tools", "nobody", "--url", url, status=1).stderr
+    assert "name a thread" in keel("tools", "--url", url, status=1).stderr
+    assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=1).stderr

@@ -6,14 +6,17 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Interrupt
 from moments import HOSTILE, bushy, calls, chain, hostile, long, messages, story, wide
 from rich.cells import cell_len
 from rich.console import Console
 
+from langgraph_keel import MemorySaver, request_approval
 from langgraph_keel.display.text import UNSAFE, format_size, plain, short_ids
 from langgraph_keel.history.comparison import compare_branches
 from langgraph_keel.history.moment import Moment
@@ -258,3 +261,16 @@ def test_ids_are_as_short_as_they_can_be() -> None:
 )
 def test_sizes(count: int, text: str) -> None:
     assert format_size(count) == text
+
+
+def test_a_request_for_approval_shows_what_it_is_about() -> None:
+    def pay(state: MessagesState) -> dict[str, Any]:
+        request_approval("pay", {"who": "bob", "cents": 1000})
+        return {}
+
+    with MemorySaver() as saver:
+        graph = StateGraph(MessagesState).add_node("pay", pay).add_edge(START, "pay").compile(checkpointer=saver)
+        graph.invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
+        shown = as_text(list(saver.timeline("t")), width=140)
+    assert "waits: pay {'who': 'bob', 'cents': 1000}" in shown
+    assert "keel_approval" not in shown

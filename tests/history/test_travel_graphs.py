@@ -18,7 +18,7 @@ from langgraph.types import Command, Send, StateSnapshot, interrupt
 from savers import SAVERS, needing
 from trajectory_worlds import World
 
-from langgraph_keel import DriftWarning, KeelSaver
+from langgraph_keel import DriftWarning, KeelSaver, NotFound
 from langgraph_keel.testing.contract_removal import told
 from langgraph_keel.testing.rig import SyncFace, exact
 
@@ -107,6 +107,28 @@ def moment(graph: Graph, *following: str, number: int = 0) -> StateSnapshot:
 
 def log(graph: Graph, config: RunnableConfig = CONFIG) -> Any:
     return graph.get_state(config).values.get("log")
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+@pytest.mark.parametrize("form", ["listed", "of the user's own"])
+def test_nothing_begins_from_a_checkpoint_that_is_gone(run: Runner, durability: Any, form: str) -> None:
+    """LangGraph would begin anew, and the thread's latest checkpoint would know nothing of what was said."""
+    graph = run.chain("a")
+    for word in ("one", "two"):
+        run(graph, {"log": [word]})
+    old = list(run.saver.list(CONFIG))[-1].config
+    if form != "listed":
+        old = {"configurable": {name: str(value) for name, value in old["configurable"].items()}}
+    run.saver.prune(["t"])
+    before = run.everything()
+    for given in ({"log": ["three"]}, None):
+        with pytest.raises(NotFound, match="no such checkpoint to go on from"):
+            run(graph, given, old, durability=durability)
+    with pytest.raises(NotFound, match="no such checkpoint to go on from"):
+        graph.update_state(old, {"log": ["three"]}, as_node="a")
+    assert run.ran == []
+    assert run.everything() == before
+    assert not graph.get_state(old).values
 
 
 def test_the_nodes_after_the_moment_run_again(run: Runner) -> None:

@@ -247,7 +247,7 @@ async def test_full_is_true_or_false(tmp_path: Path, wrong: Any) -> None:
 
 
 def test_a_cache_of_many_results_is_emptied_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langgraph_keel.retention.erase.CELLS", 2)
+    monkeypatch.setattr("langgraph_keel.engine.tables.PAGE", 2)
     with SqliteSaver(tmp_path / "keel.db") as saver:
         say(saver, "t", "ann")
         cached = KeelCache(saver)

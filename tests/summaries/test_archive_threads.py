@@ -206,7 +206,7 @@ def test_a_fork_takes_a_damaged_part_as_it_is(memory_box: Box) -> None:
     box.set_cell(parts[0].id, replace(box.cells()[parts[0].id], token="bad", header=b""))
     box.saver.fork(CONFIG, "f")
     assert set(box.cells("f")) == {part.id for part in parts}
-    with pytest.raises(CorruptStore, match=f"thread 'f', archived part {parts[0].id}"):
+    with pytest.raises(CorruptStore, match=f"thread 'f': the head of archived part {parts[0].id}"):
         box.call("restore", graph, thread="f")
     box.call("messages", parts[1].id, thread="f")
 

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
+from langgraph_keel.approvals.interrupts import describe_question
 from langgraph_keel.display.text import count_of, format_size, one_line, plain, short_ids
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO
 from langgraph_keel.engine.records import Address
@@ -453,9 +454,9 @@ def problem_notes(moment: MomentRecord) -> Iterator[Note]:
     if moment.pending and moment.is_leaf:
         yield Note("pending", f"{len(moment.pending)} written: {join_names(moment.pending)}")
     waits = moment.interrupts if moment.is_leaf else ()
-    yield from _notes_of("waits", [_as_text(question.value) for question in waits])
+    yield from _notes_of("waits", [describe_question(question.value) for question in waits])
     yield from _notes_of(
-        "asked", [_as_text(asked.value) for asked in moment.asked or moment.interrupts if asked not in waits]
+        "asked", [describe_question(asked.value) for asked in moment.asked or moment.interrupts if asked not in waits]
     )
     yield from _notes_of("failed", moment.errors)
     yield from _notes_of("drift", moment.drift)
@@ -467,10 +468,6 @@ def _notes_of(tone: Tone, texts: Sequence[str]) -> Iterator[Note]:
     yield from (Note(tone, f"{tone}: {one_line(text, _TEXT)}") for text in texts[:MOST])
     if len(texts) > MOST:
         yield Note(tone, f"{tone}: … {len(texts) - MOST:,} more")
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
 
 
 def join_names(names: Sequence[str]) -> str:
