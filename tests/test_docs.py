@@ -5,7 +5,7 @@
   shows is what bash has printed.
 * What is only shown is fenced as `text` or `console` (or `mermaid`); the `keel` commands in it must exist.
 
-`python tests/test_docs.py` writes the reference of the commands in `langgraph_keel/cli/README.md` anew.
+`python tests/write.py commands` writes the reference of the commands in `langgraph_keel/cli/README.md` anew.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def test_the_quick_start_runs_on_another_backend_by_one_line(
 # ---- the commands
 
 
-BEGIN, END = "<!-- the commands: written by `python tests/test_docs.py` -->", "<!-- the end of the commands -->"
+BEGIN, END = "<!-- the commands: written by `python tests/write.py commands` -->", "<!-- the end of the commands -->"
 
 
 def with_reference(text: str) -> str:
@@ -210,7 +210,7 @@ def with_reference(text: str) -> str:
 
 def test_every_command_and_option_is_in_the_reference() -> None:
     text = COMMANDS_PAGE.read_text(encoding="utf-8")
-    assert text == with_reference(text), "the commands have changed: run `python tests/test_docs.py`"
+    assert text == with_reference(text), "the commands have changed: run `python tests/write.py commands`"
 
 
 def calls_in(page: Path) -> Iterator[str]:
@@ -313,5 +313,9 @@ def test_no_page_names_a_place_on_somebodys_disk() -> None:
     assert {name: paths for name, paths in found.items() if paths} == {}
 
 
-if __name__ == "__main__":
-    COMMANDS_PAGE.write_text(with_reference(COMMANDS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+@pytest.mark.parametrize("what", ["commands", "surface"])
+def test_what_is_made_from_the_code_is_up_to_date(what: str) -> None:
+    script = Path(__file__).with_name("write.py")
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, str(script), what, "--check"], env=plain, capture_output=True, text=True)
+    assert done.returncode == 0, f"python tests/write.py {what}\n{done.stderr}"

@@ -80,6 +80,7 @@ def room_of(module: str) -> str:
 
 def points_upwards(module: str, other: str) -> bool:
     here, there = room_of(module), room_of(other)
+    assert {here, there} <= FLOOR.keys(), f"put the rooms {here!r} and {there!r} in FLOORS"
     if here == there or (here, there) in NEIGHBOURS:
         return False
     return FLOOR[there] >= FLOOR[here]

@@ -1,6 +1,6 @@
 """Each notebook runs in a fresh kernel, makes good its claims, and shows what it showed when it was saved.
 
-`python tests/test_notebooks.py` runs them all, and saves what they show.
+`python tests/write.py notebooks` runs them all, and saves what they show.
 """
 
 from __future__ import annotations
@@ -163,7 +163,3 @@ def save() -> None:
         settle(notebook)
         notebook.metadata = metadata  # as it was: the kernel notes the version of Python
         nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
-
-
-if __name__ == "__main__":
-    save()

@@ -1,14 +1,12 @@
 """What programs and scripts can rely on is as it was, wherever it stands in the package: see `public_surface.json`.
 
-A change that is meant is written down by `cd tests && python test_public_surface.py`, and read in the diff.
+A change that is meant is written down by `python tests/write.py surface`, and read in the diff.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import public_commands
@@ -18,7 +16,6 @@ from cli_threads import COMMANDS
 from test_golden import differences
 
 SNAPSHOT = Path(__file__).parent / "public_surface.json"
-REWRITE = "KEEL_WRITE_SURFACE"
 
 
 def made(directory: Path) -> dict[str, Any]:
@@ -32,11 +29,9 @@ def written(surface: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module")
 def surface(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What there is now; the snapshot is written anew if the environment says so."""
-    now = json.loads(written(made(tmp_path_factory.mktemp("surface"))))
-    if os.environ.get(REWRITE):
-        SNAPSHOT.write_text(written(now), "utf-8")
-    return dict(now)
+    """What there is now."""
+    now: dict[str, Any] = json.loads(written(made(tmp_path_factory.mktemp("surface"))))
+    return now
 
 
 @pytest.mark.parametrize("part", sorted(json.loads(SNAPSHOT.read_text("utf-8"))) if SNAPSHOT.exists() else ["names"])
@@ -57,8 +52,3 @@ def test_every_command_that_prints_json_was_asked(surface: dict[str, Any]) -> No
 def test_no_place_in_the_package_is_in_it() -> None:
     text = json.dumps({key: part for key, part in json.loads(SNAPSHOT.read_text("utf-8")).items() if key != "json"})
     assert "langgraph_keel." not in text.replace("langgraph_keel.testing", "")
-
-
-if __name__ == "__main__":
-    with TemporaryDirectory() as directory:
-        SNAPSHOT.write_text(written(made(Path(directory))), "utf-8")

@@ -130,7 +130,7 @@ def _part(whole: ApprovalRequest, ask: Ask, part: int) -> ApprovalRequest:
 
 
 def _name(whole: ApprovalRequest, ask: Ask, part: int) -> Sequence[str]:
-    """Return what tells a request from the others of its thread. Keel's own question says it (`asking`)."""
+    """Return what tells a request from the others of its thread. Keel's own question says it (`ask.py`)."""
     said = (ask.keel or {}).get("of")
     if isinstance(said, list) and all(isinstance(each, str) for each in said):
         return said

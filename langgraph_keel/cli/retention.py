@@ -17,7 +17,7 @@ from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.retention.policy import Retention, check_rules
+from langgraph_keel.retention.policy import DEFAULT, Retention, check_rules
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -108,7 +108,7 @@ def prune(
     rules = _rules(last, within, per, branch_points)
     if delete and rules:
         raise InvalidInput(f"--delete keeps nothing: leave out {', '.join(_options(rules))}")
-    strategy = "delete" if delete else Retention(**rules or {"last": 1})
+    strategy = "delete" if delete else Retention(**rules) if rules else DEFAULT
     is_asked = sys.stdin.isatty() and not (yes or json)
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")

@@ -164,6 +164,56 @@ def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:
     return draft.base(_accept(outcome, draft.entry))
 
 
+def _id_of(checkpoint: Checkpoint) -> str:
+    return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
+
+
+def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec) -> Draft:
+    channels: dict[str, Known] = {}
+    repacks: dict[str, tuple[Row, ...]] = {}
+    where = where_is(entry.address)
+    inline = {text_of(name, "a channel"): value for name, value in values.items() if is_inline(value)}
+    for channel in [text_of(name, "a channel") for name in values if name not in inline]:
+        before = base.channels.get(channel) if base else None
+        try:
+            channels[channel], repacks[channel] = next_version(values[channel], before, codec)
+        except ValueRefused as error:
+            raise error.at(f"{where}, channel {channel!r}") from error
+    packed = pack_header(replace(header, inline=inline), codec, where)
+    entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
+    return _build_draft(entry, channels, base)
+
+
+def _rebase(draft: Draft, base: Base | None) -> Draft:
+    if base is None:
+        return draft
+    channels = {name: rebase(known, base.channels.get(name)) for name, known in draft.channels.items()}
+    return _build_draft(draft.entry, channels, base)
+
+
+def _build_draft(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
+    refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
+    repacks = {name: rows for name, rows in entry.repacks.items() if rows}
+    uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
+    appends = {name: known.appends() for name, known in channels.items() if known.fresh}
+    stamp = base.stamp if base and uses_base else None
+    return Draft(replace(entry, refs=refs, appends=appends, repacks=repacks, base=stamp), channels)
+
+
+def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
+    if isinstance(outcome, Moved):
+        address = entry.address
+        raise CheckpointConflict(
+            address.thread_id,
+            address.checkpoint_ns,
+            entry.parent,
+            outcome.head,
+            str(address.checkpoint_id),
+        )
+    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
+    return outcome
+
+
 def _entry(session: Session, new: Put) -> NewEntry:
     run_id = new.header.metadata.get("run_id")
     return NewEntry(
@@ -309,6 +359,12 @@ def load(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
     return found
 
 
+def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
+    header = unpack_header(entry.header, session.codec, where_is(entry.address))
+    terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
+    return matches(header.metadata, filter, terms)
+
+
 # -- writes ----------------------------------------------------------------------------------------------------
 
 
@@ -373,62 +429,6 @@ def list_threads(session: Session, after: tuple[str, str] | None, limit: int) ->
     return [_describe(session, info, header) for info, header in page]
 
 
-def _id_of(checkpoint: Checkpoint) -> str:
-    return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
-
-
-def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec) -> Draft:
-    channels: dict[str, Known] = {}
-    repacks: dict[str, tuple[Row, ...]] = {}
-    where = where_is(entry.address)
-    inline = {text_of(name, "a channel"): value for name, value in values.items() if is_inline(value)}
-    for channel in [text_of(name, "a channel") for name in values if name not in inline]:
-        before = base.channels.get(channel) if base else None
-        try:
-            channels[channel], repacks[channel] = next_version(values[channel], before, codec)
-        except ValueRefused as error:
-            raise error.at(f"{where}, channel {channel!r}") from error
-    packed = pack_header(replace(header, inline=inline), codec, where)
-    entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
-    return _build_draft(entry, channels, base)
-
-
-def _rebase(draft: Draft, base: Base | None) -> Draft:
-    if base is None:
-        return draft
-    channels = {name: rebase(known, base.channels.get(name)) for name, known in draft.channels.items()}
-    return _build_draft(draft.entry, channels, base)
-
-
-def _build_draft(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
-    refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
-    repacks = {name: rows for name, rows in entry.repacks.items() if rows}
-    uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
-    appends = {name: known.appends() for name, known in channels.items() if known.fresh}
-    stamp = base.stamp if base and uses_base else None
-    return Draft(replace(entry, refs=refs, appends=appends, repacks=repacks, base=stamp), channels)
-
-
-def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
-    if isinstance(outcome, Moved):
-        address = entry.address
-        raise CheckpointConflict(
-            address.thread_id,
-            address.checkpoint_ns,
-            entry.parent,
-            outcome.head,
-            str(address.checkpoint_id),
-        )
-    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
-    return outcome
-
-
-def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
-    header = unpack_header(entry.header, session.codec, where_is(entry.address))
-    terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
-    return matches(header.metadata, filter, terms)
-
-
 def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     if not header:
         return info
@@ -437,6 +437,9 @@ def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     for hear in session.hooks.describe_thread:
         info = hear(info, head)
     return info
+
+
+# -- delta channels --------------------------------------------------------------------------------------------
 
 
 def delta_history(

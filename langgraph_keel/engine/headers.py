@@ -24,7 +24,8 @@ class Header:
         checkpoint: The checkpoint without `id` and `channel_values`.
         metadata: Its metadata; as read, tuples are lists in it (`as_lists`).
         inline: Small channel values.
-        about: Which models led to it, and with what (`provenance.hook`); empty, and then not stored, if none did.
+        about: What hooks have added that is no metadata, each under keys of its own: which models led to it, whose it
+            is. Empty, and then not stored, if that is nothing.
     """
 
     checkpoint: dict[str, Any]

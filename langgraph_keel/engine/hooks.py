@@ -1,8 +1,8 @@
 """What a feature hears of the saver's verbs, and what it may add to them: the one door through which features come in.
 
-A feature subclasses `Hook` and overrides what it wants to hear. `Hooks` keeps, for each event, the hooks that override
-it, so what nobody listens to costs no call. Each method is a plan (see `plan.py`), which may make round trips where its
-docstring says so, and may raise: what has not been stored by then is not.
+A feature subclasses `Hook` and overrides what it wants to hear. `Hooks` (in `session.py`) keeps, for each event, the
+hooks that override it, so what nobody listens to costs no call. Each method of an event is a plan (see `plan.py`),
+which may make round trips where its docstring says so, and may raise: what has not been stored by then is not.
 
 What is about to happen is told in the order of the hooks, what has happened or failed in the opposite one, so that they
 nest: the first hook is the first to hear `before_put` and the last to hear `after_put`.
@@ -172,7 +172,7 @@ class Holding:
 
 
 class Hook:
-    """What a feature hears. Every method is a plan, but the last three; none of these does anything.
+    """What a feature hears. Every method is a plan, but `find_terms`, `describe_thread` and `close`.
 
     Attributes:
         hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until

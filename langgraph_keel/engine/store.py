@@ -165,7 +165,7 @@ class Store(ABC, Generic[Q, R]):
         """Read a page of threads, last activity first, after the (updated_at, thread_id) given.
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
-        with the header of its root head (empty if none); `ThreadInfo.step` and `models` are left to the engine.
+        with the header of its root head (empty if none); all else of `ThreadInfo` is the engine's and the hooks'.
         """
 
     @abstractmethod

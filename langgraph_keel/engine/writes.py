@@ -89,7 +89,7 @@ def unpack_batches(batches: Sequence[Batch], codec: Codec, where: str) -> tuple[
 def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
     """Return the tasks of a checkpoint that have asked, and have no result yet.
 
-    The same as LangGraph's `get_state().interrupts` says, in each of 23 cases (study of the extension points, C3).
+    The same as LangGraph's `get_state().interrupts` says, in each of 23 cases.
     """
     channels: dict[str, set[str]] = {}
     for task_id, channel, _ in writes:
@@ -103,7 +103,7 @@ def without_stray(
     """Return writes without an answer to nothing; `None` if nothing is left. One trip if there is an answer, else none.
 
     Kept, it would answer the next question that is asked there: in the functional API, that of another request, which
-    was carried out so, unasked (study of the extension points, C9).
+    was carried out so, unasked (seen with langgraph 1.2.22).
     """
     if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes

@@ -18,7 +18,7 @@ from langgraph_keel.history.render.plots import plot_moments
 from langgraph_keel.history.render.terminal import TimelinePage, page_text
 
 
-class Owner(Protocol):
+class TimelineDoor(Protocol):
     """The timeline that a moment was taken from."""
 
     def label(self, at: Any, name: str) -> None:
@@ -68,7 +68,7 @@ class Moment(MomentRecord):
         owner: The timeline that it was taken from.
     """
 
-    owner: Owner | None = None
+    owner: TimelineDoor | None = None
 
     def __repr__(self) -> str:
         """Return which moment it is, in one line."""
@@ -109,7 +109,7 @@ class Moment(MomentRecord):
         return self._owner.fork(self, thread_id)
 
     @property
-    def _owner(self) -> Owner:
+    def _owner(self) -> TimelineDoor:
         if self.owner is None:
             raise InvalidInput("this moment was not taken from a timeline: use saver.timeline(thread_id)[...]")
         return self.owner

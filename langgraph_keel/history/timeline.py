@@ -16,7 +16,7 @@ from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
 from langgraph_keel.history.diff import StateDiff
-from langgraph_keel.history.moment import Moment, Moments, Owner
+from langgraph_keel.history.moment import Moment, Moments, TimelineDoor
 from langgraph_keel.history.reading import STRETCH, Pages
 from langgraph_keel.history.search import Search, When, time_of
 
@@ -129,7 +129,7 @@ class Listing:
     def _between(self, start: int, stop: int) -> list[Moment]:
         """Return the moments at places counted from the newest, oldest first."""
         found = self._saver.engine.run(self.pages.moments(range(start, stop)))
-        return [replace(moment, owner=cast(Owner, self)) for moment in reversed(found)]
+        return [replace(moment, owner=cast(TimelineDoor, self)) for moment in reversed(found)]
 
     def _read(self, count: int | None) -> None:
         self._saver.engine.run(self.pages.upto(count))

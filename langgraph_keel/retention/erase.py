@@ -240,9 +240,8 @@ def erase(session: Session, order: Order, tell: Tell) -> Plan[Erased]:
         # Once more those of the first walk: a task that was cut off may have left writes, or a cell, and no checkpoint.
         again = [*erased.threads] if nth == 1 else []
         erased.threads = {name: erased.owners.threads[name] for name in going} | erased.threads
-        if nth == 0:
-            if going:
-                yield from _clear_node_cache(session, erased)
+        if nth == 0 and going:
+            yield from _clear_node_cache(session, erased)
         if order.dry_run:
             break
         yield from _delete_threads(session, erased, list(dict.fromkeys([*going, *again])), tell)

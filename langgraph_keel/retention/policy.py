@@ -183,7 +183,10 @@ def check_rules(policy: Retention) -> Retention:
 
 
 KEEP_LATEST = Retention(waiting=False)
-"""LangGraph's own strategy: branches go, whatever they wait for."""
+"""LangGraph's own strategy, by its name: branches go, whatever they wait for. It must stay what LangGraph says."""
+
+DEFAULT = Retention(last=1)
+"""What `keel prune` keeps if it is told nothing: the latest, and what waits for a person."""
 
 
 def pack_policies(policies: Sequence[Retention]) -> list[dict[str, Any]]:

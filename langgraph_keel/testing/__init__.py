@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-for _part in ("rig", "machine", *(f"contract_{name}" for name in ("reading", "removal", "travel", "writing"))):
+for _part in ("rig", "machine", *(f"contract_{name}" for name in ("cells", "reading", "removal", "travel", "writing"))):
     # Their assertions explain themselves when they fail, as in any test file.
     pytest.register_assert_rewrite(f"{__name__}.{_part}")
 

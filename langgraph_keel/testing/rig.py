@@ -2,10 +2,9 @@
 
 Ids and times are counted, never taken from a clock: a test says when each checkpoint was made.
 
-Faces: one way to call a saver, whichever of its two sets of methods does the work.
-
-A test is written once against a `Face` and runs on both. A face asks for its saver at every call, so that a test may
-have a new saver object each time (a cold memo, as another process would have).
+A face is one way to call a saver, by its blocking methods or by the others: a test is written once and runs on both. It
+asks for its saver at every call, so that a test may have a new saver object each time (a cold memo, as another process
+would have).
 """
 
 from __future__ import annotations

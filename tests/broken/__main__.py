@@ -1,6 +1,6 @@
 """Run the whole contract on wrong stores, and print which tests fail on each.
 
-cd tests && PYTHONPATH=support python -m broken [store ...]
+`python tests/write.py catching [STORE ...]`
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which test of the contract a store fails that is wrong on purpose. Others may fail, too.
 
-`python -m broken` (in tests/) finds them, for a store that is new.
+`python tests/write.py catching` finds them, for a store that is new.
 """
 
 from collections.abc import Mapping

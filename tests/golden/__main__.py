@@ -1,4 +1,4 @@
-"""Write golden stores of this version: `cd tests && python -m golden v2`. See CONTRIBUTING.md before.
+"""Write golden stores of this version: `python tests/write.py golden v2`. See CONTRIBUTING.md before.
 
 What a store holds must not tell where it was written: the machine has another name here. Nor may it have been written
 in the future: v1 is of 2026-01-01, since whatever reads it takes a claim for over only when its time is.

@@ -185,7 +185,7 @@ async def test_a_wrong_answer_before_a_second_crash_is_passed_over_too(small: To
     await resume(graph, face, "yes", thread("1"))
     await crash(small, graph, face, Command(resume="retry"))
     asked = question(await run(graph, face, None, thread("1")))
-    # The one before: "retry" may have been taken, and is not given again (core/answers.py).
+    # The one before: "retry" may have been taken, and is not given again (tools/answers.py).
     assert "'yes' is no answer" in asked["problem"]
     # A word alone might be the answer of before, which LangGraph keeps.
     again = question(await resume(graph, face, "retry", thread("1")))

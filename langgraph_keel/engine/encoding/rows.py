@@ -3,7 +3,7 @@
 A row body is a frame around a msgpack array of items. A put appends what is new as a row of its own (durable at
 once, few bytes); when enough of them stand in line they are replaced by one packed row. Measured for 1000 chat
 messages: 0.29 MB and 40 rows to read instead of 0.64 MB and 1000 rows, for 1.4 times the bytes written
-(storage study, section 1).
+(README.md of the engine).
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ class Unpacker:
 
         Raises:
             CorruptStore: As `items`, naming the channel too.
-        RefusedType: Likewise.
+            RefusedType: Likewise.
         """
         return {
             channel: self._channel(channel, ref, rows.get(channel, ()), where)

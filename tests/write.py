@@ -1,0 +1,58 @@
+"""Write anew what is made from the code: `python tests/write.py` with one of these words.
+
+    commands            the reference of the commands, in langgraph_keel/cli/README.md
+    surface             tests/public_surface.json: what programs and scripts rely on
+    notebooks           runs the notebooks, and saves what they show
+    golden v2           stores of every backend, as this version writes them (see CONTRIBUTING.md before)
+    catching [STORE]    prints which tests of the contract fail on each store that is wrong on purpose
+
+With `--check`, `commands` and `surface` write nothing, and say with the exit status whether they would.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+TESTS = Path(__file__).parent
+PROGRAMS = {"golden": "golden", "catching": "broken"}
+
+
+def write(path: Path, text: str, *, only_check: bool) -> None:
+    if only_check:
+        sys.exit(path.read_text(encoding="utf-8") != text)
+    path.write_text(text, encoding="utf-8")
+
+
+def main(what: str, *words: str, only_check: bool) -> None:
+    """Imports are here: they need the paths below, and servers only where somebody asks for these."""
+    if what == "commands":
+        import test_docs
+
+        page = test_docs.COMMANDS_PAGE
+        write(page, test_docs.with_reference(page.read_text(encoding="utf-8")), only_check=only_check)
+    elif what == "surface":
+        import test_public_surface
+
+        with TemporaryDirectory() as directory:
+            text = test_public_surface.written(test_public_surface.made(Path(directory)))
+        write(test_public_surface.SNAPSHOT, text, only_check=only_check)
+    elif what == "notebooks":
+        import test_notebooks
+
+        test_notebooks.save()
+    elif what in PROGRAMS:
+        paths = os.pathsep.join([str(TESTS), str(TESTS / "support")])
+        command = [sys.executable, "-m", PROGRAMS[what], *words]
+        sys.exit(subprocess.run(command, cwd=TESTS, env={**os.environ, "PYTHONPATH": paths}, check=False).returncode)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(TESTS), str(TESTS / "support")]
+    given = [word for word in sys.argv[1:] if word != "--check"]
+    main(*given or [""], only_check="--check" in sys.argv)
