@@ -43,8 +43,8 @@ class Kind(IntEnum):
     """One item."""
     LIST = 2
     """One item an element (a piece table)."""
-    DICT = 3
-    """A snapshot and path deltas to it, in order."""
+    TREE = 3
+    """A snapshot and edits of its parts, in order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ class Sides:
         size, ref, was = self.size(channel), self.refs[channel], self.before.get(channel)
         if size > _SMALL or channel not in self.new:
             return Change(channel, f"changed ({size:,} B)")
-        if ref.kind is Kind.DICT and self.new[channel].runs[0][0] != ref.runs[0][0]:
+        if ref.kind is Kind.TREE and self.new[channel].runs[0][0] != ref.runs[0][0]:
             return Change(channel, _first_lines(_delta_lines(self._items(channel, self.new[channel].runs, unpacker))))
         value = self._items(channel, ref.runs, unpacker) if ref.kind is Kind.WHOLE else ()
         old = items(was.runs, self.old_rows.get(channel, ()), unpacker) if was and was.kind is Kind.WHOLE else ()
@@ -223,10 +223,16 @@ def _key_lines(was: dict[Any, Any], now: dict[Any, Any]) -> Iterator[str]:
 
 
 def _delta_lines(deltas: Sequence[Any]) -> Iterator[str]:
-    """Yield the keys that the deltas of a large dict change (`engine.encoding.dicts`), and how."""
-    for sets, deletes in deltas:
-        yield from (f"{one_line('.'.join(path), _TEXT)} gone" for path in deletes)
-        yield from (f"{one_line('.'.join(path), _TEXT)} = {_short(value)}" for path, value in sets)
+    """Yield the parts that the edits of a large value change (`engine.encoding.trees`), and how."""
+    for path, *edit in (edit for edits in deltas for edit in edits):
+        name = one_line(".".join(map(str, path)), _TEXT)
+        if not edit:
+            yield f"{name} gone"
+        elif len(edit) == 1:
+            yield f"{name} = {_short(edit[0])}"
+        else:
+            start, stop, content = edit
+            yield f"{name}[{start}:{stop}] = {_short(content)}".removeprefix(".")
 
 
 def _short(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Channel value ↔ stored form: which form a value takes, and how it comes back.
 
 * Small scalars stand in the entry's header.
-* A list is a piece table (`lists.py`), a large dict with text keys a snapshot with path deltas (`dicts.py`).
+* A list is a piece table (`lists.py`); any other large value that has parts, a snapshot with edits (`trees.py`).
 * Anything else is one item, written again when its fingerprint changes.
 
 What comes back equals what was put, whatever form it took: `test_encoding.py` holds this against a store of
@@ -17,18 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.encoding.dicts import (
-    KnownDict,
-    first_dict,
-    has_text_keys,
-    is_splittable,
-    learned_dict,
-    next_dict,
-    replay,
-)
 from langgraph_keel.engine.encoding.frames import content_size, unframe
 from langgraph_keel.engine.encoding.lists import KnownList, hashes_of, next_list, rebased_list
 from langgraph_keel.engine.encoding.rows import Loose, row_index, rows_of
+from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, learned_tree, next_tree, replay
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
 from langgraph_keel.errors import CorruptStore, ValueRefused
@@ -64,7 +56,7 @@ class KnownWhole:
         return replace(self, runs=resolve(self.runs, first), fresh=())
 
 
-Known: TypeAlias = KnownWhole | KnownList | KnownDict
+Known: TypeAlias = KnownWhole | KnownList | KnownTree
 
 
 def is_inline(value: Any) -> bool:
@@ -83,12 +75,11 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     """
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
-    if isinstance(known, KnownDict) and has_text_keys(value):
-        return next_dict(value, known, codec)
-    mark = codec.fingerprint(value)
-    if is_splittable(value, len(mark)):
-        return first_dict(value, codec), ()
-    proof = digest(mark)
+    if isinstance(known, KnownTree) and (found := next_tree(value, known, codec)) is not None:
+        return found
+    if (tree := follow(value, codec)) is not None:
+        return first_tree(value, tree, codec), ()
+    proof = digest(codec.fingerprint(value))
     if isinstance(known, KnownWhole) and known.proof == proof:
         return known, ()
     return KnownWhole(((NEW, NEW + 1),), proof, (codec.pack_item(value),)), ()
@@ -98,8 +89,8 @@ def rebase(whole: Known, known: Known | None) -> Known:
     """Return what was encoded without a base as the version after `known`, using what both have."""
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
         return rebased_list(whole, known)
-    if isinstance(whole, KnownDict) and isinstance(known, KnownDict):
-        return known if whole.tree.shows(known.tree) else whole
+    if isinstance(whole, KnownTree) and isinstance(known, KnownTree):
+        return known if whole.tree.mark == known.tree.mark else whole
     if isinstance(whole, KnownWhole) and isinstance(known, KnownWhole):
         return known if whole.proof == known.proof else whole
     return whole
@@ -143,7 +134,7 @@ class Unpacker:
         items = self.items(ref.runs, rows)
         if ref.kind is Kind.LIST:
             return items
-        return replay(items) if ref.kind is Kind.DICT else items[0]
+        return replay(items) if ref.kind is Kind.TREE else items[0]
 
     def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: str) -> dict[str, Any]:
         """Return the values of the channels that have items.
@@ -197,8 +188,8 @@ def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known | No
         stream = b"".join(marks)
         loose = _loose_end(value, ref.runs, rows, codec)
         return KnownList(ref.runs, len(stream), digest(stream), hashes_of(marks), loose)
-    if ref.kind is Kind.DICT:
-        return learned_dict(value, ref.runs, _sizes(ref.runs, rows), codec)
+    if ref.kind is Kind.TREE:
+        return learned_tree(value, ref.runs, _sizes(ref.runs, rows), codec)
     return KnownWhole(ref.runs, digest(codec.fingerprint(value)))
 
 

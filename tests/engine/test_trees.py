@@ -1,0 +1,237 @@
+"""The structural diff: what comes back equals what was put, whatever changed in it; and an edit costs what it says."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+from pydantic import BaseModel
+from tiers import examples
+
+from langgraph_keel import CorruptStore
+from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, next_tree, replay
+from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.testing.rig import exact
+
+
+@dataclass
+class Account:
+    owner: str
+    notes: list[Any] = field(default_factory=list)
+    parts: dict[str, Any] = field(default_factory=dict)
+
+
+class Report(BaseModel):
+    title: str
+    body: Any = None
+    rows: list[Any] = []
+
+
+CODEC = Codec(KeelSerializer(types=[Account, Report]))
+
+
+class Log:
+    """The versions of one value, as a store would have them: one item after another, and the items of each version."""
+
+    def __init__(self, value: Any) -> None:
+        tree = follow(value, CODEC)
+        assert tree is not None
+        self.items: list[bytes] = []
+        self.known = self._append(first_tree(value, tree, CODEC))
+
+    def put(self, value: Any) -> int:
+        """Add a version; return the bytes it took."""
+        found = next_tree(value, self.known, CODEC)
+        if found is None:
+            tree = follow(value, CODEC)
+            assert tree is not None
+            found = first_tree(value, tree, CODEC), ()
+        before = sum(map(len, self.items))
+        self.known = self._append(found[0])
+        return sum(map(len, self.items)) - before
+
+    def _append(self, known: KnownTree) -> KnownTree:
+        first = len(self.items)
+        self.items += known.fresh
+        return known.with_number(first) if known.fresh else known
+
+    def read(self) -> Any:
+        numbers = [number for lo, hi in self.known.runs for number in range(lo, hi)]
+        return replay([CODEC.unpack_items(b"\x91" + self.items[number])[0] for number in numbers])
+
+
+TEXT = st.text(max_size=30) | st.integers(0, 9).map(lambda seed: f"{seed} " * 700)
+ATOMS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | TEXT | st.binary(max_size=20)
+KEYS = st.sampled_from(["a", "b", "c", "id", "notes", ""]) | st.text(max_size=3)
+
+
+def _containers(parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return (
+        st.lists(parts, max_size=6)
+        | st.dictionaries(KEYS, parts, max_size=6)
+        | st.dictionaries(st.integers(0, 3), parts, max_size=2)
+        | st.tuples(parts, parts)
+        | st.builds(Account, st.text(max_size=5), st.lists(parts, max_size=3), st.dictionaries(KEYS, parts, max_size=3))
+        | st.builds(Report, title=st.text(max_size=5), body=parts)
+        | st.builds(HumanMessage, st.text(max_size=9), id=st.text(max_size=4))
+        | st.lists(st.builds(lambda name, part: {"id": name, "part": part}, st.text(max_size=2), parts), max_size=6)
+    )
+
+
+VALUES = st.recursive(ATOMS, _containers, max_leaves=25)
+PADDING = {"padding": [f"line {number} of what is never changed" for number in range(120)]}
+
+
+def containers_in(value: Any) -> list[Any]:
+    """All that can be changed in place, the value itself first."""
+    found = [value] if isinstance(value, list | dict | Account | Report) else []
+    for part in _parts(value):
+        found += containers_in(part)
+    return found
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value.__dict__.values()) if isinstance(value, Account | Report) else []
+
+
+def change(value: Any, draw: Callable[[Any], Any]) -> None:
+    """Change something, somewhere in a value."""
+    holder = draw(st.sampled_from(containers_in(value)))
+    new = draw(VALUES)
+    if isinstance(holder, list):
+        at = draw(st.integers(0, len(holder)))
+        stop = draw(st.integers(at, len(holder)))
+        verb = draw(st.sampled_from(["insert", "splice", "set", "move", "rotate"]))
+        if verb == "insert" or not holder:
+            holder.insert(at, new)
+        elif verb == "splice":
+            holder[at:stop] = draw(st.lists(VALUES, max_size=3))
+        elif verb == "set":
+            holder[at % len(holder)] = new
+        elif verb == "move":
+            holder.append(holder.pop(at % len(holder)))
+        else:
+            holder[:] = [*holder[1:], new]
+    elif isinstance(holder, dict):
+        key = draw(st.sampled_from(list(holder)) if holder and draw(st.booleans()) else KEYS)
+        verb = draw(st.sampled_from(["set", "delete", "again", "text"]))
+        if verb == "delete":
+            holder.pop(key, None)
+        elif verb == "again":
+            holder[key] = holder.pop(key, new)  # at the end
+        elif verb == "text" and isinstance(holder.get(key), str):
+            at = draw(st.integers(0, len(holder[key])))
+            holder[key] = holder[key][:at] + draw(st.text(max_size=5)) + holder[key][at + draw(st.integers(0, 9)) :]
+        else:
+            holder[key] = new
+    else:
+        name = draw(st.sampled_from(list(holder.__dict__)))
+        holder.__dict__[name] = new
+
+
+@given(data=st.data(), value=VALUES)
+@settings(max_examples=examples(400))
+def test_every_version_comes_back(data: st.DataObject, value: Any) -> None:
+    """With in-place changes: what a log knows of a value must not be the value itself."""
+    value = {"value": value, "list": [value, {"deep": value}], **copy.deepcopy(PADDING)}
+    log = Log(value)
+    for _ in range(data.draw(st.integers(1, 6))):
+        change(value, data.draw)
+        log.put(value)
+        assert exact(log.read()) == exact(value)
+
+
+def test_an_unchanged_value_costs_nothing() -> None:
+    value = {"x": [math.nan, -0.0, 1, True, 1.0], **PADDING}
+    log = Log(value)
+    assert log.put(copy.deepcopy(value)) == 0
+
+
+@pytest.mark.parametrize("other", [1.0, True, -0.0, 0.0, math.nan, "1", None, [1], (1,)])
+def test_equal_values_of_another_type_are_changes(other: Any) -> None:
+    log = Log({"x": 1, **PADDING})
+    changed = {"x": other, **PADDING}
+    log.put(changed)
+    assert exact(log.read()) == exact(changed)
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "a leaf far down": lambda value: value["chapters"][3]["sections"][2]["lines"].__setitem__(5, "new"),
+    "an element at the front": lambda value: value["chapters"][1]["sections"].insert(0, {"lines": ["new"]}),
+    "an element gone": lambda value: value["records"].pop(7),
+    "a record of a list that moved": lambda value: (value["records"].pop(0), value["records"][40].update(seen=9)),
+    "a record by its id": lambda value: value["records"][33].update(seen=1),
+    "a field of an object": lambda value: value["accounts"][2].parts.update(limit=9),
+    "a field of a model": lambda value: setattr(value["report"], "title", "new"),
+    "the middle of a text": lambda value: value.update(draft=value["draft"][:9000] + "new" + value["draft"][9020:]),
+    "a message more": lambda value: value["said"].append(AIMessage("new", id="new")),
+    "a key gone": lambda value: value["records"][5].pop("seen"),
+}
+
+
+def document() -> dict[str, Any]:
+    def lines(*names: int) -> list[str]:
+        return [f"line {number} of {names}, which says nothing at all" for number in range(12)]
+
+    return {
+        "chapters": [{"sections": [{"lines": lines(a, b)} for b in range(6)]} for a in range(6)],
+        "records": [{"id": f"r{number}", "name": f"record {number}", "seen": 0} for number in range(100)],
+        "accounts": [Account(f"owner {number}", lines(number), {"limit": 1}) for number in range(5)],
+        "report": Report(title="a report", body=lines(0), rows=lines(1)),
+        "draft": " ".join(map(str, range(5000))),
+        "said": [HumanMessage(f"message {number} " * 20, id=str(number)) for number in range(20)],
+    }
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_costs_what_it_says(name: str) -> None:
+    value = document()
+    log = Log(value)
+    EDITS[name](value)
+    assert log.put(value) < 500
+    assert exact(log.read()) == exact(value)
+
+
+def test_a_chain_of_edits_is_bounded() -> None:
+    value = document()
+    log, longest = Log(value), 0
+    for number in range(400):
+        value["records"][number % 100]["seen"] = number
+        log.put(value)
+        longest = max(longest, log.known.deltas)
+    assert exact(log.read()) == exact(value)
+    assert longest <= 70
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [[["x", "y"], 1]],
+        [[["list", 9], 1]],
+        [[["list", -1], 1]],
+        [[["list", "0"], 1]],
+        [[["list"], 0, 9, []]],
+        [[["list"], 2, 1, []]],
+        [[["list"], 0, 1, "text"]],
+        [[["text"], 0, 1, ["list"]]],
+        [[["gone"]]],
+        [["x"]],
+        [7],
+        7,
+    ],
+)
+def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
+    with pytest.raises(CorruptStore, match="does not fit"):
+        replay([{"x": 1, "list": [1, 2], "text": "abc"}, edits])
