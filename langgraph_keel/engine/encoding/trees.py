@@ -50,7 +50,7 @@ class Text:
 
     def __init__(self, value: str | bytes) -> None:
         self.value = value
-        self.mark = hash(value)
+        self.mark: int = hash(value)
 
     @property
     def weight(self) -> int:
@@ -87,7 +87,7 @@ class Node:
         self.kind, self.names, self.shell, self.spans = kind, names, shell, spans
         self.digests, self.parts, self.nbytes = digests, parts, nbytes
         places = [(place, part.mark) for place, part in parts.items()]
-        self.mark = hash((kind, names if kind is not list else None, shell, tuple(spans), tuple(places)))
+        self.mark: int = hash((kind, names if kind is not list else None, shell, tuple(spans), tuple(places)))
 
     @property
     def weight(self) -> int:
