@@ -52,8 +52,8 @@ def as_stored(form: Any) -> Any:
 
 def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = False) -> Iterator[str]:
     """Where two forms differ, for a message that can be read; it may be that the new one has more fields."""
-    if may_know_more and where.endswith("['timeline']"):
-        return  # how it is drawn; what that shows is compared as moments
+    if may_know_more and where.endswith("['timeline']") and "keel_approval" in "".join("".join(old).split()):
+        return  # drawn with what Keel's questions carry; now with what they are about. Moments are compared beside it
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old if may_know_more else dict.fromkeys([*old, *new]):
             was, now = old.get(key, "nothing"), new.get(key, "nothing")

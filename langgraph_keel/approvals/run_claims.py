@@ -148,13 +148,12 @@ def release(session: Session, claim: Claim, token: str) -> Plan[None]:
         return
     done = False
     while not done:
-        found = yield from claims.find(KEY)
-        stands = found.token if found else None
+        cell = (yield from claims.read_raw([KEY])).get(KEY)
+        stands = cell.token if cell else None
         if stands not in (claim.token, claim.expected):
             return
-        is_ours = stands == claim.token
-        over = None if is_ours else replace(claim.record, until=0)
-        done, _ = yield from claims.swap(KEY, stands, over, token=token, origin=claim.thread_id)
+        over = claims.cell(replace(claim.record, until=0), token=token, origin=claim.thread_id)
+        done = (yield from claims.swap_raw(KEY, stands, None if stands == claim.token else over)).done
 
 
 _log = logging.getLogger(__name__)

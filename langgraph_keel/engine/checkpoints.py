@@ -117,7 +117,9 @@ def put(
         yield from hear(session, new)
     draft = yield from _draft_put(session, new, inheritance)
     try:
-        yield from _check_parent(session, new)
+        # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
+        if parent.checkpoint_id and metadata.get("step") == 0 and metadata.get("source") == "update":
+            yield from _check_parent(session, parent)
         for hear in session.hooks.before_put:
             yield from hear(session, new)
         stored = yield from _store(session, new, draft)
@@ -146,12 +148,10 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
     return draft
 
 
-def _check_parent(session: Session, new: Put) -> Plan[None]:
-    """See that an update is not of a checkpoint that is gone. No trip, but for what may be the first of a thread."""
-    # `update_state` has read nothing then, and begins to count the steps anew.
-    may_be_gone = new.source == "update" and new.metadata.get("step") == 0 and new.parent.checkpoint_id is not None
-    if may_be_gone and (yield from session.store.read_entry(new.parent)) is None:
-        raise _gone(new.parent)
+def _check_parent(session: Session, parent: Address) -> Plan[None]:
+    """See that an update is not of a checkpoint that is gone. One trip."""
+    if (yield from session.store.read_entry(parent)) is None:
+        raise _gone(parent)
 
 
 def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:

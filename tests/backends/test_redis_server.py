@@ -270,6 +270,7 @@ def test_a_server_that_is_down(caller_of: Caller) -> None:
         assert time.monotonic() - began < 8
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
     with servers.redis(own=True) as server:
         caller = caller_of(RedisSaver(server.url, timeout=0.5))
@@ -286,6 +287,7 @@ def test_a_server_that_does_not_answer(caller_of: Caller) -> None:
         assert id_of(caller.get_tuple(at())) == "3"
 
 
+@pytest.mark.slow
 def test_threads_do_not_wait_for_one_another_when_it_does_not_answer() -> None:
     """Ten first calls at once fail after one timeout, not after ten."""
     with servers.redis(own=True) as server, RedisSaver(server.url, timeout=2, durability="any") as saver:

@@ -11,6 +11,7 @@ import pytest
 from cli_threads import EVIL, RAW, keel, keel_json
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -248,10 +249,12 @@ def test_clear_wants_to_know_what(url: str) -> None:
 
 def test_a_thread_or_shared_not_both(url: str) -> None:
     assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=1).stderr
+    with open_saver(url) as saver:
+        config: Any = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
+        saver.put(config, empty_checkpoint(), {"source": "input", "step": -1, "parents": {}}, {})
     assert "No tool calls of thread other" in keel("tools", "other", "--url", url).stdout
 
 
 def test_a_thread_that_is_not_there_is_named(url: str) -> None:
     assert "there is no thread 'nobody'" in keel("tools", "nobody", "--url", url, status=1).stderr
     assert "name a thread" in keel("tools", "--url", url, status=1).stderr
-    assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=1).stderr

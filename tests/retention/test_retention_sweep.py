@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from places import Place
 from retention_threads import BACKENDS, Written, secrets_in
+from saver_parts import driver_of
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, Retention, SweepReport
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -148,7 +149,7 @@ def test_threads_that_are_in_use_are_not_even_listed() -> None:
 def test_what_cannot_be_read_is_told_and_stays() -> None:
     with MemorySaver() as saver:
         four_threads(saver)
-        first = next(iter(saver.engine.driver.state["job"].records.values()))  # type: ignore[attr-defined]
+        first = next(iter(driver_of(saver).state["job"].records.values()))
         first.entry = replace(first.entry, header=b"\x00broken")
         report = saver.sweep(Retention(last=1))
         assert list(report.failed) == ["job"]

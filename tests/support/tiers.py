@@ -2,7 +2,8 @@
 
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
         contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
-        and the async face, cold, and on the other stores by one of these, turn about. Any other test that is given a
+        and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
+        another one by their client only (a cluster of Redis, SQLite in memory). Any other test that is given a
         backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces. On each backend each parameter has each
@@ -42,6 +43,8 @@ TIER = _asked()
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("sync-warm", "async-cold")
 """Each face, and each temperature: which of the two a store could mistake for another is the engine's business."""
+OTHER_CLIENTS = ("TestRedisCluster", "TestSqliteInMemory")
+"""The same scripts and statements as another store of the contract, by another client or connection."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
@@ -85,6 +88,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     is_everywhere = any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         return group, group
+    if store in OTHER_CLIENTS:
+        return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]])
     if store == "TestSqliteFile":
         return _covering(name, both) if is_everywhere else both, _covering(name, both) if is_everywhere else group
     turn = by_face[FACES[crc32(name.encode()) % 2]]
