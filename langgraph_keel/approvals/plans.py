@@ -23,7 +23,6 @@ from langgraph_keel.approvals.requests import (
     KeptRequest,
     request_at,
 )
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
@@ -67,7 +66,7 @@ def _record_missing(session: Session, head: Found, known: Sequence[KeptRequest])
 def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]]:
     """Return the tasks and interrupts that wait at a checkpoint; none if they cannot be read here."""
     try:
-        writes = pending_writes(head.batches, session.codec, where_is(head.entry.address))
+        writes = pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
         return ()  # of classes of the program, which this process does not know: it has made the requests itself
     waits = waiting_tasks(writes)
@@ -89,7 +88,7 @@ def _find_end(session: Session, request: ApprovalRequest, head: Found | None) ->
 
 def _source_of(session: Session, entry: Entry) -> str:
     try:
-        header = unpack_header(entry.header, session.codec, where_is(entry.address))
+        header = unpack_header(entry.header, session.codec, entry.address)
     except ValueRefused:
         return "unknown"
     return str(header.metadata.get("source"))

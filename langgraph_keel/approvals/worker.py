@@ -119,7 +119,7 @@ def _is_waiting(session: Session, thread_id: str) -> Plan[bool]:
 
 def _is_asked(session: Session, head: Found, names: Collection[str]) -> bool:
     try:
-        writes = pending_writes(head.batches, session.codec, str(head.entry.address))
+        writes = pending_writes(head.batches, session.codec, head.entry.address)
     except ValueRefused:
         return True  # of classes of the program, which this process does not know: whoever has the graph will see
     waits = waiting_tasks(writes)

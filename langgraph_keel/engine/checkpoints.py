@@ -10,7 +10,7 @@ What delta channels are rebuilt from: the writes since their nearest stored valu
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -23,24 +23,24 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from langgraph_keel._langgraph import TASKS
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, TASKS
 from langgraph_keel.engine.config import (
     Origin,
     address_of,
     begins_run,
     config_of,
+    configurable,
     must_follow_head,
     text_of,
 )
 from langgraph_keel.engine.encoding.memo import Base
-from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase
+from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
 from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versions_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
-    NEW,
     Address,
     BaseGone,
     Entry,
@@ -55,6 +55,8 @@ from langgraph_keel.engine.records import (
     Row,
     Stored,
     ThreadInfo,
+    Unchanged,
+    record,
 )
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
@@ -73,13 +75,7 @@ LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
 
-def where_is(address: Address) -> str:
-    """Return how errors name a checkpoint."""
-    namespace = f", namespace {address.checkpoint_ns!r}" if address.checkpoint_ns else ""
-    return f"thread {address.thread_id!r}{namespace}, checkpoint {address.checkpoint_id or 'latest'}"
-
-
-@dataclass(frozen=True, slots=True)
+@record
 class Draft:
     """An entry ready to be sent, and what the process will know once it is stored."""
 
@@ -91,10 +87,14 @@ class Draft:
         """Bytes of items to write."""
         return sum(len(row.body) for rows in self.entry.appends.values() for row in rows)
 
-    def base(self, stored: Stored) -> Base:
+    def base(self, stored: Stored, versions: Mapping[str, Any]) -> Base:
         """Return what is known now that the entry is stored."""
-        channels = {name: known.with_number(stored.first.get(name, 0)) for name, known in self.channels.items()}
-        return Base(stored.stamp, channels, self.entry.address.checkpoint_id)
+        entry, channels, refs = self.entry, {**self.channels}, {**self.entry.refs}
+        for name, first in stored.first.items():
+            channels[name] = known = channels[name].with_number(first)
+            refs[name] = known.ref
+        kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
+        return Base(kept, channels, versions)
 
 
 # -- put -------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def put(
 ) -> Plan[RunnableConfig]:
     """Store a checkpoint; see `KeelSaver.put`."""
     parent = address_of(config)
-    address = replace(parent, checkpoint_id=_id_of(checkpoint))
+    address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
@@ -122,12 +122,12 @@ def put(
             yield from _check_parent(session, parent)
         for hear in session.hooks.before_put:
             yield from hear(session, new)
-        stored = yield from _store(session, new, draft)
+        base = yield from _store(session, new, draft, inheritance)
     except BaseException as error:
         for hear in session.hooks.put_failed:
             yield from hear(session, new, error)
         raise
-    session.memo.set(_key(address), replace(stored, versions=inheritance.versions))
+    session.memo.set(_key(address), base)
     for hear in session.hooks.after_put:
         yield from hear(session, new)
     return config_of(address, "head")
@@ -136,14 +136,18 @@ def put(
 def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Draft]:
     """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
     base = inheritance.usable(session.memo.get(_key(new.address)))
-    values = new.checkpoint["channel_values"]
-    draft = _draft(_entry(session, new), new.header, values, base, session.codec)
+    draft = _draft(session, new, base)
     if base is None and new.parent.checkpoint_id and (inheritance.is_asked or draft.weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base = yield from _recall(session, new.parent)
-        draft = _rebase(draft, base)
+        if base is not None:
+            known = {
+                name: rebase(each, base.channels.get(name), session.codec) for name, each in draft.channels.items()
+            }
+            draft = _build_draft(session, new, draft.entry.header, draft.entry.refs, known, {}, base)
     if stays := inheritance.values(base):
-        draft = _build_draft(draft.entry, {**draft.channels, **stays}, base)
+        known = {**draft.channels, **stays}
+        draft = _build_draft(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
 
@@ -154,50 +158,75 @@ def _check_parent(session: Session, parent: Address) -> Plan[None]:
         raise _gone(parent)
 
 
-def _store(session: Session, new: Put, draft: Draft) -> Plan[Base]:
+def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[Base]:
     outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, BaseGone):
         # Another process pruned what our differences build on: the second trip, with whole values.
         session.memo.forget(_key(new.address))
-        draft = _draft(_entry(session, new), new.header, new.checkpoint["channel_values"], None, session.codec)
+        draft = _draft(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
-    return draft.base(_accept(outcome, draft.entry))
+    return draft.base(_accept(outcome, draft.entry), inheritance.versions)
 
 
-def _id_of(checkpoint: Checkpoint) -> str:
-    return text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False)
+_INLINE = Ref(Kind.INLINE)
 
 
-def _draft(entry: NewEntry, header: Header, values: Mapping[str, Any], base: Base | None, codec: Codec) -> Draft:
+def _draft(session: Session, new: Put, base: Base | None) -> Draft:
+    """Encode a checkpoint as the one after `base`. No trip."""
+    before = base.channels if base else {}
+    inline: dict[str, Any] = {}
+    refs: dict[str, Ref] = {}
     channels: dict[str, Known] = {}
     repacks: dict[str, tuple[Row, ...]] = {}
-    where = where_is(entry.address)
-    inline = {text_of(name, "a channel"): value for name, value in values.items() if is_inline(value)}
-    for channel in [text_of(name, "a channel") for name in values if name not in inline]:
-        before = base.channels.get(channel) if base else None
+    for channel, value in new.checkpoint["channel_values"].items():
+        name = channel if type(channel) is str and channel in before else text_of(channel, "a channel")
+        refs[name] = _INLINE
+        if is_inline(value):
+            inline[name] = value
+            continue
         try:
-            channels[channel], repacks[channel] = next_version(values[channel], before, codec)
+            channels[name], packed = next_version(value, before.get(name), session.codec)
         except ValueRefused as error:
-            raise error.at(f"{where}, channel {channel!r}") from error
-    packed = pack_header(replace(header, inline=inline), codec, where)
-    entry = replace(entry, header=packed, refs=dict.fromkeys(values, Ref(Kind.INLINE)), repacks=repacks)
-    return _build_draft(entry, channels, base)
+            raise error.at(f"{new.address}, channel {name!r}") from error
+        if packed:
+            repacks[name] = packed
+    about = new.header
+    header = Header(about.checkpoint, about.metadata, inline, about.about)
+    packed_header = pack_header(header, session.codec, new.address)
+    return _build_draft(session, new, packed_header, refs, channels, repacks, base)
 
 
-def _rebase(draft: Draft, base: Base | None) -> Draft:
-    if base is None:
-        return draft
-    channels = {name: rebase(known, base.channels.get(name)) for name, known in draft.channels.items()}
-    return _build_draft(draft.entry, channels, base)
-
-
-def _build_draft(entry: NewEntry, channels: Mapping[str, Known], base: Base | None) -> Draft:
-    refs = {**entry.refs, **{name: known.ref for name, known in channels.items()}}
-    repacks = {name: rows for name, rows in entry.repacks.items() if rows}
-    uses_base = repacks or any(lo < NEW for ref in refs.values() for lo, _ in ref.runs)
-    appends = {name: known.appends() for name, known in channels.items() if known.fresh}
-    stamp = base.stamp if base and uses_base else None
-    return Draft(replace(entry, refs=refs, appends=appends, repacks=repacks, base=stamp), channels)
+def _build_draft(
+    session: Session,
+    new: Put,
+    header: bytes,
+    inline: Mapping[str, Ref],
+    channels: Mapping[str, Known],
+    repacks: Mapping[str, tuple[Row, ...]],
+    base: Base | None,
+) -> Draft:
+    """Return a draft of values that are encoded; `inline` has all channels in their order."""
+    refs, appends, uses_base = {**inline}, {}, bool(repacks)
+    for name, known in channels.items():
+        refs[name] = known.ref
+        if known.fresh:
+            appends[name] = known.fresh
+        uses_base = uses_base or bool(known.rows)
+    run_id = new.header.metadata.get("run_id")
+    entry = NewEntry(
+        new.address,
+        new.parent.checkpoint_id,
+        header,
+        refs,
+        appends,
+        repacks,
+        base=base.stamp if base and uses_base else None,
+        checked=must_follow_head(new.config, new.metadata),
+        on_conflict=session.on_conflict,
+        run_id=None if run_id is None else text_of(str(run_id), "run_id"),
+        updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
+    )
+    return Draft(entry, channels)
 
 
 def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
@@ -212,20 +241,6 @@ def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
         )
     assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
     return outcome
-
-
-def _entry(session: Session, new: Put) -> NewEntry:
-    run_id = new.header.metadata.get("run_id")
-    return NewEntry(
-        new.address,
-        new.parent.checkpoint_id,
-        b"",
-        {},
-        checked=must_follow_head(new.config, new.metadata),
-        on_conflict=session.on_conflict,
-        run_id=None if run_id is None else text_of(str(run_id), "run_id"),
-        updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
-    )
 
 
 def _recall(session: Session, parent: Address) -> Plan[Base | None]:
@@ -249,7 +264,7 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
     reading = Reading(config, address_of(config), is_async)
     for hear in session.hooks.begin:
         yield from hear(session, reading)
-    found = yield from _read(session, reading)
+    found = yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
     if found is None and reading.address.checkpoint_id and begins_run(config):
         raise _gone(reading.address)
     return found
@@ -258,7 +273,7 @@ def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Pl
 def _gone(address: Address) -> NotFound:
     # LangGraph would begin anew, with an empty state, and put that after whatever the thread has.
     return NotFound(
-        f"{where_is(address)}: there is no such checkpoint to go on from, it may have been pruned: leave checkpoint_id "
+        f"{address}: there is no such checkpoint to go on from, it may have been pruned: leave checkpoint_id "
         "out to go on from the latest"
     )
 
@@ -268,33 +283,44 @@ def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTup
     return (yield from _read(session, Reading(config, address_of(config))))
 
 
-def _read(session: Session, reading: Reading) -> Plan[CheckpointTuple | None]:
-    found = yield from session.store.read_entry(reading.address)
+def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[CheckpointTuple | None]:
+    address, key = reading.address, _key(reading.address)
+    base = session.memo.get(key)
+    if base is not None and address.checkpoint_id not in (None, base.checkpoint_id):
+        base = None
+    found: Found | Unchanged | None
+    if base is None:
+        found = yield from session.store.read_entry(address)
+    else:
+        found = yield from session.store.read_known(address, base.stamp)
     if found is None:
         return None
-    origin: Origin = "named" if reading.address.checkpoint_id else "head"
+    if isinstance(found, Unchanged):
+        assert base is not None, "a store knows what nobody has named"
+        found = base.found(found)
+    elif base is not None and base.stamp != found.entry.stamp:
+        base = None
+    origin: Origin = "named" if address.checkpoint_id else "head"
     reading.result = result = yield from _revive(session, found, Unpacker(session.codec), origin, reading)
-    _learn(session, found, result)
+    if base is None:
+        session.memo.set(key, _base_of(session, found, result, runs))
     for hear in session.hooks.read:
         yield from hear(session, reading)
     return reading.result
 
 
-def _learn(session: Session, found: Found, result: CheckpointTuple) -> None:
-    values = result.checkpoint["channel_values"]
-    base = session.memo.get(_key(found.entry.address))
-    if base is not None and base.stamp == found.entry.stamp:
-        return
-    known = {
-        channel: learn(values[channel], ref, found.rows.get(channel, ()), session.codec)
-        for channel, ref in found.entry.refs.items()
-        if ref.kind is not Kind.INLINE
-    }
-    channels = {channel: known for channel, known in known.items() if known is not None}
-    session.memo.set(
-        _key(found.entry.address),
-        Base(found.entry.stamp, channels, found.entry.address.checkpoint_id, versions_of(result.checkpoint)),
-    )
+def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> Base:
+    """Return what is known of a checkpoint that was read.
+
+    A run will put the next one, so what that changes is prepared now, while the values are at hand. Others only look.
+    """
+    values, refs = result.checkpoint["channel_values"], found.entry.refs
+    channels: dict[str, Known] = {}
+    for name, ref in refs.items():
+        if ref.kind is not Kind.INLINE:
+            rows = found.rows.get(name, ())
+            channels[name] = learn(values[name], ref, rows, session.codec) if runs else remember(ref, rows)
+    return Base(found.entry, channels, versions_of(result.checkpoint))
 
 
 def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[CheckpointTuple]:
@@ -306,7 +332,7 @@ def _revive(
     session: Session, found: Found, unpacker: Unpacker, origin: Origin, reading: Reading | None
 ) -> Plan[CheckpointTuple]:
     entry = found.entry
-    where = where_is(entry.address)
+    where = entry.address
     header = unpack_header(entry.header, session.codec, where)
     # In the order in which they were put: refs keep it.
     values = dict.fromkeys(entry.refs) | header.inline | unpacker.values(entry.refs, found.rows, where)
@@ -314,7 +340,7 @@ def _revive(
     checkpoint["channel_values"] = values
     if checkpoint.get("v", 4) < 4 and entry.parent:
         yield from _adopt_sends(session, entry, checkpoint)
-    parent = replace(entry.address, checkpoint_id=entry.parent)
+    parent = entry.address.at(entry.parent)
     writes, beside = unpack_batches(found.batches, session.codec, where)
     if reading is not None:
         reading.about, reading.beside = header.about, beside
@@ -329,8 +355,8 @@ def _revive(
 
 def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> Plan[None]:
     """Move the Sends that formats below 4 left among the parent's writes to where format 4 has them."""
-    found = yield from session.store.read_entry(replace(entry.address, checkpoint_id=entry.parent))
-    writes = pending_writes(found.batches, session.codec, where_is(entry.address)) if found else []
+    found = yield from session.store.read_entry(entry.address.at(entry.parent))
+    writes = pending_writes(found.batches, session.codec, entry.address) if found else []
     sends = [value for _, channel, value in writes if channel == TASKS]
     if sends:
         versions = checkpoint["channel_versions"]
@@ -360,7 +386,7 @@ def load(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
 
 
 def _passes(session: Session, entry: Entry, filter: Mapping[str, Any]) -> bool:
-    header = unpack_header(entry.header, session.codec, where_is(entry.address))
+    header = unpack_header(entry.header, session.codec, entry.address)
     terms = {name: found for hear in session.hooks.find_terms for name, found in hear(header).items()}
     return matches(header.metadata, filter, terms)
 
@@ -386,7 +412,7 @@ def put_writes(
     new = Writes(config, address, kept, task_id)
     for hear in session.hooks.draft_writes:
         yield from hear(session, new)
-    batch = pack_batch(kept, *task, session.codec, where_is(address), new.beside)
+    batch = pack_batch(kept, *task, session.codec, address, new.beside)
     try:
         for hear in session.hooks.before_writes:
             yield from hear(session, new)
@@ -432,7 +458,7 @@ def list_threads(session: Session, after: tuple[str, str] | None, limit: int) ->
 def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     if not header:
         return info
-    head = unpack_header(header, session.codec, f"thread {info.thread_id!r}")
+    head = unpack_header(header, session.codec, Address(info.thread_id))
     info = replace(info, step=head.metadata.get("step"))
     for hear in session.hooks.describe_thread:
         info = hear(info, head)
@@ -450,7 +476,7 @@ def delta_history(
     histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
     for found in ancestors:
         remaining = {channel for channel in channels if "seed" not in histories[channel]}
-        writes = pending_writes(found.batches, session.codec, where_is(found.entry.address))
+        writes = pending_writes(found.batches, session.codec, found.entry.address)
         for channel in remaining:
             _step_back(histories[channel], channel, writes, found, session.codec)
     return histories
@@ -468,8 +494,8 @@ def _step_back(
     if ref is None:
         return
     if ref.kind is Kind.INLINE:
-        header = unpack_header(found.entry.header, codec, where_is(found.entry.address))
+        header = unpack_header(found.entry.header, codec, found.entry.address)
         history["seed"] = header.inline[channel]
     else:
-        where = where_is(found.entry.address)
+        where = found.entry.address
         history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]

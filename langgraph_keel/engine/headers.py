@@ -5,18 +5,18 @@ Keys that Keel does not know are kept: LangGraph adds some from time to time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import field
 from typing import Any
 
 from langgraph_keel.engine.encoding.frames import HEAD, RAW
-from langgraph_keel.engine.records import Address, Node
+from langgraph_keel.engine.records import Address, Node, record
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Header:
     """A decoded header.
 
@@ -34,33 +34,33 @@ class Header:
     about: dict[str, Any] = field(default_factory=dict)
 
 
+_PARTS = ("checkpoint", "metadata", "inline", "about")
+
+
 class UnreadHeader(Header):
     """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
 
     Args:
         node: The entry. Errors are those of `unpack_header`, and come then.
         codec: What decodes it.
-        where: How errors name a checkpoint.
     """
 
-    __slots__ = ("_codec", "_node", "_where")
+    __slots__ = ("_codec", "_node")
     _node: Node
     _codec: Codec
-    _where: Callable[[Address], str]
 
-    def __init__(self, node: Node, codec: Codec, where: Callable[[Address], str]) -> None:
+    def __init__(self, node: Node, codec: Codec) -> None:
         put = object.__setattr__  # as a frozen dataclass does it
         put(self, "_node", node)
         put(self, "_codec", codec)
-        put(self, "_where", where)
         if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
             put(self, "about", {})
 
     def __getattr__(self, name: str) -> Any:
-        if name not in Header.__slots__:
+        if name not in _PARTS:
             raise AttributeError(name)
-        read = unpack_header(self._node.header, self._codec, self._where(self._node.address))
-        for part in Header.__slots__:
+        read = unpack_header(self._node.header, self._codec, self._node.address)
+        for part in _PARTS:
             object.__setattr__(self, part, getattr(read, part))
         return getattr(read, name)
 
@@ -69,7 +69,7 @@ _THREE = array_header(3)
 """Where a header that is not compressed has three parts, nothing stands there about models."""
 
 
-def pack_header(header: Header, codec: Codec, where: str) -> bytes:
+def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
     """Return the framed bytes of a header.
 
     Raises:
@@ -82,7 +82,7 @@ def pack_header(header: Header, codec: Codec, where: str) -> bytes:
         raise error.at(f"{where}, metadata") from error
 
 
-def unpack_header(body: bytes, codec: Codec, where: str) -> Header:
+def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
     """Return a header from its framed bytes, with fresh objects.
 
     Raises:

@@ -9,14 +9,14 @@ scalars, which stand in the header, do not stay.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known
+from langgraph_keel.engine.records import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Inheritance:
     """What a checkpoint leaves to its parent.
 

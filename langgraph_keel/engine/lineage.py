@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import is_task
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.records import Address, Graph, Node, Stamp
@@ -279,9 +278,7 @@ class Memories:
 
 def find_moves_back(graph: Graph, moment: Node, codec: Codec) -> dict[str, Node | None]:
     """Do what `Memories.find_moves_back` does, for one moment of a thread."""
-    return Memories(graph, lambda node: unpack_header(node.header, codec, where_is(node.address))).find_moves_back(
-        moment
-    )
+    return Memories(graph, lambda node: unpack_header(node.header, codec, node.address)).find_moves_back(moment)
 
 
 def _has_memory(namespace: str) -> bool:

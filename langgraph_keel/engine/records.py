@@ -1,4 +1,4 @@
-"""What travels between the engine and a store: frozen, slotted, and nothing that can do I/O.
+"""What travels between the engine and a store: records, and nothing that can do I/O.
 
 *Entry*: one checkpoint. *Item log*: per (thread, namespace, channel), append-only and numbered from 0; an entry
 refers to the values of its channels as runs of item numbers. *Row*: how a store keeps a stretch of an item
@@ -10,7 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, dataclass_transform
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """Make a data class with slots that nobody changes: the type checker sees to that.
+
+    At run time nothing does, for it is dear: a frozen data class sets each attribute by a call, and takes four times as
+    long to make (0.66 µs instead of 0.17, with five attributes). A put makes some dozens.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
 
 Run: TypeAlias = tuple[int, int]
 """A stretch `[lo, hi)` of an item log."""
@@ -22,8 +35,16 @@ NEW = 1 << 40
 """Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
 
 
+def numbers_of(runs: Sequence[Run]) -> list[int]:
+    """Return the numbers in runs, in their order."""
+    return [number for lo, hi in runs for number in range(lo, hi)]
+
+
 def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
     """Give the runs of new items their real numbers, `first` being that of the first, and join neighbours."""
+    if len(runs) == 1:
+        ((lo, hi),) = runs
+        return ((lo, hi),) if lo < NEW else ((lo - NEW + first, hi - NEW + first),)
     joined: list[Run] = []
     for lo, hi in runs:
         if lo >= NEW:
@@ -47,7 +68,7 @@ class Kind(IntEnum):
     """A snapshot and edits of its parts, in order."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Address:
     """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
 
@@ -55,8 +76,17 @@ class Address:
     checkpoint_ns: str = ""
     checkpoint_id: str | None = None
 
+    def __str__(self) -> str:
+        """Return how errors name it."""
+        namespace = f", namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
+        return f"thread {self.thread_id!r}{namespace}, checkpoint {self.checkpoint_id or 'latest'}"
 
-@dataclass(frozen=True, slots=True)
+    def at(self, checkpoint_id: str | None) -> Address:
+        """Return the address of another checkpoint beside this one."""
+        return Address(self.thread_id, self.checkpoint_ns, checkpoint_id)
+
+
+@record
 class Ref:
     """Where one channel's value lives."""
 
@@ -64,7 +94,7 @@ class Ref:
     runs: tuple[Run, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """Items `[lo, lo + count)` of one item log, framed (see `engine.encoding.frames`)."""
 
@@ -81,7 +111,7 @@ class Row:
         return [row.lo for row in rows] == numbers[:-1] and numbers[-1] == self.lo + self.count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NewEntry:
     """One checkpoint to store, with all that must be stored with it.
 
@@ -112,7 +142,7 @@ class NewEntry:
     updated_at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stored:
     """The entry is stored; per channel of `appends`, the number its first item got."""
 
@@ -120,14 +150,14 @@ class Stored:
     first: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Moved:
     """Refused: the head is not the parent. Nothing was written."""
 
     head: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BaseGone:
     """Refused: the base entry no longer exists (pruned or deleted elsewhere). Nothing was written."""
 
@@ -135,12 +165,12 @@ class BaseGone:
 Outcome: TypeAlias = Stored | Moved | BaseGone
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Copied:
     """The target holds what was to be copied; of an unknown thread, nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Occupied:
     """Refused: the target holds something already. Nothing was written."""
 
@@ -148,7 +178,7 @@ class Occupied:
 CopyOutcome: TypeAlias = Copied | Occupied | BaseGone
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Entry:
     """One stored checkpoint without its items.
 
@@ -163,7 +193,7 @@ class Entry:
     run_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Batch:
     """The writes of one `put_writes` call, in arrival order among those of their checkpoint."""
 
@@ -172,7 +202,7 @@ class Batch:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Found:
     """An entry with the rows that its refs need, per channel in ascending order, and its batches."""
 
@@ -181,7 +211,20 @@ class Found:
     batches: Sequence[Batch] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class Unchanged:
+    """What was to be read is the entry that the asker knows: what may have changed beside it.
+
+    Attributes:
+        parent: As in `Entry`.
+        batches: The writes that it has now.
+    """
+
+    parent: str | None
+    batches: Sequence[Batch] = ()
+
+
+@record
 class Query:
     """A page of entries, newest first.
 
@@ -202,7 +245,7 @@ class Query:
     limit: int = 100
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Node:
     """One entry as retention sees it."""
 
@@ -216,7 +259,7 @@ class Node:
     is_ghost: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Graph:
     """A thread at one moment.
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, UnreadHeader
 from langgraph_keel.engine.hooks import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
@@ -75,7 +74,7 @@ class Survey:
 def survey(session: Session, thread_id: str) -> Plan[Survey]:
     """Read a thread's entries. One trip."""
     graph = yield from session.store.read_graph(thread_id)
-    read = [(node, UnreadHeader(node, session.codec, where_is)) for node in graph.nodes]
+    read = [(node, UnreadHeader(node, session.codec)) for node in graph.nodes]
     return Survey(thread_id, graph, read)
 
 

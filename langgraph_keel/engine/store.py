@@ -30,6 +30,7 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     ThreadInfo,
+    Unchanged,
 )
 
 CELLS = 500
@@ -72,6 +73,16 @@ class Store(ABC, Generic[Q, R]):
         Returns every row that overlaps a run of its refs, and every batch of its writes in arrival order.
         `None` if there is none. Never a ghost.
         """
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Q, R, Found | Unchanged | None]:
+        """Read a checkpoint as `read_entry`, of which the asker has the rows if its stamp is `known`. One trip.
+
+        A store that can spare reading them then does so.
+        """
+        found = yield from self.read_entry(address)
+        if found is not None and found.entry.stamp == known:
+            return Unchanged(found.entry.parent, found.batches)
+        return found
 
     @abstractmethod
     def scan(self, query: Query) -> StorePlan[Q, R, Sequence[Entry]]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from operator import attrgetter
 
+from langgraph_keel.engine.encoding.rows import rows_in
 from langgraph_keel.engine.records import (
     Address,
     BaseGone,
@@ -20,6 +22,7 @@ from langgraph_keel.engine.records import (
     NewEntry,
     Node,
     Query,
+    Ref,
     Row,
     Run,
     Stamp,
@@ -38,6 +41,9 @@ class Record:
     ghost: bool = False
 
 
+_first_of = attrgetter("lo")
+
+
 @dataclass(slots=True)
 class Log:
     """One item log: rows by first number, and the number the next item gets."""
@@ -45,15 +51,15 @@ class Log:
     rows: dict[int, Row] = field(default_factory=dict)
     end: int = 0
 
-    def find_rows(self, runs: Sequence[Run]) -> list[Row]:
+    def find_rows(self, runs: Sequence[Run]) -> Sequence[Row]:
         """Return the rows that hold an item of `runs`, in order."""
-        return [row for _, row in sorted(self.rows.items()) if touches(row, runs)]
+        return rows_in(sorted(self.rows.values(), key=_first_of), runs)
 
     def append(self, rows: Sequence[Row]) -> int:
         """Append rows; return the number of the first item."""
         first = self.end
         for row in rows:
-            self.rows[self.end] = replace(row, lo=self.end)
+            self.rows[self.end] = Row(self.end, row.count, row.body)
             self.end += row.count
         return first
 
@@ -194,7 +200,9 @@ def verdict(thread: Thread, new: NewEntry) -> BaseGone | Moved | bool:
 
 def entry_of(new: NewEntry, stamp: Stamp, first: Mapping[str, int]) -> Entry:
     """Return the entry that is stored, its runs of new items numbered on from `first`."""
-    refs = {name: replace(ref, runs=resolve(ref.runs, first.get(name, 0))) for name, ref in new.refs.items()}
+    refs = {**new.refs}
+    for name, number in first.items():
+        refs[name] = Ref(refs[name].kind, resolve(refs[name].runs, number))
     return Entry(new.address, new.parent, stamp, new.header, refs, new.run_id)
 
 

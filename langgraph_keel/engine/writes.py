@@ -33,7 +33,7 @@ def pack_batch(
     task_id: str,
     task_path: str,
     codec: Codec,
-    where: str,
+    where: Address,
     beside: Sequence[Any] = (),
 ) -> Batch:
     """Return the writes of one call, and what hooks have to store with them.
@@ -51,7 +51,7 @@ def pack_batch(
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
 
-def _unpack(batch: Batch, codec: Codec, where: str) -> Iterable[tuple[str, int, Any]]:
+def _unpack(batch: Batch, codec: Codec, where: Address) -> Iterable[tuple[str, int, Any]]:
     try:
         heads, *values = codec.decode(batch.body)
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
@@ -61,7 +61,7 @@ def _unpack(batch: Batch, codec: Codec, where: str) -> Iterable[tuple[str, int, 
         raise CorruptStore(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
 
 
-def pending_writes(batches: Sequence[Batch], codec: Codec, where: str) -> list[PendingWrite]:
+def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> list[PendingWrite]:
     """Return the writes that count, in the order in which LangGraph applies them.
 
     Raises:
@@ -71,7 +71,7 @@ def pending_writes(batches: Sequence[Batch], codec: Codec, where: str) -> list[P
     return unpack_batches(batches, codec, where)[0]
 
 
-def unpack_batches(batches: Sequence[Batch], codec: Codec, where: str) -> tuple[list[PendingWrite], list[Any]]:
+def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tuple[list[PendingWrite], list[Any]]:
     """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
     kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
     beside: list[Any] = []
@@ -108,7 +108,7 @@ def without_stray(
     if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
         return writes
     found = yield from store.read_entry(address)
-    if found is not None and waiting_tasks(pending_writes(found.batches, codec, str(address))):
+    if found is not None and waiting_tasks(pending_writes(found.batches, codec, address)):
         return writes
     return [write for write in writes if write[0] != RESUME] or None
 

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan, Q, R
@@ -175,7 +174,7 @@ class _Side:
     """One of the two checkpoints; its values are decoded only when they are needed."""
 
     def __init__(self, entry: Entry, codec: Codec, unpacker: Unpacker) -> None:
-        self._where = where_is(entry.address)
+        self._where = entry.address
         self._header = unpack_header(entry.header, codec, self._where)
         self._unpacker = unpacker
         self.entry = entry
@@ -285,7 +284,7 @@ def _whole(store: Store[Q, R], address: Address) -> Plan[Found]:
 
 
 def _missing(address: Address) -> NotFound:
-    return NotFound(f"{where_is(address)}: there is no such checkpoint")
+    return NotFound(f"{address}: there is no such checkpoint")
 
 
 def _channel_edits(channel: str, before: _Side, after: _Side, codec: Codec, is_one_log: bool) -> Iterator[Edit]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Query
@@ -107,7 +106,7 @@ def _find_checkpoint(session: Session, address: Address) -> Plan[Address]:
         query = Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id, limit=1)
         entries = list((yield from session.store.scan(query)))
     if not entries:
-        raise NotFound(f"{where_is(address)}: there is no such checkpoint to give a label")
+        raise NotFound(f"{address}: there is no such checkpoint to give a label")
     return entries[0].address
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from langgraph.checkpoint.base import PendingWrite
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
@@ -110,7 +109,7 @@ def _triggers(entry: Entry) -> dict[str, Any]:
 
 
 def _read(entry: Entry, found: Found, codec: Codec, unpacker: Unpacker) -> _Read:
-    where = where_is(entry.address)
+    where = entry.address
     header = unpack_header(entry.header, codec, where)
     small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
     unread: list[str] = []
@@ -125,7 +124,7 @@ def _read(entry: Entry, found: Found, codec: Codec, unpacker: Unpacker) -> _Read
     return _Read(entry, header, found, {**small, **large}, writes, tuple(dict.fromkeys(unread)))
 
 
-def _is_readable(batch: Batch, codec: Codec, where: str, unread: list[str]) -> bool:
+def _is_readable(batch: Batch, codec: Codec, where: Address, unread: list[str]) -> bool:
     try:
         pending_writes([batch], codec, where)
     except ValueRefused as error:

@@ -9,7 +9,6 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import Engine, engine_of
@@ -179,7 +178,7 @@ class Listing:
             self._read(None)
         place = self.pages.place_of(address)
         if place is None:
-            raise NotFound(f"{where_is(address)}: there is no such moment")
+            raise NotFound(f"{address}: there is no such moment")
         return place
 
     def _place_by_name(self, name: str) -> int:
@@ -307,7 +306,7 @@ class Timeline(Listing):
         moment = self.moment(at)
         found = self._saver.get_tuple(moment.config)
         if found is None:
-            raise NotFound(f"{where_is(moment.address)}: it was deleted")
+            raise NotFound(f"{moment.address}: it was deleted")
         return dict(found.checkpoint["channel_values"])
 
     @property

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
 from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
@@ -148,10 +147,10 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     """
     _check_root(address)
     entry = yield from _read_entry(session, address)
-    header = unpack_header(entry.header, session.codec, where_is(entry.address))
+    header = unpack_header(entry.header, session.codec, entry.address)
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
-    body = pack_header(header, session.codec, where_is(entry.address))
+    body = pack_header(header, session.codec, entry.address)
     outcome = yield from session.store.copy_thread(address.thread_id, target, entry.stamp, body)
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
@@ -178,7 +177,7 @@ def _called_by(node: Node, codec: Codec) -> object:
     """Return the id of the root checkpoint that called a subgraph's step; `""` for a root checkpoint."""
     if not node.address.checkpoint_ns:
         return ""
-    parents = unpack_header(node.header, codec, where_is(node.address)).metadata.get("parents")
+    parents = unpack_header(node.header, codec, node.address).metadata.get("parents")
     return parents.get("") if isinstance(parents, dict) else None
 
 
@@ -188,13 +187,13 @@ def _called_by(node: Node, codec: Codec) -> object:
 def _check_root(address: Address) -> None:
     if address.checkpoint_ns:
         raise InvalidInput(
-            f"{where_is(address)}: a subgraph is taken back with its root graph: name a checkpoint of that, "
+            f"{address}: a subgraph is taken back with its root graph: name a checkpoint of that, "
             f"such as its metadata's 'parents' tells"
         )
 
 
 def _not_found(address: Address) -> NotFound:
-    return NotFound(f"{where_is(address)}: there is no such checkpoint")
+    return NotFound(f"{address}: there is no such checkpoint")
 
 
 def _find_moment(graph: Graph, address: Address) -> Node:
@@ -231,7 +230,7 @@ def _hidden_parent(session: Session, address: Address, header: Header) -> Plan[s
 
 
 def _as_twin(session: Session, of: Entry | Node, marks: Mapping[str, Any]) -> Header:
-    old = unpack_header(of.header, session.codec, where_is(of.address))
+    old = unpack_header(of.header, session.codec, of.address)
     about = {name: old.about[name] for name in CARRIED if name in old.about}
     checkpoint = {**old.checkpoint, "ts": session.clock().isoformat()}
     return Header(checkpoint, {**old.metadata, "source": "fork", **marks}, old.inline, about)
@@ -240,7 +239,7 @@ def _as_twin(session: Session, of: Entry | Node, marks: Mapping[str, Any]) -> He
 def _twin(session: Session, of: Entry | Node, parent: str | None, header: Header) -> NewEntry:
     step = header.metadata.get("step")
     address = replace(of.address, checkpoint_id=session.new_id(step if isinstance(step, int) else 0))
-    packed = pack_header(header, session.codec, where_is(address))
+    packed = pack_header(header, session.codec, address)
     ts = header.checkpoint["ts"]
     return NewEntry(address, parent, packed, of.refs, base=of.stamp, run_id=of.run_id, updated_at=ts)
 
@@ -251,12 +250,12 @@ def _empty_checkpoint(session: Session, place: Address) -> NewEntry:
     ts = session.clock().isoformat()
     checkpoint = {**rest_of(cast(Mapping[str, Any], empty_checkpoint())), "ts": ts}
     header = Header(checkpoint, {"source": "fork", "step": -2, "parents": {}, REWOUND_TO: None}, {})
-    return NewEntry(address, None, pack_header(header, session.codec, where_is(address)), {}, updated_at=ts)
+    return NewEntry(address, None, pack_header(header, session.codec, address), {}, updated_at=ts)
 
 
 def _put(session: Session, new: NewEntry) -> Plan[Address]:
     outcome = yield from session.store.write_entry(new)
     session.memo.forget((new.address.thread_id, new.address.checkpoint_ns))
     if not isinstance(outcome, Stored):
-        raise NotFound(f"{where_is(new.address)}: what it was to be a twin of was deleted meanwhile")
+        raise NotFound(f"{new.address}: what it was to be a twin of was deleted meanwhile")
     return new.address

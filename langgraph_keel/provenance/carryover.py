@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.lineage import Moment, origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
@@ -212,7 +211,7 @@ def _read_unled_items(session: Session, moments: Sequence[Moment], gone: Sequenc
         address = each.entry.address
         calls: list[Any] = []
         with suppress(ValueRefused, CorruptStore):  # what cannot be read can be removed all the same
-            calls = unpack_batches(each.batches, session.codec, where_is(address))[1]
+            calls = unpack_batches(each.batches, session.codec, address)[1]
         records = [record for stored in calls if isinstance(stored, list) for record in stored]
         place = (address.checkpoint_ns, address.checkpoint_id, each.entry.run_id)
         items += [(*place, record) for record in records if _is_record(record)]

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
@@ -99,12 +98,12 @@ def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
     It is shown at the checkpoint that the task began from.
     """
     found = yield from read_entries(session, Query(thread_id))
-    entries = [(entry, unpack_header(entry.header, session.codec, where_is(entry.address))) for entry, _ in found]
+    entries = [(entry, unpack_header(entry.header, session.codec, entry.address)) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
         _add(calls, unpack_calls(header.about.get("calls")), entry.address)
     for entry, batches in found:
-        _, stored = unpack_batches(batches, session.codec, where_is(entry.address))
+        _, stored = unpack_batches(batches, session.codec, entry.address)
         _add(calls, (call for part in stored for call in unpack_calls(part)), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
     for entry, header in entries:

@@ -19,7 +19,7 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 from uuid import UUID
 
-from langgraph_keel.engine.checkpoints import delete_thread, where_is
+from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import owner_in
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.hooks import Holding
@@ -200,7 +200,7 @@ def _read_thread(session: Session, thread_id: str) -> Plan[ThreadOwners]:
     while size == ENTRIES:
         entries = yield from session.store.scan(query)
         for entry in entries:
-            owner = owner_in(unpack_header(entry.header, session.codec, where_is(entry.address)).metadata)
+            owner = owner_in(unpack_header(entry.header, session.codec, entry.address).metadata)
             whose.owners |= {owner} if owner else set()
         whose.checkpoints += len(entries)
         size, query = len(entries), Query(thread_id, after=entries[-1] if entries else None, limit=ENTRIES)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.engine.checkpoints import delete_thread, where_is
+from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
@@ -279,7 +279,7 @@ def _find_waiting(session: Session, nodes: Sequence[Node]) -> Plan[set[Stamp]]:
 
 def _is_waiting(found: Found, codec: Codec) -> bool:
     try:
-        return bool(waiting_tasks(pending_writes(found.batches, codec, where_is(found.entry.address))))
+        return bool(waiting_tasks(pending_writes(found.batches, codec, found.entry.address)))
     except (ValueRefused, CorruptStore):
         return True  # nobody here can tell, so it stays
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
 from langgraph_keel.engine.plan import Plan
@@ -170,7 +169,7 @@ class Sweep:
         latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
             return None
-        at = made_at(unpack_header(latest[0].header, self._session.codec, where_is(latest[0].address)))
+        at = made_at(unpack_header(latest[0].header, self._session.codec, latest[0].address))
         if at is None or not _is_over(at, policy.ttl, self._task.now):
             return None
         if (yield from self._is_new(thread_id, policy.ttl)):

@@ -60,11 +60,11 @@ class Log:
 
     def _append(self, known: KnownTree) -> KnownTree:
         first = len(self.items)
-        self.items += known.fresh
+        self.items += known.payloads
         return known.with_number(first) if known.fresh else known
 
     def read(self) -> Any:
-        numbers = [number for lo, hi in self.known.runs for number in range(lo, hi)]
+        numbers = [number for lo, hi in self.known.ref.runs for number in range(lo, hi)]
         return replay([CODEC.unpack_items(b"\x91" + self.items[number])[0] for number in numbers])
 
 

@@ -13,7 +13,6 @@ from stores_files import FilesUnderTest
 from tiers import examples
 
 from langgraph_keel import KeelSaver, Retention
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import find_moves_back, leaves
 from langgraph_keel.engine.records import Address, Entry
@@ -118,9 +117,9 @@ def remembered(saver: KeelSaver, read: Survey, name: str) -> Any:
         memory = back[MEMORY]
     else:
         memory = next((each for each, _ in read.seen if each.address.checkpoint_ns == MEMORY and each.is_head), None)
-    if memory is None or not unpack_header(
-        memory.header, saver.engine.session.codec, where_is(memory.address)
-    ).checkpoint.get("channel_versions"):
+    if memory is None or not unpack_header(memory.header, saver.engine.session.codec, memory.address).checkpoint.get(
+        "channel_versions"
+    ):
         return None
     found = saver.get_tuple(at("t", MEMORY, memory.address.checkpoint_id))
     return found and found.checkpoint["channel_values"]

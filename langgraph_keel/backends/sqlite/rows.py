@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph_keel.engine.encoding.frames import frame, unframe
-from langgraph_keel.engine.records import Address, Kind, NewEntry, Ref, Row, Run, resolve
+from langgraph_keel.engine.records import Address, Kind, NewEntry, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import CorruptStore, StoreError
 
@@ -31,7 +30,7 @@ Execute: TypeAlias = Callable[..., Rows]
 """Executes one statement with bound parameters inside the transaction."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Work:
     """One request: what to do inside one transaction.
 

@@ -35,7 +35,7 @@ RAW = b"\x00"
 ZSTD = b"\x01"
 HEAD = 5
 """Bytes before the rest."""
-WORTHWHILE = 512
+WORTHWHILE = 4096
 """Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
 UNCOUNTED = 1024
 """Most bytes of records beside a value that do not count for that: they would have every step of a model compressed."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
 from langgraph_keel.engine.encoding.values import Known
-from langgraph_keel.engine.records import Stamp
+from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
 
 _memos: WeakSet[Memo] = WeakSet()
 
@@ -33,26 +32,40 @@ DEFAULT_ENTRIES = 100
 DEFAULT_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
 class Base:
     """One entry this process stored or read, and what it knows of its channels.
 
     Attributes:
-        stamp: The entry.
+        entry: The entry.
         channels: What stands in items.
-        checkpoint_id: Its id.
         versions: The versions of its channels.
+        weight: Bytes this takes in memory, about.
     """
 
-    stamp: Stamp
-    channels: Mapping[str, Known]
-    checkpoint_id: str | None = None
-    versions: Mapping[str, Any] = field(default_factory=dict)
+    __slots__ = ("channels", "entry", "versions", "weight")
+
+    def __init__(self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any]) -> None:
+        self.entry, self.channels, self.versions = entry, channels, versions
+        self.weight = (
+            1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in channels.values()])
+        )
 
     @property
-    def weight(self) -> int:
-        """Bytes this takes in memory, about."""
-        return 500 + 100 * len(self.versions) + sum(len(name) + known.weight for name, known in self.channels.items())
+    def stamp(self) -> Stamp:
+        """What the store calls the entry."""
+        return self.entry.stamp
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The id of the entry."""
+        return self.entry.address.checkpoint_id
+
+    def found(self, now: Unchanged) -> Found:
+        """Return the entry as the store would, with what may have changed beside it."""
+        entry = self.entry
+        if entry.parent != now.parent:
+            entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
+        return Found(entry, {name: known.rows for name, known in self.channels.items()}, now.batches)
 
 
 class Memo:

@@ -10,9 +10,9 @@ delta is a list of edits, applied one after the other:
 A path is keys, names of fields and places in lists. Python's dicts are ordered and users see that order, so a change
 that no edit can reproduce (keys moved, a value of another type) replaces the node above it.
 
-That a part is unchanged is proved by what it would be stored as: neighbouring leaves are packed in one go, and one
-digest stands for all of them; only where it differs, they are looked at one by one. So each byte of an unchanged value
-is packed once. A new snapshot is written when the deltas weigh more than half of the last one, or are too many to read.
+That a part is unchanged is proved by what it would be stored as: one digest stands for a node, however many nodes are in
+it, as long as it is not large; where it differs, and in large nodes, one stands for neighbouring leaves. So each byte of
+an unchanged value is packed once. A new snapshot is written when the deltas weigh more than half of the last one, or are too many to read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,23 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from operator import is_
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from langgraph_keel.engine.encoding.rows import NOTHING, Loose, rows_of
-from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, resolve
+from langgraph_keel.engine.encoding.frames import content_size
+from langgraph_keel.engine.encoding.rows import (
+    NOTHING,
+    Loose,
+    loose_end,
+    number_rows,
+    pack_rows,
+    row_index,
+    rows_of,
+    weight_of,
+)
+from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
+from langgraph_keel.engine.serde.serializer import holds_bytes, pack_unchecked
 from langgraph_keel.engine.serde.types import Record, shape_of
 from langgraph_keel.errors import CorruptStore
 
@@ -35,6 +46,8 @@ LONG = 1024
 """Characters from which on a text is kept, to store an edit as what stands in between."""
 SPAN = 64
 """Neighbouring leaves that one digest stands for."""
+PROVED = 1 << 16
+"""Bytes of a node up to which one digest stands for all of it: what is packed is to stay in the processor's cache."""
 SNAPSHOT_EVERY = 2048
 """A delta may be read for each so many bytes of the snapshot; at least `FEW`."""
 FEW = 64
@@ -46,16 +59,28 @@ Edits: TypeAlias = list[list[Any]]
 class Text:
     """A long text or bytes, by reference."""
 
-    __slots__ = ("mark", "value")
+    __slots__ = ("is_plain", "mark", "nbytes", "value")
 
     def __init__(self, value: str | bytes) -> None:
         self.value = value
+        self.nbytes = len(value)
         self.mark: int = hash(value)
+        self.is_plain = type(value) is str
 
     @property
     def weight(self) -> int:
         """Bytes this takes in memory, about."""
-        return 60 + len(self.value)
+        return 60 + self.nbytes
+
+
+class Span(NamedTuple):
+    """A stretch of neighbouring leaves: where it begins and ends, its digest, its bytes, and whether it is plain."""
+
+    start: int
+    stop: int
+    mark: int
+    nbytes: int
+    is_plain: bool
 
 
 class Node:
@@ -65,34 +90,49 @@ class Node:
         kind: Its class.
         names: The keys of a dict, the fields of an object; of a list whose elements all have one, their `id`s.
         shell: A digest of what an object has besides fields; 0 for others.
-        spans: Where stretches of leaves begin and end, and the digest of each.
+        spans: The stretches of leaves in it.
         digests: A digest of each leaf, by its place; 0 where a node or a text stands.
         parts: Nodes and texts, by their places.
         nbytes: What it weighs when it is packed, about.
+        is_plain: Whether no bytes are in it. Of bytes and a bytearray of the same content ormsgpack makes the same; where
+            there are none, nothing that packs alike has any.
+        proof: The digest of all of it, packed; 0 if it is too large, or not plain.
         mark: Tells it from other nodes of this process.
     """
 
-    __slots__ = ("digests", "kind", "mark", "names", "nbytes", "parts", "shell", "spans")
+    __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans")
 
     def __init__(
         self,
         kind: type,
         names: tuple[str, ...] | None,
         shell: int,
-        spans: list[tuple[int, int, int]],
+        spans: Sequence[Span],
         digests: Sequence[int],
         parts: dict[int, Part],
-        nbytes: int,
+        value: Any,
     ) -> None:
         self.kind, self.names, self.shell, self.spans = kind, names, shell, spans
-        self.digests, self.parts, self.nbytes = digests, parts, nbytes
+        self.digests, self.parts = digests, parts
+        self.nbytes = sum([span.nbytes for span in spans]) + sum([part.nbytes for part in parts.values()])
+        if kind is not list and names:
+            self.nbytes += sum(map(len, names))
+        self.is_plain = all([each.is_plain for each in (*spans, *parts.values())])
+        self.proof = _prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
-        self.mark: int = hash((kind, names if kind is not list else None, shell, tuple(spans), tuple(places)))
+        marks = [span[:3] for span in spans]
+        self.mark: int = hash((kind, names if kind is not list else None, shell, *marks, *places))
 
     @property
     def weight(self) -> int:
         """Bytes this takes in memory, about."""
-        return 300 + 8 * len(self.digests) + 60 * len(self.spans) + sum(part.weight for part in self.parts.values())
+        return 300 + 8 * len(self.digests) + 150 * len(self.spans) + sum(part.weight for part in self.parts.values())
+
+
+def _prove(value: Any) -> int:
+    """Return a digest of all of a value; 0 if it cannot be had at once."""
+    packed = pack_unchecked(value)
+    return 0 if packed is None else digest(packed)
 
 
 Part: TypeAlias = Node | Text
@@ -110,18 +150,18 @@ def parts_of(value: Any, codec: Codec) -> tuple[tuple[str, ...] | None, Sequence
     """Return the names, the parts and the shell of a container; `None` for a value that has no parts to follow."""
     kind = type(value)
     if kind is list:
-        return _ids_of(value), value, 0
+        return None, value, 0
     if kind is dict:
-        return (tuple(value), list(value.values()), 0) if all(type(key) is str for key in value) else None
+        return (tuple(value), list(value.values()), 0) if set(map(type, value)) <= _TEXT else None
     return _fields_of(value, codec)
 
 
-def _ids_of(elements: list[Any]) -> tuple[str, ...] | None:
+def _ids_of(elements: Sequence[Any]) -> tuple[str, ...] | None:
     """Return the ids of elements that are dicts with one each, all different."""
-    if not elements or any(type(element) is not dict or type(element.get("id")) is not str for element in elements):
+    if set(map(type, elements)) != {dict}:
         return None
-    ids = tuple(element["id"] for element in elements)
-    return ids if len(set(ids)) == len(ids) else None
+    ids = tuple([element.get("id") for element in elements])
+    return ids if set(map(type, ids)) == _TEXT and len(set(ids)) == len(ids) else None
 
 
 def _fields_of(value: Any, codec: Codec) -> tuple[tuple[str, ...], list[Any], int] | None:
@@ -146,10 +186,10 @@ def follow(value: Any, codec: Codec) -> Part | None:
         return None
     names, values, shell = found
     parts = {place: part for place, each in enumerate(values) if (part := _follow_part(each, codec)) is not None}
-    node = _node(type(value), names, shell, values, parts, codec)
-    return node if node.nbytes >= SPLIT else None
+    return _node(value, names, shell, values, parts, codec)
 
 
+_TEXT = {str}
 _ATOMS = frozenset({int, float, bool, type(None)})
 
 
@@ -158,27 +198,32 @@ def _follow_part(value: Any, codec: Codec) -> Part | None:
 
 
 def _node(
-    kind: type,
+    value: Any,
     names: tuple[str, ...] | None,
     shell: int,
     values: Sequence[Any],
     parts: dict[int, Part],
     codec: Codec,
-    digests: array[int] | None = None,
-) -> Node:
-    """Return a node; `digests` has those of the leaves, if they are known."""
-    is_known = digests is not None
-    digests = array("Q", bytes(8 * len(values))) if digests is None else digests
-    spans, nbytes = [], sum(part.nbytes if isinstance(part, Node) else len(part.value) for part in parts.values())
+) -> Node | None:
+    """Return a node that nothing is known of but its parts; `None` if it is small, and a leaf."""
+    digests = array("Q", bytes(8 * len(values)))
+    spans = []
     for start, stop in _stretches(len(values), parts):
-        packed = codec.fingerprint(list(values[start:stop]))
-        nbytes += len(packed)
-        spans.append((start, stop, digest(packed)))
-        if not is_known:
-            digests[start:stop] = array("Q", map(short_digest, codec.marks(list(values[start:stop]))))
-    if kind is not list and names:
-        nbytes += sum(map(len, names))
-    return Node(kind, names, shell, spans, digests, parts, nbytes)
+        leaves = list(values[start:stop])
+        marks = codec.marks(leaves)
+        digests[start:stop] = array("Q", map(short_digest, marks))
+        spans.append(_span(start, leaves, marks))
+    if not parts and sum([span.nbytes for span in spans]) < SPLIT:
+        return None
+    if type(value) is list:
+        names = _ids_of(values)
+    return Node(type(value), names, shell, spans, digests, parts, value)
+
+
+def _span(start: int, leaves: list[Any], marks: Sequence[bytes]) -> Span:
+    packed = b"".join(marks)
+    proof = 0 if holds_bytes(leaves, packed) else _prove(leaves)
+    return Span(start, start + len(marks), proof or digest(packed), len(packed), proof != 0)
 
 
 def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int]]:
@@ -205,17 +250,19 @@ def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> P
     """
     if isinstance(part, Text):
         return _compare_texts(part, value, path, edits)
-    found = parts_of(value, codec) if type(value) is part.kind else None
-    if found is None:
+    if type(value) is not part.kind:
         raise Replaced
-    names, values, shell = found
-    if shell != part.shell:
+    if part.proof and _prove(value) == part.proof:
+        return part
+    found = parts_of(value, codec)
+    if found is None or found[2] != part.shell:
         raise Replaced
+    names, values, _ = found
     if part.kind is list:
-        return _compare_lists(part, names, values, path, edits, codec)
-    if names != part.names:
-        return _compare_keys(part, names or (), values, path, edits, codec)
-    return _compare_places(part, names, values, names or (), path, edits, codec)
+        return _compare_lists(part, value, path, edits, codec)
+    if names is None or names != part.names:
+        return _compare_keys(part, value, names or (), values, path, edits, codec)
+    return _compare_places(part, value, values, names, path, edits, codec)
 
 
 def _compare_texts(part: Text, value: Any, path: Path, edits: Edits) -> Text:
@@ -249,7 +296,7 @@ def _common(one: Any, other: Any) -> int:
 
 def _compare_places(
     node: Node,
-    names: tuple[str, ...] | None,
+    value: Any,
     values: Sequence[Any],
     steps: Sequence[str | int],
     path: Path,
@@ -258,31 +305,53 @@ def _compare_places(
 ) -> Node:
     """Compare parts place by place; `steps` are what stands for the places in a path."""
     parts: dict[int, Part] = {}
-    digests: array[int] | None = None
-    is_same = True
-    for start, stop, known in node.spans:
-        leaves = list(values[start:stop])
-        if digest(codec.fingerprint(leaves)) == known:
-            continue
-        digests = array("Q", node.digests) if digests is None else digests
-        for place, mark in zip(range(start, stop), codec.marks(leaves), strict=True):
-            new = short_digest(mark)
-            if new != digests[place]:
-                digests[place] = new
-                edits.append([[*path, steps[place]], values[place]])
-                if (part := _follow_part(values[place], codec)) is not None:
-                    parts[place], digests[place] = part, 0
+    digests = node.digests
+    spans = [_compare_span(node, span, values, steps, path, edits, parts, codec) for span in node.spans]
     for place, part in node.parts.items():
-        new_part = _compare_part(part, values[place], [*path, steps[place]], edits, codec)
-        if new_part is None:
-            digests = array("Q", node.digests) if digests is None else digests
-            digests[place] = short_digest(codec.fingerprint(values[place]))
-        else:
-            parts[place] = new_part
-            is_same = is_same and new_part is part
-    if digests is None and is_same:
+        new = _compare_part(part, values[place], [*path, steps[place]], edits, codec)
+        if new is not None:
+            parts[place] = new
+    if parts.keys() != node.parts.keys():
+        # A leaf has become a node, or a node a leaf: the stretches of leaves are others now.
+        found = _node(value, node.names, node.shell, values, parts, codec)
+        if found is None:
+            raise Replaced
+        return found
+    if all(map(is_, spans, node.spans)) and all([parts[place] is part for place, part in node.parts.items()]):
         return node
-    return _node(node.kind, names, node.shell, values, parts, codec, digests or array("Q", node.digests))
+    digests = array("Q", node.digests)
+    for span, was in zip(spans, node.spans, strict=True):
+        if span is not was:
+            marks = codec.marks(list(values[span.start : span.stop]))
+            digests[span.start : span.stop] = array("Q", map(short_digest, marks))
+    names = _ids_of(values) if node.kind is list and node.names is not None else node.names
+    return Node(node.kind, names, node.shell, spans, digests, parts, value)
+
+
+def _compare_span(
+    node: Node,
+    span: Span,
+    values: Sequence[Any],
+    steps: Sequence[str | int],
+    path: Path,
+    edits: Edits,
+    parts: dict[int, Part],
+    codec: Codec,
+) -> Span:
+    """Compare neighbouring leaves; return itself if nothing has changed. What has become a node is added to `parts`."""
+    leaves = list(values[span.start : span.stop])
+    if span.is_plain and _prove(leaves) == span.mark:
+        return span
+    marks = codec.marks(leaves)
+    new = _span(span.start, leaves, marks)
+    if new == span:
+        return span
+    for place, mark in zip(range(span.start, span.stop), marks, strict=True):
+        if short_digest(mark) != node.digests[place]:
+            edits.append([[*path, steps[place]], values[place]])
+            if (part := _follow_part(values[place], codec)) is not None:
+                parts[place] = part
+    return new
 
 
 def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> Part | None:
@@ -297,7 +366,7 @@ def _compare_part(part: Part, value: Any, path: Path, edits: Edits, codec: Codec
 
 
 def _compare_keys(
-    node: Node, names: tuple[str, ...], values: Sequence[Any], path: Path, edits: Edits, codec: Codec
+    node: Node, value: Any, names: tuple[str, ...], values: Sequence[Any], path: Path, edits: Edits, codec: Codec
 ) -> Node:
     """Compare dicts of which keys have gone or come. New ones stand at the end, or it is another dict."""
     if node.kind is not dict or node.names is None:
@@ -307,10 +376,16 @@ def _compare_keys(
         raise Replaced
     edits += [[[*path, name]] for name in node.names if name not in here]
     parts: dict[int, Part] = {}
-    digests = array("Q", bytes(8 * len(names)))
-    for place, (name, value) in enumerate(zip(names, values, strict=True)):
-        _compare_one(node, old.get(name), value, place, [*path, name], edits, parts, digests, codec)
-    return _node(dict, names, 0, values, parts, codec, digests)
+    for place, (name, each) in enumerate(zip(names, values, strict=True)):
+        _compare_one(node, old.get(name), each, place, [*path, name], edits, parts, codec)
+    return _rebuilt(value, names, values, parts, codec)
+
+
+def _rebuilt(value: Any, names: Any, values: Sequence[Any], parts: dict[int, Part], codec: Codec) -> Node:
+    found = _node(value, names, 0, values, parts, codec)
+    if found is None:
+        raise Replaced  # so small that it is a leaf now
+    return found
 
 
 def _compare_one(
@@ -321,7 +396,6 @@ def _compare_one(
     path: Path,
     edits: Edits,
     parts: dict[int, Part],
-    digests: array[int],
     codec: Codec,
 ) -> None:
     """Compare the part that was at a place, if it was there, with a value; note what there is to know of that."""
@@ -329,39 +403,33 @@ def _compare_one(
         part = _compare_part(node.parts[was], value, path, edits, codec)
     else:
         part = _follow_part(value, codec)
-        mark = 0 if part is not None else short_digest(codec.fingerprint(value))
-        if was is None or part is not None or mark != node.digests[was]:
+        if was is None or part is not None or short_digest(codec.fingerprint(value)) != node.digests[was]:
             edits.append([path, value])
     if part is not None:
         parts[place] = part
-    else:
-        digests[place] = short_digest(codec.fingerprint(value))
 
 
 # -- lists: which element is which -------------------------------------------------------------------------------
 
 
-def _compare_lists(
-    node: Node, ids: tuple[str, ...] | None, values: Sequence[Any], path: Path, edits: Edits, codec: Codec
-) -> Node:
+def _compare_lists(node: Node, value: list[Any], path: Path, edits: Edits, codec: Codec) -> Node:
     count = len(node.digests)
-    if len(values) == count and (ids is None or ids == node.names):
+    if len(value) == count:
         within: Edits = []
-        found = _compare_places(node, ids, values, range(count), path, within, codec)
+        found = _compare_places(node, value, value, range(count), path, within, codec)
         # Of a list that has moved by an element, every place is another one.
         if len(within) <= max(1, count // 4):
             edits += within
             return found
-    pairs = _pairs(node, ids, values, codec)
-    _splice(pairs, count, values, path, edits)
+    pairs = _pairs(node, _ids_of(value), value, codec)
+    _splice(pairs, count, value, path, edits)
     parts: dict[int, Part] = {}
-    digests = array("Q", bytes(8 * len(values)))
     was_at = {new: old for old, new in pairs}
-    for place, value in enumerate(values):
+    for place, each in enumerate(value):
         kept = was_at.get(place)
         within = edits if kept is not None else []  # what is new was spliced in
-        _compare_one(node, kept, value, place, [*path, place], within, parts, digests, codec)
-    return _node(list, ids, 0, values, parts, codec, digests)
+        _compare_one(node, kept, each, place, [*path, place], within, parts, codec)
+    return _rebuilt(value, None, value, parts, codec)
 
 
 def _pairs(node: Node, ids: tuple[str, ...] | None, values: Sequence[Any], codec: Codec) -> list[tuple[int, int]]:
@@ -412,52 +480,49 @@ def _splice(pairs: list[tuple[int, int]], count: int, values: Sequence[Any], pat
 # -- versions --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnownTree:
     """What a process remembers of a value that it follows by its parts.
 
     Attributes:
-        runs: The numbers of its snapshot and of its deltas, in order.
+        ref: The numbers of its snapshot and of its deltas, in order.
+        rows: The rows that hold them, but for a new one.
         tree: What is known of its parts.
+        weight: Bytes this takes in memory, about.
         snapshot_bytes: What the snapshot weighs.
         delta_bytes: What the deltas weigh together.
         deltas: How many they are.
         loose: Its deltas that are not packed yet.
-        fresh: Payload of the item being appended, until it has a number.
+        payloads: The item being appended, until it has a number.
+        fresh: The row that holds it.
     """
 
-    runs: tuple[Run, ...]
+    ref: Ref
+    rows: Sequence[Row]
     tree: Part
+    weight: int
     snapshot_bytes: int
     delta_bytes: int = 0
     deltas: int = 0
     loose: Loose = NOTHING
-    fresh: tuple[bytes, ...] = ()
-
-    @property
-    def ref(self) -> Ref:
-        """Where this version lives."""
-        return Ref(Kind.TREE, self.runs)
-
-    @property
-    def weight(self) -> int:
-        """Bytes this takes in memory, about."""
-        return 300 + self.tree.weight + self.loose.nbytes
-
-    def appends(self) -> tuple[Row, ...]:
-        """Rows to append to the log for this version."""
-        return rows_of(self.fresh)
+    payloads: Sequence[bytes] = ()
+    fresh: tuple[Row, ...] = ()
 
     def with_number(self, first: int) -> KnownTree:
         """Return itself after its new item got its number, `first`."""
-        loose = self.loose.extend(first, self.fresh) if self.deltas else NOTHING
-        return replace(self, runs=resolve(self.runs, first), loose=loose, fresh=())
+        fresh = number_rows(self.fresh, first)
+        loose = self.loose.extend(fresh, self.payloads) if self.deltas else NOTHING
+        ref, rows = Ref(Kind.TREE, resolve(self.ref.runs, first)), (*self.rows, *fresh)
+        return KnownTree(ref, rows, self.tree, self.weight, self.snapshot_bytes, self.delta_bytes, self.deltas, loose)
 
 
 def first_tree(value: Any, tree: Part, codec: Codec) -> KnownTree:
     """Return `value` as a version that builds on nothing."""
     payload = codec.pack_item(value)
-    return KnownTree(((NEW, NEW + 1),), tree, len(payload), fresh=(payload,))
+    fresh = rows_of((payload,))
+    weight = 400 + tree.weight + weight_of(fresh)
+    ref = Ref(Kind.TREE, ((NEW, NEW + 1),))
+    return KnownTree(ref, (), tree, weight, len(payload), payloads=(payload,), fresh=fresh)
 
 
 def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tuple[Row, ...]] | None:
@@ -470,19 +535,26 @@ def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tu
     if not edits:
         return known, ()
     payload = codec.pack_item(edits)
-    weight, most = known.delta_bytes + len(payload), max(FEW, known.snapshot_bytes // SNAPSHOT_EVERY)
-    if weight > known.snapshot_bytes / 2 or known.deltas >= most:
+    nbytes, most = known.delta_bytes + len(payload), max(FEW, known.snapshot_bytes // SNAPSHOT_EVERY)
+    if nbytes > known.snapshot_bytes / 2 or known.deltas >= most:
         return first_tree(value, tree, codec), ()
-    repacks = known.loose.pack()
-    loose = NOTHING if repacks else known.loose
-    runs = (*known.runs, (NEW, NEW + 1))
-    return KnownTree(runs, tree, known.snapshot_bytes, weight, known.deltas + 1, loose, (payload,)), repacks
+    rows, repacks = pack_rows(known.rows, known.loose)
+    loose, fresh = NOTHING if repacks else known.loose, rows_of((payload,))
+    weight = 400 + tree.weight + weight_of(rows) + weight_of(fresh)
+    ref = Ref(Kind.TREE, (*known.ref.runs, (NEW, NEW + 1)))
+    deltas = known.deltas + 1
+    return KnownTree(ref, rows, tree, weight, known.snapshot_bytes, nbytes, deltas, loose, (payload,), fresh), repacks
 
 
-def learned_tree(value: Any, runs: tuple[Run, ...], sizes: Sequence[int], codec: Codec) -> KnownTree | None:
-    """Return what is known of a value just read; `sizes` are what its items weigh. `None` if it cannot be followed."""
+def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownTree | None:
+    """Return what is known of a value just read; `None` if it cannot be followed."""
     tree = follow(value, codec)
-    return None if tree is None else KnownTree(runs, tree, sizes[0], sum(sizes[1:]), len(sizes) - 1)
+    if tree is None:
+        return None
+    holders = [rows[row_index(rows, number)] for number in numbers_of(ref.runs)]
+    sizes = [content_size(row.body) // row.count for row in holders]
+    weight = 400 + tree.weight + weight_of(rows)
+    return KnownTree(ref, rows, tree, weight, sizes[0], sum(sizes[1:]), len(sizes) - 1, loose_end(rows, ref.runs))
 
 
 def replay(items: Sequence[Any]) -> Any:

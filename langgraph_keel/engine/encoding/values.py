@@ -13,50 +13,67 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import content_size, unframe
-from langgraph_keel.engine.encoding.lists import KnownList, hashes_of, next_list, rebased_list
-from langgraph_keel.engine.encoding.rows import Loose, row_index, rows_of
-from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, learned_tree, next_tree, replay
-from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, resolve
+from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
+from langgraph_keel.engine.encoding.rows import content_of, number_rows, row_index, rows_in, rows_of, weight_of
+from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, learn_tree, next_tree, replay
+from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
+from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 SHORT = 64
 """Longest text that stands in the header."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KnownWhole:
-    """What a process remembers of a value stored as one item: its number and the digest of its fingerprint."""
+    """What a process remembers of a value stored as one item.
 
-    runs: tuple[Run, ...]
+    Attributes:
+        ref: Its number.
+        rows: The row that holds it, unless it is new.
+        proof: The digest of its fingerprint.
+        weight: Bytes this takes in memory, about.
+        fresh: The row that holds it, if it is new.
+    """
+
+    ref: Ref
+    rows: Sequence[Row]
     proof: int
-    fresh: tuple[bytes, ...] = ()
-
-    @property
-    def ref(self) -> Ref:
-        """Where this version lives."""
-        return Ref(Kind.WHOLE, self.runs)
-
-    @property
-    def weight(self) -> int:
-        """Bytes this takes in memory, about."""
-        return 200
-
-    def appends(self) -> tuple[Row, ...]:
-        """Rows to append to the log for this version."""
-        return rows_of(self.fresh)
+    weight: int
+    fresh: tuple[Row, ...] = ()
 
     def with_number(self, first: int) -> KnownWhole:
         """Return itself after its item got its number, `first`."""
-        return replace(self, runs=resolve(self.runs, first), fresh=())
+        ref = Ref(Kind.WHOLE, resolve(self.ref.runs, first))
+        return KnownWhole(ref, number_rows(self.fresh, first), self.proof, self.weight)
 
 
-Known: TypeAlias = KnownWhole | KnownList | KnownTree
+@record
+class KnownRows:
+    """A value that was read, and that nobody has looked at yet to find out what the next one changes.
+
+    Attributes:
+        ref: The numbers of its items.
+        rows: The rows that hold them.
+        weight: Bytes this takes in memory, about.
+        fresh: Nothing in it is new.
+    """
+
+    ref: Ref
+    rows: Sequence[Row]
+    weight: int
+    fresh: tuple[Row, ...] = ()
+
+    def with_number(self, first: int) -> KnownRows:
+        """Return itself."""
+        return self
+
+
+Known: TypeAlias = KnownWhole | KnownList | KnownTree | KnownRows
 
 
 def is_inline(value: Any) -> bool:
@@ -73,22 +90,28 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     Raises:
         UnstorableValue: The serializer cannot store it; nothing was changed.
     """
+    if isinstance(known, KnownRows):
+        known = _look_at(known, codec)
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
     if isinstance(known, KnownTree) and (found := next_tree(value, known, codec)) is not None:
         return found
     if (tree := follow(value, codec)) is not None:
         return first_tree(value, tree, codec), ()
-    proof = digest(codec.fingerprint(value))
+    mark = codec.fingerprint(value)
+    proof = digest(mark)
     if isinstance(known, KnownWhole) and known.proof == proof:
         return known, ()
-    return KnownWhole(((NEW, NEW + 1),), proof, (codec.pack_item(value),)), ()
+    fresh = rows_of((codec.pack_marked(value, mark),))
+    return KnownWhole(Ref(Kind.WHOLE, ((NEW, NEW + 1),)), (), proof, 300 + weight_of(fresh), fresh), ()
 
 
-def rebase(whole: Known, known: Known | None) -> Known:
+def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
     """Return what was encoded without a base as the version after `known`, using what both have."""
+    if isinstance(known, KnownRows):
+        known = _look_at(known, codec)
     if isinstance(whole, KnownList) and isinstance(known, KnownList):
-        return rebased_list(whole, known)
+        return rebase_list(whole, known)
     if isinstance(whole, KnownTree) and isinstance(known, KnownTree):
         return known if whole.tree.mark == known.tree.mark else whole
     if isinstance(whole, KnownWhole) and isinstance(known, KnownWhole):
@@ -96,12 +119,15 @@ def rebase(whole: Known, known: Known | None) -> Known:
     return whole
 
 
+# -- reading -----------------------------------------------------------------------------------------------------
+
+
 class Unpacker:
     """Turns rows into items. One unpacker serves several versions: a row they share is decompressed once."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._bodies: dict[int, bytes] = {}
+        self._contents: dict[int, bytes] = {}
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         """Return fresh objects for the items in `runs`, in order.
@@ -110,24 +136,34 @@ class Unpacker:
             CorruptStore: A row is missing or damaged.
             RefusedType: An item names a type that may not be revived here.
         """
-        opened: dict[int, list[Any]] = {}
-        # An item shown twice must be two objects, or changing one would change the other.
-        reuse = not _overlap(runs)
-        return [item for lo, hi in runs for item in self._run(lo, hi, rows, opened if reuse else {})]
+        if _overlap(runs):
+            # An item shown twice must be two objects, or changing one would change the other.
+            return [item for run in runs for item in self._items([run], rows)]
+        return self._items(runs, rows)
 
-    def _run(self, lo: int, hi: int, rows: Sequence[Row], opened: dict[int, list[Any]]) -> Iterator[Any]:
-        while lo < hi:
-            row = rows[row_index(rows, lo)]
-            if row.lo not in opened:
-                opened[row.lo] = self._codec.unpack_items(self._body(row))
-            stop = min(hi, row.lo + row.count)
-            yield from opened[row.lo][lo - row.lo : stop - row.lo]
-            lo = stop
+    def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
+        used = rows_in(rows, runs)
+        opened, starts, items = self._open(used), [0], []
+        for row in used:
+            starts.append(starts[-1] + row.count)
+        for lo, hi in runs:
+            while lo < hi:
+                at = row_index(used, lo)
+                row, start = used[at], starts[at]
+                stop = min(hi, row.lo + row.count)
+                items += opened[start + lo - row.lo : start + stop - row.lo]
+                lo = stop
+        return items
 
-    def _body(self, row: Row) -> bytes:
-        if id(row) not in self._bodies:
-            self._bodies[id(row)] = unframe(row.body)
-        return self._bodies[id(row)]
+    def _open(self, rows: Sequence[Row]) -> list[Any]:
+        """Return fresh objects for all items of rows, decoded in one go."""
+        count = sum([row.count for row in rows])
+        return self._codec.unpack_items(array_header(count) + b"".join(map(self._content, rows)))
+
+    def _content(self, row: Row) -> bytes:
+        if id(row) not in self._contents:
+            self._contents[id(row)] = content_of(row)
+        return self._contents[id(row)]
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:
         """Return the fresh value that `ref` names. Inline values are not in rows: see the header."""
@@ -136,23 +172,43 @@ class Unpacker:
             return items
         return replay(items) if ref.kind is Kind.TREE else items[0]
 
-    def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: str) -> dict[str, Any]:
+    def values(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]], where: Address) -> dict[str, Any]:
         """Return the values of the channels that have items.
 
         Raises:
             CorruptStore: As `items`, naming the channel too.
             RefusedType: Likewise.
         """
-        return {
-            channel: self._channel(channel, ref, rows.get(channel, ()), where)
-            for channel, ref in refs.items()
-            if ref.kind is not Kind.INLINE
-        }
+        stored = {channel: ref for channel, ref in refs.items() if ref.kind is not Kind.INLINE}
+        with _no_collection():
+            found = self._single_items(stored, rows)
+            for channel, ref in stored.items():
+                if channel not in found:
+                    found[channel] = self._channel(channel, ref, rows.get(channel, ()), where)
+        return found
 
-    def _channel(self, channel: str, ref: Ref, rows: Sequence[Row], where: str) -> Any:
+    def _single_items(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
+        """Return the values of the channels that have a row and an item each, decoded in one go.
+
+        Of a state of 50 channels, by themselves they took 890 µs instead of 150.
+        """
+        single = {}
+        for channel, ref in refs.items():
+            of = rows.get(channel, ())
+            if len(of) == 1 and ref.kind is not Kind.LIST:
+                (row,) = of
+                if row.count == 1 and ref.runs == ((row.lo, row.lo + 1),):
+                    single[channel] = row
+        if len(single) < 2:
+            return {}
         try:
-            with _no_collection():
-                return self.value(ref, rows)
+            return dict(zip(single, self._open(list(single.values())), strict=True))
+        except (ValueRefused, CorruptStore):
+            return {}  # one by one, to say which
+
+    def _channel(self, channel: str, ref: Ref, rows: Sequence[Row], where: Address) -> Any:
+        try:
+            return self.value(ref, rows)
         except ValueRefused as error:
             raise error.at(f"{where}, channel {channel!r}") from error
         except CorruptStore as error:
@@ -177,40 +233,29 @@ def _no_collection() -> Iterator[None]:
 
 
 def _overlap(runs: Sequence[Run]) -> bool:
+    if len(runs) < 2:
+        return False
     ordered = sorted(runs)
     return any(before[1] > after[0] for before, after in pairwise(ordered))
 
 
-def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known | None:
+def learn(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> Known:
     """Return what there is to know of a value just read, before anybody can change it."""
     if ref.kind is Kind.LIST:
-        marks = codec.marks(value)
-        stream = b"".join(marks)
-        loose = _loose_end(value, ref.runs, rows, codec)
-        return KnownList(ref.runs, len(stream), digest(stream), hashes_of(marks), loose)
-    if ref.kind is Kind.TREE:
-        return learned_tree(value, ref.runs, _sizes(ref.runs, rows), codec)
-    return KnownWhole(ref.runs, digest(codec.fingerprint(value)))
+        return learn_list(value, ref, rows, codec)
+    if ref.kind is Kind.TREE and (known := learn_tree(value, ref, rows, codec)) is not None:
+        return known
+    return KnownWhole(ref, rows, digest(codec.fingerprint(value)), 300 + weight_of(rows))
 
 
-def _sizes(runs: Sequence[Run], rows: Sequence[Row]) -> list[int]:
-    sizes = []
-    for lo, hi in runs:
-        for number in range(lo, hi):
-            row = rows[row_index(rows, number)]
-            sizes.append(content_size(row.body) // row.count)
-    return sizes
+def remember(ref: Ref, rows: Sequence[Row]) -> KnownRows:
+    """Return what was read, to be looked at when there is a next version."""
+    return KnownRows(ref, rows, 200 + weight_of(rows))
 
 
-def _loose_end(value: list[Any], runs: Sequence[Run], rows: Sequence[Row], codec: Codec) -> Loose:
-    """Find the small rows at the end of the log that this list ends in, so that they get packed in due time."""
-    if not runs:
-        return Loose()
-    start, end = runs[-1]
-    lo = end
-    for row in reversed(rows[: row_index(rows, end - 1) + 1]):
-        if row.count > 1 or row.lo < start:
-            break
-        lo = row.lo
-    count = end - lo
-    return Loose(lo, tuple(map(codec.pack_item, value[len(value) - count :]))) if count else Loose()
+def _look_at(known: KnownRows, codec: Codec) -> Known | None:
+    """Return what there is to know of a value that was read before; `None` if it cannot be read."""
+    try:
+        return learn(Unpacker(codec).value(known.ref, known.rows), known.ref, known.rows, codec)
+    except (ValueRefused, CorruptStore):
+        return None

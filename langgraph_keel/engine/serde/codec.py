@@ -58,6 +58,16 @@ class Codec:
             return self._serde.pack_item(value)
         return self._pack_foreign(value)
 
+    def pack_marked(self, value: Any, mark: bytes) -> bytes:
+        """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again.
+
+        Raises:
+            UnstorableValue: The serializer cannot store it.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.item_of(value, mark)
+        return self._pack_foreign(value)
+
     def _pack_foreign(self, value: Any) -> bytes:
         try:
             kind, data = self._serde.dumps_typed(value)

@@ -41,6 +41,7 @@ _TOO_DEEP = f"nested more than {_MAX_DEPTH} levels deep, or contains itself: sto
 _MESSAGE_MARK = ormsgpack.packb(MARKS[Record.MESSAGE])
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes, Ext, Fragment})
 _BUFFERS = frozenset({bytearray, memoryview})
+_BYTES = _BUFFERS | {bytes}
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 
@@ -112,7 +113,10 @@ class KeelSerializer:
         Raises:
             UnstorableValue: It has no stored form, or its type is not in `types` and could not be read back.
         """
-        data = encode(value)
+        return self.item_of(value, encode(value))
+
+    def item_of(self, value: Any, data: bytes) -> bytes:
+        """As `pack_item`, of a value that `encode` has made `data` of."""
         if self._listed:
             self._read_back(data)
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
@@ -145,14 +149,29 @@ def encode(value: Any) -> bytes:
     Raises:
         UnstorableValue: Something in it could not come back equal; says where.
     """
+    data = pack_unchecked(value)
+    if data is None or (_may_hold_bytes(data) and _holds(value, _BUFFERS)):
+        return _encode_rewritten(value)
+    return data
+
+
+def pack_unchecked(value: Any) -> bytes | None:
+    """Return what `encode` returns, but if it is a bytearray or has one in it; `None` if it cannot be had at once."""
     try:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
     except TypeError:  # no cause is attached, so the second way finds out what it was
-        return _encode_rewritten(value)
-    # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
-    if (0xC4 in data or 0xC5 in data or 0xC6 in data) and _holds_buffer(value):
-        return _encode_rewritten(value)
+        return None
     return data
+
+
+def holds_bytes(value: Any, data: bytes) -> bool:
+    """Return whether a value, of which `encode` has made `data`, is or has bytes or a buffer in it."""
+    return _may_hold_bytes(data) and _holds(value, _BYTES)
+
+
+def _may_hold_bytes(data: bytes) -> bool:
+    # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
+    return 0xC4 in data or 0xC5 in data or 0xC6 in data
 
 
 def array_header(n: int) -> bytes:
@@ -246,17 +265,18 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _holds_buffer(value: Any) -> bool:
-    """Say whether a bytearray or memoryview is anywhere in a value that was just packed."""
+def _holds(value: Any, wanted: frozenset[type]) -> bool:
+    """Say whether something of the wanted kinds is anywhere in a value that was just packed."""
     containers: list[Any] = [(value,)]
     for container in containers:  # grows while it runs
-        for part in container.values() if type(container) is dict else container:
-            kind = type(part)
-            if kind in _ATOMS:
-                continue
-            if kind in _BUFFERS:
-                return True
-            containers.append(part if kind in _CONTAINERS else (describe(part),))
+        parts = container.values() if type(container) is dict else container
+        kinds = set(map(type, parts))
+        if kinds & wanted:
+            return True
+        if not kinds <= _ATOMS:
+            containers += [
+                part if type(part) in _CONTAINERS else (describe(part),) for part in parts if type(part) not in _ATOMS
+            ]
     return False
 
 

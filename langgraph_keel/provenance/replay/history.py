@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
@@ -236,7 +235,7 @@ def read_history(session: Session, thread_id: str) -> Plan[History]:
 
 
 def _unpack_checkpoint(entry: Entry, batches: Sequence[Batch], codec: Codec) -> RecordedCheckpoint:
-    where = where_is(entry.address)
+    where = entry.address
     metadata = unpack_header(entry.header, codec, where).metadata
     writes, _ = unpack_batches(batches, codec, where)
     step = metadata.get("step")

@@ -16,7 +16,6 @@ from langgraph.checkpoint.base.id import uuid6
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
-from langgraph_keel.engine.checkpoints import where_is
 from langgraph_keel.engine.config import config_of
 from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
@@ -208,7 +207,7 @@ class Fork:
         """
         found = yield from checkpoints.get_tuple(self._session, config_of(recorded.address, "named"))
         if found is None:
-            raise NotFound(f"{where_is(recorded.address)} was deleted while the thread was replayed")
+            raise NotFound(f"{recorded.address} was deleted while the thread was replayed")
         return found
 
     def _put(self, found: CheckpointTuple, checkpoint_id: str, parent: str | None) -> Plan[None]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.engine.checkpoints import delta_history, revive, where_is
+from langgraph_keel.engine.checkpoints import delta_history, revive
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
@@ -60,7 +60,7 @@ class StateReader:
     def _read_entry(self, address: Address) -> Plan[Found]:
         found: Found | None = yield from self._session.store.read_entry(address)
         if found is None:
-            raise NotFound(f"{where_is(address)} was deleted while the thread was replayed")
+            raise NotFound(f"{address} was deleted while the thread was replayed")
         return found
 
     def _find_shared(self, refs: Sequence[Mapping[str, Ref]]) -> tuple[set[str], dict[str, int]]:

@@ -28,7 +28,6 @@ from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
-from langgraph_keel.engine.encoding.lists import KnownList
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.hooks import Copy, Hook, Put
@@ -83,12 +82,8 @@ def cut_deltas(
 
 
 def _values(codec: Codec, found: Found, channel: str) -> Iterator[Any]:
-    writes = pending_writes(found.batches, codec, _where(found))
+    writes = pending_writes(found.batches, codec, found.entry.address)
     return (value for _, name, value in writes if name == channel)
-
-
-def _where(found: Found) -> str:
-    return f"thread {found.entry.address.thread_id!r}, checkpoint {found.entry.address.checkpoint_id}"
 
 
 def _removes(value: Any) -> bool:
@@ -117,7 +112,7 @@ def _before(codec: Codec, channel: str, line: Sequence[Found]) -> list[BaseMessa
             values[:0] = _values(codec, found, channel)
         ref = found.entry.refs.get(channel)
         if ref is not None and ref.kind is not Kind.INLINE:
-            seed = Unpacker(codec).values({channel: ref}, found.rows, _where(found))[channel]
+            seed = Unpacker(codec).values({channel: ref}, found.rows, found.entry.address)[channel]
             return _replay(_messages_of(getattr(seed, "value", seed)), values)[1]
     return _replay([], values)[1]
 
@@ -297,7 +292,7 @@ class ArchiveRule(Hook):
     def _candidates(self, step: Step) -> list[str]:
         """Return the channels that may have been cut: of lists that this process knows, or may have forgotten."""
         before = step.base.channels if step.base else {}
-        known = {name for name, known in before.items() if isinstance(known, KnownList)}
+        known = {name for name, known in before.items() if known.ref.kind is Kind.LIST}
         lists = {name for name, value in step.values.items() if type(value) is list}
         return [name for name in sorted((known | lists) - set(step.deltas)) if self._is_watched(name)]
 
@@ -310,7 +305,7 @@ def _is_cut(channel: str, step: Step) -> bool:
     if step.base is None or step.base.checkpoint_id != step.parent.checkpoint_id:
         return True
     known = step.base.channels.get(channel)
-    return isinstance(known, KnownList) and not covers(step.refs.get(channel), known.runs)
+    return known is not None and known.ref.kind is Kind.LIST and not covers(step.refs.get(channel), known.ref.runs)
 
 
 def covers(ref: Ref | None, runs: Sequence[Run]) -> bool:
@@ -327,8 +322,7 @@ def _read(codec: Codec, found: Found, channel: str) -> list[BaseMessage]:
     ref = found.entry.refs.get(channel)
     if ref is None or ref.kind is not Kind.LIST:
         return []
-    where = f"thread {found.entry.address.thread_id!r}, checkpoint {found.entry.address.checkpoint_id}"
-    return _messages(Unpacker(codec).values({channel: ref}, found.rows, where)[channel])
+    return _messages(Unpacker(codec).values({channel: ref}, found.rows, found.entry.address)[channel])
 
 
 def _read_running_summaries(values: Mapping[str, Any]) -> list[str]:
