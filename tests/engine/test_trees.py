@@ -16,7 +16,10 @@ from pydantic import BaseModel
 from tiers import examples
 
 from langgraph_keel import CorruptStore
-from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, next_tree, replay
+from langgraph_keel.engine.encoding.rows import number_rows
+from langgraph_keel.engine.encoding.trees import replay
+from langgraph_keel.engine.encoding.values import Known, Unpacker, next_version
+from langgraph_keel.engine.records import Row
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.testing.rig import exact
@@ -39,33 +42,33 @@ CODEC = Codec(KeelSerializer(types=[Account, Report]))
 
 
 class Log:
-    """The versions of one value, as a store would have them: one item after another, and the items of each version."""
+    """The versions of one value, as a store would have them: rows one after another, and the items of each version."""
 
     def __init__(self, value: Any) -> None:
-        tree = follow(value, CODEC)
-        assert tree is not None
-        self.items: list[bytes] = []
-        self.known = self._append(first_tree(value, tree, CODEC))
+        self.known: Known | None = None
+        self.rows: list[Row] = []
+        self.end = 0
+        self.put(value)
 
     def put(self, value: Any) -> int:
         """Add a version; return the bytes it took."""
-        found = next_tree(value, self.known, CODEC)
-        if found is None:
-            tree = follow(value, CODEC)
-            assert tree is not None
-            found = first_tree(value, tree, CODEC), ()
-        before = sum(map(len, self.items))
-        self.known = self._append(found[0])
-        return sum(map(len, self.items)) - before
+        known, _ = next_version(value, self.known, CODEC)
+        fresh = number_rows(known.fresh, self.end)
+        self.known = known.with_number(self.end) if fresh else known
+        self.rows += fresh
+        self.end += sum(row.count for row in fresh)
+        return sum(len(row.body) for row in fresh)
 
-    def _append(self, known: KnownTree) -> KnownTree:
-        first = len(self.items)
-        self.items += known.payloads
-        return known.with_number(first) if known.fresh else known
+    @property
+    def length(self) -> int:
+        """The items that the last version is made of."""
+        assert self.known is not None
+        return sum(hi - lo for lo, hi in self.known.ref.runs)
 
     def read(self) -> Any:
-        numbers = [number for lo, hi in self.known.ref.runs for number in range(lo, hi)]
-        return replay([CODEC.unpack_items(b"\x91" + self.items[number])[0] for number in numbers])
+        """Return the last version as it comes from the rows."""
+        assert self.known is not None
+        return Unpacker(CODEC).value(self.known.ref, self.rows)
 
 
 TEXT = st.text(max_size=30) | st.integers(0, 9).map(lambda seed: f"{seed} " * 700)
@@ -210,7 +213,7 @@ def test_a_chain_of_edits_is_bounded() -> None:
     for number in range(400):
         value["records"][number % 100]["seen"] = number
         log.put(value)
-        longest = max(longest, log.known.deltas)
+        longest = max(longest, log.length)
     assert exact(log.read()) == exact(value)
     assert longest <= 70
 

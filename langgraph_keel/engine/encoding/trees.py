@@ -10,9 +10,10 @@ delta is a list of edits, applied one after the other:
 A path is keys, names of fields and places in lists. Python's dicts are ordered and users see that order, so a change
 that no edit can reproduce (keys moved, a value of another type) replaces the node above it.
 
-That a part is unchanged is proved by what it would be stored as: one digest stands for a node, however many nodes are in
-it, as long as it is not large; where it differs, and in large nodes, one stands for neighbouring leaves. So each byte of
-an unchanged value is packed once. A new snapshot is written when the deltas weigh more than half of the last one, or are too many to read.
+That a part is unchanged is proved by what it would be stored as: one digest stands for a node, however many nodes are
+in it, as long as it is not large; where it differs, and in large nodes, one stands for neighbouring leaves. So each
+byte of an unchanged value is packed once. A new snapshot is written when the deltas weigh more than half of the last
+one, or are too many to read.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Text:
 
     def __init__(self, value: str | bytes) -> None:
         self.value = value
-        self.nbytes = len(value)
+        self.nbytes: int = len(value)
         self.mark: int = hash(value)
-        self.is_plain = type(value) is str
+        self.is_plain: bool = type(value) is str
 
     @property
     def weight(self) -> int:
@@ -94,8 +95,8 @@ class Node:
         digests: A digest of each leaf, by its place; 0 where a node or a text stands.
         parts: Nodes and texts, by their places.
         nbytes: What it weighs when it is packed, about.
-        is_plain: Whether no bytes are in it. Of bytes and a bytearray of the same content ormsgpack makes the same; where
-            there are none, nothing that packs alike has any.
+        is_plain: Whether no bytes are in it. Of bytes and a bytearray of the same content ormsgpack makes the same;
+            where there are none, nothing that packs alike has any.
         proof: The digest of all of it, packed; 0 if it is too large, or not plain.
         mark: Tells it from other nodes of this process.
     """
@@ -114,10 +115,10 @@ class Node:
     ) -> None:
         self.kind, self.names, self.shell, self.spans = kind, names, shell, spans
         self.digests, self.parts = digests, parts
-        self.nbytes = sum([span.nbytes for span in spans]) + sum([part.nbytes for part in parts.values()])
+        self.nbytes: int = sum([span.nbytes for span in spans]) + sum([part.nbytes for part in parts.values()])
         if kind is not list and names:
             self.nbytes += sum(map(len, names))
-        self.is_plain = all([each.is_plain for each in (*spans, *parts.values())])
+        self.is_plain: bool = all(each.is_plain for each in (*spans, *parts.values()))
         self.proof = _prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
@@ -258,7 +259,7 @@ def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> P
     if found is None or found[2] != part.shell:
         raise Replaced
     names, values, _ = found
-    if part.kind is list:
+    if type(value) is list:
         return _compare_lists(part, value, path, edits, codec)
     if names is None or names != part.names:
         return _compare_keys(part, value, names or (), values, path, edits, codec)
@@ -317,7 +318,7 @@ def _compare_places(
         if found is None:
             raise Replaced
         return found
-    if all(map(is_, spans, node.spans)) and all([parts[place] is part for place, part in node.parts.items()]):
+    if all(map(is_, spans, node.spans)) and all(parts[place] is part for place, part in node.parts.items()):
         return node
     digests = array("Q", node.digests)
     for span, was in zip(spans, node.spans, strict=True):
