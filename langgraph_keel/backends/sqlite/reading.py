@@ -16,10 +16,23 @@ from langgraph_keel.backends.sqlite.rows import (
     mark_of,
     read_slots,
     rows_for,
+    single_rows,
     span,
     unpack_refs,
 )
-from langgraph_keel.engine.records import Address, Batch, Entry, Found, Query, Ref, Row, Run, ThreadInfo
+from langgraph_keel.engine.records import (
+    Address,
+    Batch,
+    Entry,
+    Found,
+    Query,
+    Ref,
+    Row,
+    Run,
+    Stamp,
+    ThreadInfo,
+    Unchanged,
+)
 from langgraph_keel.errors import CorruptStore
 
 # For read_history and read_graph: the parent, also if it is a ghost.
@@ -64,6 +77,25 @@ def read_entry(address: Address, execute: Execute) -> Found | None:
     return _entry_with_rows(execute, entry, place.namespace, _rows(execute, slots, [entry.refs]))
 
 
+# The head, if it is on the trunk; if it is not, the whole of it is read.
+_NEWER = "n.namespace = e.namespace AND n.state = 0 AND n.key > e.key"
+_IS_HEAD = f"e.state = 0 AND NOT EXISTS (SELECT 1 FROM entries n WHERE {_NEWER} AND {{where}})"
+_KNOWN = f"SELECT e.namespace, e.id, {SHOWN_PARENT} FROM entries e WHERE e.key = ? AND "
+KNOWN_NAMED = _KNOWN + "e.state < 2"
+KNOWN_HEAD = _KNOWN + _IS_HEAD.replace("{where}", f"n.key <= e.key | {LAST}")
+KNOWN_NESTED_HEAD = _KNOWN + _IS_HEAD.replace("{where}", "n.nested")
+
+
+def read_known(address: Address, known: Stamp, execute: Execute) -> Found | Unchanged | None:
+    """See `Store.read_known`. The key of an entry is its own for ever, so nothing else need be compared."""
+    head = KNOWN_NESTED_HEAD if address.checkpoint_ns else KNOWN_HEAD
+    row = execute(KNOWN_NAMED if address.checkpoint_id else head, (known,)).fetchone()
+    if row is None or address.checkpoint_id not in (None, row[1]):
+        return read_entry(address, execute)
+    namespace, checkpoint_id, parent = row
+    return Unchanged(parent, _batches(execute, namespace, checkpoint_id))
+
+
 def _find_row(execute: Execute, place: Place, checkpoint_id: str | None) -> Any:
     head = head_of(execute, place) if checkpoint_id is None else None
     key = head[0] if head else checkpoint_id and key_of(execute, place.namespace, checkpoint_id)
@@ -77,16 +109,23 @@ def _rows(execute: Execute, slots: Slots, versions: Sequence[Mapping[str, Ref]])
         for name, ref in refs.items():
             if ref.runs:
                 runs.setdefault(name, set()).update(ref.runs)
-    return {name: rows_for(execute, slots[name].id, wanted) for name, wanted in runs.items()}
+    single = single_rows(execute, {slots[name].id: wanted for name, wanted in runs.items() if len(wanted) == 1})
+    return {
+        name: single[slots[name].id] if slots[name].id in single else rows_for(execute, slots[name].id, wanted)
+        for name, wanted in runs.items()
+    }
 
 
 def _entry_with_rows(execute: Execute, entry: Entry, namespace: int, rows: Mapping[str, list[Row]]) -> Found:
-    checkpoint_id = str(entry.address.checkpoint_id)
-    batches = execute(
+    return Found(entry, rows, _batches(execute, namespace, str(entry.address.checkpoint_id)))
+
+
+def _batches(execute: Execute, namespace: int, checkpoint_id: str) -> list[Batch]:
+    rows = execute(
         "SELECT task, path, body FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ? ORDER BY key",
         (mark_of(checkpoint_id), checkpoint_id, namespace),
     ).fetchall()
-    return Found(entry, rows, [Batch(task, path, body) for task, path, body in batches])
+    return [Batch(task, path, body) for task, path, body in rows]
 
 
 def read_values(entries: Sequence[Entry], execute: Execute) -> list[Found]:

@@ -47,6 +47,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
 )
 from langgraph_keel.engine.store import Store
 
@@ -75,6 +76,10 @@ class SqliteStore(Store[Work, Any]):
     def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
         """See `Store.read_entry`."""
         return _send(partial(reading.read_entry, address))
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
+        """See `Store.read_known`."""
+        return _send(partial(reading.read_known, address, known))
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""

@@ -22,7 +22,7 @@ from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, 
 from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
 from langgraph_keel.engine.serde.serializer import array_header
-from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 SHORT = 64
 """Longest text that stands in the header."""
@@ -94,6 +94,14 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
         known = _look_at(known, codec)
     if type(value) is list:
         return next_list(value, known if isinstance(known, KnownList) else None, codec)
+    try:
+        return _next_other(value, known, codec)
+    except UnstorableValue:
+        codec.pack_item(value)  # says where in the whole of it
+        raise
+
+
+def _next_other(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
     if isinstance(known, KnownTree) and (found := next_tree(value, known, codec)) is not None:
         return found
     if (tree := follow(value, codec)) is not None:
