@@ -75,7 +75,8 @@ class Sequence:
         self.latest = thread(thread_id)
         _, found = self.calls.get_tuple(self.latest)
         self.config: RunnableConfig = found.config if found else thread(thread_id)
-        self.checkpoint: Checkpoint = found.checkpoint if found else empty_checkpoint()
+        # 4 is what LangGraph's loop writes; of older forms, the tasks that wait are looked for in the parent.
+        self.checkpoint: Checkpoint = found.checkpoint if found else {**empty_checkpoint(), "v": 4}
         self.step = (found.metadata.get("step", -1) if found else -1) + 1
 
     @property
