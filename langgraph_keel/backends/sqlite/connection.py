@@ -178,29 +178,40 @@ class LockFile:
         Raises:
             StoreBusy: Another process held it for longer than `timeout` seconds.
         """
-        if fcntl is None or self._path is None:
-            yield
-            return
-        if self._handle is None:
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        if timeout is None:
-            fcntl.flock(self._handle, fcntl.LOCK_EX)
-        else:
-            self._poll(self._handle, timeout)
+        if timeout is not None:
+            self._poll(timeout)
+        elif (handle := self._open()) is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(self._handle, fcntl.LOCK_UN)
+            self.give_back()
 
-    def _poll(self, handle: int, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
+    def take(self) -> bool:
+        """Take the lock, if nobody holds it; return whether it was had."""
+        handle = self._open()
+        if handle is not None:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
             except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    raise StoreBusy(f"{self._path}: another process holds the store") from None
+                return False
+        return True
+
+    def give_back(self) -> None:
+        """Let others have the lock."""
+        if self._handle is not None:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _open(self) -> int | None:
+        if self._handle is None and self._path is not None and fcntl is not None:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return self._handle
+
+    def _poll(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self.take():
+            if time.monotonic() >= deadline:
+                raise StoreBusy(f"{self._path}: another process holds the store")
             time.sleep(0.01)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, RLock, Thread, current_thread, main_thread
 from typing import Any, TypeAlias
@@ -38,7 +39,7 @@ from langgraph_keel.backends.sqlite.connection import (
     transaction,
 )
 from langgraph_keel.backends.sqlite.rows import Work
-from langgraph_keel.errors import ReadOnlyStore, StoreBusy, StoreClosed, StoreFull
+from langgraph_keel.errors import KeelError, ReadOnlyStore, StoreBusy, StoreClosed, StoreFull
 
 GROUP = 128
 """Most requests in one commit, which bounds how long the first of them waits."""
@@ -226,15 +227,15 @@ class SqliteDriver:
             StoreBusy: Another process held the store longer than the timeout; nothing was done.
             StoreError: As `named_errors` tells them apart.
         """
-        self._start()
+        if not self._ready:
+            self._start()
         if not self._goes_to_writer(request):
             return self.read(request)
         if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
             return reply
-        job = Job(request)
-        if self._write_here(job):
-            return job.outcome()
-        self._submit(job)
+        if (lock := self._take_turn()) is not None:
+            return self._write_here(request, *lock)
+        job = self._submit(Job(request))
         if not self._ready:
             self._start()
         if not job.wait(self.timeout):
@@ -283,26 +284,36 @@ class SqliteDriver:
             f"{self.path}: another process or thread held the store for more than {self.timeout} s; nothing was written"
         )
 
-    def _write_here(self, job: Job) -> bool:
-        """Carry a job out in the calling thread if nobody is writing, which saves two changes of threads.
+    def _take_turn(self) -> Writing | None:
+        """Take the turn to write for the calling thread, if nobody is writing: that saves two changes of threads.
 
         Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
         from its thread pool.)
 
         Returns:
-            Whether it was done; if not, the caller has to queue it.
+            What to write with; `None` if the request has to queue up. If another process has the lock file, the writing
+            thread waits for it.
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
-            return False
+            return None
+        writing = self._writing
+        if writing is None or not self._jobs.empty() or not writing[1].take():
+            self._turn.release()
+            return None
+        return writing
+
+    def _write_here(self, request: Work, connection: sqlite3.Connection, lock: LockFile) -> Any:
+        """Carry out a request in the thread that has the turn, and give it back."""
         try:
-            if self._writing is None or not self._jobs.empty():
-                return False
-            self._commit_group([job], self._writing, timeout=0)
-            return True
-        except StoreBusy:
-            # Another process has the lock file; the writing thread waits for it in turn.
-            return False
+            result = transaction(connection, "IMMEDIATE", partial(request.run, connection.execute))
+            self._write_back(connection)
+            return result
+        except KeelError:
+            raise
+        except Exception as error:
+            raise _name_error(self.path, error) from error
         finally:
+            lock.give_back()
             self._turn.release()
 
     def _submit(self, job: Job) -> Job:
@@ -382,8 +393,22 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        with named_errors(self.path), self.lend() as connection:
-            return transaction(connection, "DEFERRED", lambda: request.run(connection.execute))
+        # Without context managers of Python's own: a read of a short thread takes 100 µs, and each of them 2.
+        while not self._enter():
+            self._opened.wait()
+        try:
+            connection = self._idle_connection()
+            try:
+                return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
+            finally:
+                self._idle.put(connection)
+        except KeelError:
+            raise
+        except Exception as error:
+            raise _name_error(self.path, error) from error
+        finally:
+            with self._gate:
+                self._reading -= 1
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
@@ -406,14 +431,17 @@ class SqliteDriver:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = self._idle.get_nowait()
-        except Empty:
-            connection = connect_read_only(self.path) if self.read_only else connect(self.path, self.timeout)
+        connection = self._idle_connection()
         try:
             yield connection
         finally:
             self._idle.put(connection)
+
+    def _idle_connection(self) -> sqlite3.Connection:
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return connect_read_only(self.path) if self.read_only else connect(self.path, self.timeout)
 
     # -- writing: the rest runs in the writing thread ----------------------------------------------------------
 
@@ -434,16 +462,20 @@ class SqliteDriver:
                 connection.close()
             lock.close()
 
-    def _commit_group(self, group: list[Job], writing: Writing, timeout: float | None = None) -> None:
+    def _commit_group(self, group: list[Job], writing: Writing) -> None:
         connection, lock = writing
-        with named_errors(self.path), lock.hold(timeout):
+        with named_errors(self.path), lock.hold():
             _commit(connection, self.path, [job for job in group if job.claim()])
-            if not self.private:
-                self._write_back(connection)
+            self._write_back(connection)
 
     def _write_back(self, connection: sqlite3.Connection) -> None:
         """Write a long WAL back to the database, unless somebody is reading an old state of it."""
-        size = os.path.getsize(f"{self.path}-wal") if os.path.exists(f"{self.path}-wal") else 0
+        if self.private:
+            return
+        try:
+            size = os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return
         if size <= self._wal_limit:
             return
         connection.execute("PRAGMA busy_timeout = 0")
