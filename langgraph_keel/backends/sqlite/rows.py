@@ -14,6 +14,7 @@ LAST = (1 << 32) - 1
 MOST_KEYS = 500
 """Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
 _PLAIN = KeelSerializer(types=())
+_KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
 
 class Rows(Protocol):
@@ -242,7 +243,7 @@ def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
     names = {channel.slot: name for name, channel in slots.items()}
     try:
         return {
-            names[slot]: Ref(Kind(kind), tuple(zip(flat[::2], flat[1::2], strict=True)))
+            names[slot]: Ref(_KINDS[kind], tuple(zip(flat[::2], flat[1::2], strict=True)))
             for slot, kind, *flat in _PLAIN.unpack(unframe(body))
         }
     except (KeyError, TypeError, ValueError) as error:

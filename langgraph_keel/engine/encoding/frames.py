@@ -91,6 +91,10 @@ def unframe(body: bytes) -> bytes:
     Raises:
         CorruptStore: The frame is damaged, of an unknown kind, or larger than `MAX_CONTENT`.
     """
+    if type(body) is bytes and len(body) >= HEAD and body[0] == 0:  # a state of 50 channels is as many of these
+        content = body[HEAD:]
+        if xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
+            return content
     kind, rest = _open(body)
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")

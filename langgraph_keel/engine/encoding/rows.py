@@ -23,6 +23,7 @@ TINY_ROW = 4096
 HUGE_ROW = 65536
 MOST_ITEMS = 1024
 _first_of = attrgetter("lo")
+_ONE = array_header(1)
 
 
 def is_full(count: int, nbytes: int) -> bool:
@@ -41,7 +42,7 @@ def content_of(row: Row) -> bytes:
     Raises:
         CorruptStore: The row is damaged.
     """
-    content, header = unframe(row.body), array_header(row.count)
+    content, header = unframe(row.body), _ONE if row.count == 1 else array_header(row.count)
     if not content.startswith(header):
         raise CorruptStore(f"a row that should hold {row.count} items holds another number of them")
     return content[len(header) :]

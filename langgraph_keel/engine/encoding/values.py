@@ -11,9 +11,11 @@ whole values over random histories with edits, removals and in-place mutation.
 from __future__ import annotations
 
 import gc
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
@@ -24,6 +26,7 @@ from langgraph_keel.engine.serde.codec import Codec, digest
 from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
+_first_of = attrgetter("lo")
 SHORT = 64
 """Longest text that stands in the header."""
 
@@ -169,9 +172,10 @@ class Unpacker:
         return self._codec.unpack_items(array_header(count) + b"".join(map(self._content, rows)))
 
     def _content(self, row: Row) -> bytes:
-        if id(row) not in self._contents:
-            self._contents[id(row)] = content_of(row)
-        return self._contents[id(row)]
+        content = self._contents.get(id(row))
+        if content is None:
+            content = self._contents[id(row)] = content_of(row)
+        return content
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:
         """Return the fresh value that `ref` names. Inline values are not in rows: see the header."""
@@ -202,15 +206,18 @@ class Unpacker:
         """
         single = {}
         for channel, ref in refs.items():
-            of = rows.get(channel, ())
-            if len(of) == 1 and ref.kind is not Kind.LIST:
-                (row,) = of
-                if row.count == 1 and ref.runs == ((row.lo, row.lo + 1),):
+            of = rows.get(channel)
+            if of and len(ref.runs) == 1 and ref.kind is not Kind.LIST:
+                ((lo, hi),) = ref.runs
+                row = of[max(0, bisect_right(of, lo, key=_first_of) - 1)]
+                if row.count == 1 and row.lo == lo == hi - 1:
                     single[channel] = row
         if len(single) < 2:
             return {}
         try:
-            return dict(zip(single, self._open(list(single.values())), strict=True))
+            contents = [*map(self._content, single.values())]
+            values = self._codec.unpack_items(array_header(len(contents)) + b"".join(contents))
+            return dict(zip(single, values, strict=True))
         except (ValueRefused, CorruptStore):
             return {}  # one by one, to say which
 
