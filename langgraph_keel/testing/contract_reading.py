@@ -146,6 +146,29 @@ class ReadingContract(RigFixtures):
         assert values_of(rig.face.read(at())) == {"a": 2}
         assert [id_of(found) for found in rig.face.list(at())] == ["1f0-11:00", "1f0-12:00"]
 
+    def test_what_others_do_to_a_checkpoint_that_is_known_is_seen(self, warm: Rig) -> None:
+        """A saver that has put or read a checkpoint reads only what may have changed, and that it does read."""
+        other = warm.open()
+        first, second = warm.author().follow([STATE, STATE | {"count": 2}])
+        other.put_writes(second, [("a", "of another")], "task")
+        for config in (at("t"), second):
+            found = warm.face.read(config)
+            assert found.pending_writes == [("task", "a", "of another")]
+            assert exact(values_of(found)) == exact(STATE | {"count": 2})
+            assert id_of(found.parent_config) == id_of(first)
+        other.prune(["t"])
+        assert warm.face.read(at("t")).parent_config is None
+        third = warm.continuing(at("t"), other).put({"messages": [HumanMessage("new", id="n")]})
+        assert id_of(warm.face.read(at("t"))) == id_of(third)
+        assert warm.face.read(second).pending_writes == [("task", "a", "of another")]
+        assert id_of(warm.face.read(at("t"))) == id_of(third)
+        other.delete_thread("t")
+        assert warm.face.get_tuple(at("t")) is None
+        assert warm.face.get_tuple(third) is None
+        warm.author(face=other).put({"a": 1}, checkpoint_id=id_of(third))
+        for config in (at("t"), third):
+            assert values_of(warm.face.read(config)) == {"a": 1}
+
     def test_a_changed_tuple_changes_nothing_stored(self, rig: Rig) -> None:
         config = rig.author().put(STATE)
         rig.face.put_writes(config, [("messages", [HumanMessage("w", id="w")])], "task")

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import Address, Entry, Found, Query
+from langgraph_keel.engine.records import Address, Entry, Found, Query, Stamp, Unchanged
 
 
 class LastWriteWins(MemoryStore):
@@ -48,6 +48,33 @@ class UnknownIdsMeanTheLatest(MemoryStore):
             return named(state) or latest(state)
 
         found: Found | None = yield read
+        return found
+
+
+class WhatIsKnownStaysSo(MemoryStore):
+    """Says of an entry that the asker knows that it still is what is asked for, without a look."""
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
+        found = yield from self.read_entry(address)
+        return Unchanged(found.entry.parent, found.batches) if found else None
+
+
+class WhatIsKnownHasNoNewWrites(MemoryStore):
+    """Returns no writes beside an entry that the asker knows."""
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
+        found = yield from super().read_known(address, known)
+        return Unchanged(found.parent) if isinstance(found, Unchanged) else found
+
+
+class WhatIsKnownKeepsItsParent(MemoryStore):
+    """Names the parent of an entry that the asker knows, though it was removed."""
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Any, Found | Unchanged | None]:
+        found = yield from super().read_known(address, known)
+        if isinstance(found, Unchanged):
+            parent = yield lambda state: state[address.thread_id].records[known].entry.parent
+            return Unchanged(parent, found.batches)
         return found
 
 

@@ -38,6 +38,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
 )
 from langgraph_keel.engine.removal import live_runs
 from langgraph_keel.engine.store import Store
@@ -156,6 +157,18 @@ class FileStore(Store[Work, Any]):
         def look(thread: Thread, bodies: Bodies) -> Found | None:
             record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
             return with_bodies(found(thread, record), bodies) if record else None
+
+        return self._look(address.thread_id, look, None)
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
+        """See `Store.read_known`."""
+
+        def look(thread: Thread, bodies: Bodies) -> Found | Unchanged | None:
+            record = thread.visible(address.checkpoint_ns, address.checkpoint_id)
+            if record is None or record.entry.stamp != known:
+                return with_bodies(found(thread, record), bodies) if record else None
+            part = with_bodies(found(thread, record, ()), bodies)
+            return Unchanged(part.entry.parent, part.batches)
 
         return self._look(address.thread_id, look, None)
 

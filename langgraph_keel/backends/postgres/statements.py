@@ -235,6 +235,10 @@ def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "") ->
 
 READ_NAMED = _content(CHOSEN, NAMED)
 READ_LATEST = _content(CHOSEN, LATEST)
+# Without the rows of an entry that the asker knows.
+UNKNOWN = "WHERE (c.seq, c.token) <> (%(seq)s, %(token)s)"
+READ_KNOWN_NAMED = _content(CHOSEN, NAMED, only=UNKNOWN)
+READ_KNOWN_LATEST = _content(CHOSEN, LATEST, only=UNKNOWN)
 READ_LISTED = _content(LISTED)
 READ_BARE = _content(LISTED, only="WHERE false")
 WALK_NAMED = _content(WALKED, NAMED, PLAIN, ONLY)

@@ -62,6 +62,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
 )
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import StoreBusy
@@ -234,6 +235,17 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(place_of(address), text)
         content = content_of(reply[0])
         return content.entry_with_rows(content.entries[0]) if content.entries else None
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Reply, Found | Unchanged | None]:
+        """See `Store.read_known`."""
+        text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
+        _, seq, token = mark_of(known)
+        reply = yield self._request({**place_of(address), "seq": seq, "token": token}, text)
+        content = content_of(reply[0])
+        if not content.entries:
+            return None
+        found = content.entry_with_rows(content.entries[0])
+        return Unchanged(found.entry.parent, found.batches) if found.entry.stamp == known else found
 
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""

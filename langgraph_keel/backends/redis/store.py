@@ -63,6 +63,7 @@ from langgraph_keel.engine.records import (
     Stamp,
     Stored,
     ThreadInfo,
+    Unchanged,
 )
 from langgraph_keel.engine.store import Store
 
@@ -355,11 +356,22 @@ class RedisStore(Store[Request, Replies]):
 
     def read_entry(self, address: Address) -> StorePlan[Request, Replies, Found | None]:
         """See `Store.read_entry`."""
+        return (yield from self._read_entry(address, ""))
+
+    def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Replies, Found | Unchanged | None]:
+        """See `Store.read_known`."""
+        found = yield from self._read_entry(address, str(known))
+        if found is not None and found.entry.stamp == known:
+            return Unchanged(found.entry.parent, found.batches)
+        return found
+
+    def _read_entry(self, address: Address, known: str) -> StorePlan[Request, Replies, Found | None]:
+        """Read an entry, without the rows if its stamp is `known`."""
         place = name(address.checkpoint_ns), name(address.checkpoint_id or "")
         if self._refreshes:
-            reply = yield from self._change(address.thread_id, "read_entry", *place, "1", self._ttl)
+            reply = yield from self._change(address.thread_id, "read_entry", *place, known, "1", self._ttl)
         else:
-            reply = yield from self._read(address.thread_id, "read_entry", *place)
+            reply = yield from self._read(address.thread_id, "read_entry", *place, known)
         if not reply:
             return None
         epoch, seq, value, parent, logs, batches = reply
