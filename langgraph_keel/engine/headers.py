@@ -77,7 +77,7 @@ def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
     """
     try:
         about = [header.about] if header.about else []
-        return codec.encode([header.checkpoint, header.metadata, header.inline], about)
+        return codec.encode([header.checkpoint, header.metadata, header.inline, *about])
     except ValueRefused as error:
         raise error.at(f"{where}, metadata") from error
 

@@ -68,7 +68,7 @@ class Kind(IntEnum):
     """A snapshot and edits of its parts, in order."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Address:
     """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
 

@@ -46,7 +46,7 @@ def pack_batch(
     if beside:
         heads.append([_BESIDE, _BESIDE_AT])
     try:
-        return Batch(task_id, task_path, codec.encode([heads, *values], [list(beside)] if beside else []))
+        return Batch(task_id, task_path, codec.encode([heads, *values, *([list(beside)] if beside else [])]))
     except ValueRefused as error:
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 

@@ -82,7 +82,7 @@ def test_removals_and_other_forms_are_told() -> None:
         "key 7 = {'deep': 2}, new = 1",
     ]
     assert tl[5].changes[0].text == "in another order"
-    assert tl[5].changes[1].text == "key 0 gone, key 1 gone, key 2 gone, …"
+    assert tl[5].changes[1].text == "→ {'key 7': {}}"
     assert tl[0].time is None
 
 

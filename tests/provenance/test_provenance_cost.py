@@ -12,9 +12,7 @@ from langchain_core.messages import AIMessage
 from provenance_models import Fake
 from provenance_runs import ASK, Scene, calling
 
-from langgraph_keel import KeelSaver, KeelSerializer, MemorySaver
-from langgraph_keel.engine.encoding.frames import RAW, ZSTD
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel import KeelSaver, MemorySaver
 from langgraph_keel.provenance.capture import CAPTURE
 from langgraph_keel.provenance.waiting import WAITING_THREADS, WaitingRecord, WaitingRecords
 from langgraph_keel.testing.faults import Counter, with_tap
@@ -62,18 +60,6 @@ async def test_a_step_with_a_call_takes_few_bytes_more(stores: Any, backend: str
             await three_steps(saver, "sync", "sync", f"bytes {provenance}", model)
         sizes[provenance] = stored_bytes(stores[backend]) - before
     assert 0 < sizes[True] - sizes[False] < 6 * (1700 if backend == "files" else 1500)  # files are JSON
-
-
-@pytest.mark.parametrize(("records", "kind"), [(1, RAW), (3, ZSTD)])
-def test_few_records_do_not_have_a_step_compressed(records: int, kind: bytes) -> None:
-    """Compressing gives up Python's lock: with a run's own thread busy, that cost 0.1 ms for each of its bodies."""
-    codec = Codec(KeelSerializer())
-    value, beside = "a" * 400, [{"id": "b" * 600}] * records
-    assert codec.encode([value])[:1] == RAW
-    assert codec.encode([value, *beside])[:1] == ZSTD
-    body = codec.encode([value], beside)
-    assert body[:1] == kind
-    assert codec.decode(body) == [value, *beside]
 
 
 @each_backend

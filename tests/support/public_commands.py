@@ -79,8 +79,9 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         (waits,), (claimed,), (free,) = map(saver.approvals.pending, ("waits", "claimed", "free question"))
         changed = story.request_of(saver, "changed")
         (died,) = saver.tools("died")
-    root = directory / "files"
-    log = max(root.glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
+        # Which positions are those of subgraphs is different in each store that is made.
+        root = next(str(each.position) for each in saver.timeline("travel") if each.position > 2 and not each.namespace)
+    log = max((directory / "files").glob("threads/*/*.jsonl"), key=lambda path: path.stat().st_size, default=None)
     assert log
     with log.open("ab") as damaged:
         damaged.write(b"not a line of Keel\n{}\n")
@@ -112,15 +113,17 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "repair, only shown": ("repair", *tree),
         "repair": ("repair", "--yes", *tree),
         "an error": ("show", "no such thread", *store),
-        "rewind": ("rewind", "travel", "3", *store),
-        "fork": ("fork", "travel", "3", "another", *store),
-        "label": ("label", "travel", "3", "named", *store),
+        "rewind": ("rewind", "travel", root, *store),
+        "fork": ("fork", "travel", root, "another", *store),
+        "label": ("label", "travel", root, "named", *store),
         "unlabel": ("unlabel", "travel", "named", *store),
         "settle": ("settle", died.key, "skip", "--thread", "died", *store),
         "approve": ("approve", "--yes", waits.id, "--by", "ann", *store),
         "reject": ("reject", "--yes", claimed.id, "--by", "bob", *store),
         "edit": ("edit", "--yes", changed.id, "--by", "ann", "--args", '{"flight": "LH 3"}', *store),
         "answer": ("answer", "--yes", free.id, "--by", "ann", "--value", '"so"', *store),
+        # A policy by age would find more the older the golden store is.
+        "retention set": ("retention", "set", "--keep-last", "5", *store),
         "sweep": ("sweep", *store),
         "prune, only shown": ("prune", "chat", "--keep-last", "2", "--dry-run", *store),
         "prune": ("prune", "chat", "--keep-last", "2", "--yes", *store),
@@ -128,7 +131,6 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "erase": ("erase", "--user", "eve", "--yes", *store),
         "reclaim": ("reclaim", *store),
         "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
-        "retention set": ("retention", "set", "--keep-last", "5", *store),
         "retention clear": ("retention", "clear", *store),
         "demo": ("demo", "--dir", str(directory / "demo"), "--pace", "0"),
     }

@@ -37,8 +37,6 @@ HEAD = 5
 """Bytes before the rest."""
 WORTHWHILE = 4096
 """Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
-UNCOUNTED = 1024
-"""Most bytes of records beside a value that do not count for that: they would have every step of a model compressed."""
 MAX_CONTENT = 1 << 30
 """A frame that claims more than 1 GiB is damage or an attack, not a channel value (SQLite's own limit for a row)."""
 
@@ -64,9 +62,9 @@ def _checksum(kind: bytes, rest: bytes | memoryview) -> bytes:
     return xxhash.xxh3_64_digest(rest, seed=kind[0])[4:]
 
 
-def frame(data: bytes, beside: int = 0) -> bytes:
-    """Frame `data`, compressed where that saves at least a tenth; so many bytes of it are records beside a value."""
-    if len(data) - min(beside, UNCOUNTED) >= WORTHWHILE:
+def frame(data: bytes) -> bytes:
+    """Frame `data`, compressed where that saves at least a tenth."""
+    if len(data) >= WORTHWHILE:
         packed = _compressor().compress(data)
         if len(packed) < len(data) * 0.9:
             return ZSTD + _checksum(ZSTD, packed) + packed

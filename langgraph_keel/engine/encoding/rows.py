@@ -31,9 +31,9 @@ def is_full(count: int, nbytes: int) -> bool:
     return nbytes >= HUGE_ROW or count >= MOST_ITEMS or (count >= PACK and nbytes >= TINY_ROW)
 
 
-def body_of(payloads: Sequence[bytes], beside: int = 0) -> bytes:
-    """Return the framed body of a row of these items, so many bytes of which are records (see `frame`)."""
-    return frame(array_header(len(payloads)) + b"".join(payloads), beside)
+def body_of(payloads: Sequence[bytes]) -> bytes:
+    """Return the framed body of a row of these items."""
+    return frame(array_header(len(payloads)) + b"".join(payloads))
 
 
 def content_of(row: Row) -> bytes:

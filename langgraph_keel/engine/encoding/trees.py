@@ -214,7 +214,7 @@ def _node(
         marks = codec.marks(leaves)
         digests[start:stop] = array("Q", map(short_digest, marks))
         spans.append(_span(start, leaves, marks))
-    if not parts and sum([span.nbytes for span in spans]) < SPLIT:
+    if not parts and sum([span.nbytes for span in spans]) + sum(map(len, names or ())) < SPLIT:
         return None
     if type(value) is list:
         names = _ids_of(values)

@@ -90,11 +90,9 @@ class Codec:
             return self._serde.unpack_items(data, loads=_refuse_foreign)
         return _OWN.unpack_items(data, loads=self._serde.loads_typed)
 
-    def encode(self, values: Sequence[Any], beside: Sequence[Any] = ()) -> bytes:
-        """Return a framed body of these values, and of records that stand beside them."""
-        items = [self.pack_item(value) for value in values]
-        records = [self.pack_item(record) for record in beside]
-        return body_of(items + records, sum(map(len, records)))
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """Return a framed body of these values."""
+        return body_of([self.pack_item(value) for value in values])
 
     def decode(self, body: bytes) -> list[Any]:
         """Return what `encode` was given."""
