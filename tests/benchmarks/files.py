@@ -21,6 +21,7 @@ PAIR = Pair(
         "chat",
         "cells",
         "turns",
+        "growth",
         "fork",
         "threads",
         "log",

@@ -136,6 +136,7 @@ PAIR = Pair(
         "chat",
         "cells",
         "turns",
+        "growth",
         "prune",
         "threads",
         "fork",

@@ -37,6 +37,7 @@ PAIR = Pair(
         "chat",
         "cells",
         "turns",
+        "growth",
         "fork",
         "threads",
         "memory",
