@@ -1,8 +1,8 @@
 """Measure 17, `growth`: what is stored after 10, 20, 50, ... 2000 steps, of each shape.
 
-The store is closed before it is counted; what the first checkpoint takes is left out. Stored bytes are linear in what is
-new if a step takes no more late than early: the last row is the bytes of a step from half of the steps on, over those
-of the first half.
+The store is closed before it is counted; what the first checkpoint takes is left out. Stored bytes are linear in what
+is new if a step takes no more late than early: the last row is the bytes of a step from half of the steps on, over
+those of the first half.
 """
 
 from .plan import Plan
