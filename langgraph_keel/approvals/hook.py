@@ -44,9 +44,8 @@ class ApprovalHook(Hook):
         # With durability="async" the next question may be written before the last one's step is.
         self._waits: OrderedDict[str, set[str]] = OrderedDict()
 
-    def read(self, session: Session, reading: Reading) -> Plan[None]:
+    def read(self, session: Session, reading: Reading) -> None:
         """Remember where a run may go on from, if a question waits there."""
-        yield from ()
         if reading.result is None:
             return
         place, writes = reading.result.config["configurable"], reading.result.pending_writes or ()

@@ -313,9 +313,8 @@ class RunClaims(Hook):
         held = self._new_claim(reading.address.thread_id, start.run_id, session, reading.is_async)
         yield from self._take(held, start.run_id)
 
-    def read(self, session: Session, reading: Reading) -> Plan[None]:
+    def read(self, session: Session, reading: Reading) -> None:
         """Take away an answer that was given already."""
-        yield from ()
         if self in reading.notes and reading.result is not None:
             reading.result = without_spent(reading.result, reading.notes[self])
 

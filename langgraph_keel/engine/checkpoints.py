@@ -36,7 +36,7 @@ from langgraph_keel.engine.config import (
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
+from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes, tell
 from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versions_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
@@ -113,23 +113,19 @@ def put(
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
-    for hear in session.hooks.draft_put:
-        yield from hear(session, new)
+    yield from tell(session.hooks.draft_put, session, new)
     draft = yield from _draft_put(session, new, inheritance)
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
         if parent.checkpoint_id and metadata.get("step") == 0 and metadata.get("source") == "update":
             yield from _check_parent(session, parent)
-        for hear in session.hooks.before_put:
-            yield from hear(session, new)
+        yield from tell(session.hooks.before_put, session, new)
         base = yield from _store(session, new, draft, inheritance)
     except BaseException as error:
-        for hear in session.hooks.put_failed:
-            yield from hear(session, new, error)
+        yield from tell(session.hooks.put_failed, session, new, error)
         raise
     session.memo.set(_key(address), base)
-    for hear in session.hooks.after_put:
-        yield from hear(session, new)
+    yield from tell(session.hooks.after_put, session, new)
     return config_of(address, "head")
 
 
@@ -262,8 +258,7 @@ def _key(address: Address) -> tuple[str, str]:
 def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[CheckpointTuple | None]:
     """Read the checkpoint that a run begins from; see `KeelSaver.get_tuple`."""
     reading = Reading(config, address_of(config), is_async)
-    for hear in session.hooks.begin:
-        yield from hear(session, reading)
+    yield from tell(session.hooks.begin, session, reading)
     found = yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
     if found is None and reading.address.checkpoint_id and begins_run(config):
         raise _gone(reading.address)
@@ -304,8 +299,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     reading.result = result = yield from _revive(session, found, Unpacker(session.codec), origin, reading)
     if base is None:
         session.memo.set(key, _base_of(session, found, result, runs))
-    for hear in session.hooks.read:
-        yield from hear(session, reading)
+    yield from tell(session.hooks.read, session, reading)
     return reading.result
 
 
@@ -410,19 +404,15 @@ def put_writes(
     if kept is None:
         return
     new = Writes(config, address, kept, task_id)
-    for hear in session.hooks.draft_writes:
-        yield from hear(session, new)
+    yield from tell(session.hooks.draft_writes, session, new)
     batch = pack_batch(kept, *task, session.codec, address, new.beside)
     try:
-        for hear in session.hooks.before_writes:
-            yield from hear(session, new)
+        yield from tell(session.hooks.before_writes, session, new)
         yield from session.store.write_batch(address, batch)
     except BaseException as error:
-        for hear in session.hooks.writes_failed:
-            yield from hear(session, new, error)
+        yield from tell(session.hooks.writes_failed, session, new, error)
         raise
-    for hear in session.hooks.after_writes:
-        yield from hear(session, new)
+    yield from tell(session.hooks.after_writes, session, new)
 
 
 # -- threads ---------------------------------------------------------------------------------------------------
@@ -431,8 +421,7 @@ def put_writes(
 def delete_thread(session: Session, thread_id: str) -> Plan[None]:
     """Delete everything of a thread."""
     session.memo.forget_thread(thread_id)
-    for hear in session.hooks.before_delete:
-        yield from hear(session, thread_id)
+    yield from tell(session.hooks.before_delete, session, thread_id)
     yield from session.store.delete_thread(thread_id)
 
 
@@ -445,8 +434,7 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
         raise InvalidInput(f"cannot copy thread {source!r} to itself")
     if isinstance((yield from session.store.copy_thread(source, target)), Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: copy to a new thread id, or delete it first")
-    for hear in session.hooks.after_copy:
-        yield from hear(session, Copy(source, target))
+    yield from tell(session.hooks.after_copy, session, Copy(source, target))
 
 
 def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[ThreadInfo]]:

@@ -2,7 +2,8 @@
 
 A feature subclasses `Hook` and overrides what it wants to hear. `Hooks` (in `session.py`) keeps, for each event, the
 hooks that override it, so what nobody listens to costs no call. Each method of an event is a plan (see `plan.py`),
-which may make round trips where its docstring says so, and may raise: what has not been stored by then is not.
+which may make round trips where its docstring says so; one that makes none may be a plain function that returns
+nothing. It may raise: what has not been stored by then is not.
 
 What is about to happen is told in the order of the hooks, what has happened or failed in the opposite one, so that they
 nest: the first hook is the first to hear `before_put` and the last to hear `after_put`.
@@ -10,7 +11,7 @@ nest: the first hook is the first to hear `before_put` and the last to hear `aft
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,7 +173,7 @@ class Holding:
 
 
 class Hook:
-    """What a feature hears. Every method is a plan, but `find_terms`, `describe_thread` and `close`.
+    """What a feature hears. A method that makes no round trip need not be a plan.
 
     Attributes:
         hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
@@ -181,82 +182,66 @@ class Hook:
 
     hears_replays = False
 
-    def begin(self, session: Session, reading: Reading) -> Plan[None]:
+    def begin(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A run asks for the checkpoint to begin from; it is not read yet."""
-        yield from ()
 
-    def read(self, session: Session, reading: Reading) -> Plan[None]:
+    def read(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A checkpoint was read, and is about to be returned."""
-        yield from ()
 
-    def draft_put(self, session: Session, put: Put) -> Plan[None]:
+    def draft_put(self, session: Session, put: Put) -> Plan[None] | None:
         """A checkpoint is about to be encoded. No round trip: the values are the program's own, which may go on."""
-        yield from ()
 
-    def before_put(self, session: Session, put: Put) -> Plan[None]:
+    def before_put(self, session: Session, put: Put) -> Plan[None] | None:
         """A checkpoint is encoded, and about to be stored."""
-        yield from ()
 
-    def after_put(self, session: Session, put: Put) -> Plan[None]:
+    def after_put(self, session: Session, put: Put) -> Plan[None] | None:
         """A checkpoint is stored. It must not be said to have failed: errors of the store are to be caught."""
-        yield from ()
 
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None] | None:
         """A checkpoint that was encoded is not stored, or nobody knows. Round trips for an `Exception` only."""
-        yield from ()
 
-    def draft_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def draft_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
         """What a task has written is about to be encoded. No round trip."""
-        yield from ()
 
-    def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def before_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
         """What a task has written is encoded, and about to be stored."""
-        yield from ()
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def after_writes(self, session: Session, writes: Writes) -> Plan[None] | None:
         """What a task has written is stored."""
-        yield from ()
 
-    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None]:
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None] | None:
         """What a task has written is not stored, or nobody knows. Round trips for an `Exception` only."""
-        yield from ()
 
-    def before_travel(self, session: Session, travel: Travel) -> Plan[None]:
+    def before_travel(self, session: Session, travel: Travel) -> Plan[None] | None:
         """A thread is about to be rewound, or branched."""
-        yield from ()
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
+    def after_travel(self, session: Session, travel: Travel) -> Plan[None] | None:
         """A thread was rewound, or branched."""
-        yield from ()
 
-    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None]:
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None] | None:
         """A thread was not rewound, or not branched, or nobody knows. Round trips for an `Exception` only."""
-        yield from ()
 
-    def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
+    def after_copy(self, session: Session, copy: Copy) -> Plan[None] | None:
         """A thread was copied or forked: what a feature has beside it is to be copied, too."""
-        yield from ()
 
     def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
         """Return which checkpoints of a thread a prune must leave, besides those that its `Retention` names."""
         yield from ()
         return ()
 
-    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
+    def before_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
         """Checkpoints are about to be removed. It may be told again of the same, if that is cut off."""
-        yield from ()
 
-    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
+    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None] | None:
         """Checkpoints were removed, or there were none to remove; their rows of values may still be there."""
-        yield from ()
 
-    def after_runs_removed(self, session: Session, run_ids: Collection[str], threads: Sequence[str]) -> Plan[None]:
+    def after_runs_removed(
+        self, session: Session, run_ids: Collection[str], threads: Sequence[str]
+    ) -> Plan[None] | None:
         """The checkpoints of runs were removed, from these threads."""
-        yield from ()
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
+    def before_delete(self, session: Session, thread_id: str) -> Plan[None] | None:
         """A thread is about to be deleted, with all that stands beside it."""
-        yield from ()
 
     def before_sweep(self, session: Session, remind_after: float | None) -> Plan[Sequence[Any]]:
         """All threads are about to be swept; return what somebody is to be reminded of after so many seconds."""
@@ -268,7 +253,7 @@ class Hook:
         yield from ()
         return ()
 
-    # -- no plans: answered at once ----------------------------------------------------------------------------------
+    # -- no plans at all: answered at once ---------------------------------------------------------------------------
 
     def find_terms(self, header: Header) -> Mapping[str, Collection[Any]]:
         """Return what a filter of `list` may ask a checkpoint for besides its metadata."""
@@ -286,3 +271,11 @@ class Hook:
     def listens_to(self, event: str) -> bool:
         """Return whether it overrides the method of that name."""
         return getattr(type(self), event) is not getattr(Hook, event)
+
+
+def tell(heard: Sequence[Callable[..., Plan[None] | None]], *told: Any) -> Plan[None]:
+    """Tell the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
+    for hear in heard:
+        plan = hear(*told)
+        if plan is not None:
+            yield from plan

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from langgraph_keel.engine.headers import Header, UnreadHeader
-from langgraph_keel.engine.hooks import Leaving
+from langgraph_keel.engine.hooks import Leaving, tell
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp, resolve
@@ -151,11 +151,9 @@ def carry_out(
     leaving = Leaving(read.thread_id, read.seen, kept, removal.gone, run_ids)
     is_changed = bool(removal.gone or removal.ghosts)
     if is_changed:
-        for hear in session.hooks.before_remove:
-            yield from hear(session, leaving)
+        yield from tell(session.hooks.before_remove, session, leaving)
         yield from _remove_entries(session, read, removal)
-    for hear in session.hooks.after_remove:
-        yield from hear(session, leaving)
+    yield from tell(session.hooks.after_remove, session, leaving)
     if is_changed:
         return (yield from sweep_rows(session, read.thread_id))
     return (yield from _remove_rows(session, read.thread_id, read.graph))

@@ -14,7 +14,7 @@ from typing import Any, cast
 from langgraph.checkpoint.base import empty_checkpoint
 
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.hooks import Copy, Travel
+from langgraph_keel.engine.hooks import Copy, Travel, tell
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import (
@@ -66,16 +66,13 @@ def rewind(session: Session, address: Address) -> Plan[Address]:
 def _tell_hooks(session: Session, travel: Travel, plan: Plan[tuple[Address, Header]]) -> Plan[Address]:
     """Carry out a plan that adds a twin, and tell the hooks of it."""
     try:
-        for hear in session.hooks.before_travel:
-            yield from hear(session, travel)
+        yield from tell(session.hooks.before_travel, session, travel)
         twin, header = yield from plan
     except BaseException as error:
-        for hear in session.hooks.travel_failed:
-            yield from hear(session, travel, error)
+        yield from tell(session.hooks.travel_failed, session, travel, error)
         raise
     travel = replace(travel, twin=twin, about=header.about)
-    for hear in session.hooks.after_travel:
-        yield from hear(session, travel)
+    yield from tell(session.hooks.after_travel, session, travel)
     return twin
 
 
@@ -159,8 +156,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     graph = yield from session.store.read_graph(target)
     ahead = {node.stamp for node in graph.nodes if _called_by(node, session.codec) == entry.address.checkpoint_id}
     graph = replace(graph, nodes=tuple(node for node in graph.nodes if node.stamp not in ahead))
-    for hear in session.hooks.after_copy:
-        yield from hear(session, Copy(address.thread_id, target, entry.address, graph))
+    yield from tell(session.hooks.after_copy, session, Copy(address.thread_id, target, entry.address, graph))
     yield from _trim(session, target, graph, ahead)
     return replace(entry.address, thread_id=target)
 

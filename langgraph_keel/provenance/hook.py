@@ -131,19 +131,17 @@ class Recorder(Hook):
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def begin(self, session: Session, reading: Reading) -> Plan[None]:
+    def begin(self, session: Session, reading: Reading) -> None:
         """Note that a run begins."""
-        yield from ()
         self._see_run(reading.address.thread_id, run_of(reading.config))
 
-    def read(self, session: Session, reading: Reading) -> Plan[None]:
+    def read(self, session: Session, reading: Reading) -> None:
         """Learn what a checkpoint says from which a run begins.
 
         Raises:
             DriftDetected: A run begins from it, of other versions, and the saver was told to raise. LangGraph would
                 notice the refusal of its first checkpoint only when it has run further, to the end of the run perhaps.
         """
-        yield from ()
         if not (reading.beside or reading.about) or reading.result is None:
             return
         address = address_of(reading.result.config)
@@ -174,13 +172,12 @@ class Recorder(Hook):
 
     # -- with the writes of a task -----------------------------------------------------------------------------
 
-    def draft_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def draft_writes(self, session: Session, writes: Writes) -> None:
         """Add the records of a task to what it has written.
 
         Raises:
             DriftDetected: Somebody has caught the refusal of one of its calls.
         """
-        yield from ()
         records = self.waiting.select_for_task(writes.address.thread_id, writes.task_id, run_of(writes.config))
         if not records:
             return
@@ -189,22 +186,20 @@ class Recorder(Hook):
         writes.beside += [each.record for each in records]
         writes.notes[self] = records
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def after_writes(self, session: Session, writes: Writes) -> None:
         """Note that the records of a task are stored among its writes."""
-        yield from ()
         if self in writes.notes:
             self.waiting.mark_written(writes.notes[self])
 
     # -- with a checkpoint -------------------------------------------------------------------------------------
 
-    def draft_put(self, session: Session, put: Put) -> Plan[None]:
+    def draft_put(self, session: Session, put: Put) -> None:
         """Add to a checkpoint what it takes along.
 
         Raises:
             DriftDetected: The thread goes on with something else, and the saver was told to raise; or somebody has
                 caught the refusal of a call that led here.
         """
-        yield from ()
         entry = self._record_entry(put)
         check_refusals(entry.selection.led)
         if entry.drift and put.source in ("input", "loop"):  # what a person puts (`update_state`) is marked only
@@ -215,9 +210,8 @@ class Recorder(Hook):
         put.header.about.update(entry.about)
         put.notes[self] = entry
 
-    def after_put(self, session: Session, put: Put) -> Plan[None]:
+    def after_put(self, session: Session, put: Put) -> None:
         """Note that a checkpoint is stored with what it took along."""
-        yield from ()
         entry: EntryRecord = put.notes[self]
         self.waiting.mark_stored(put.address, entry.selection, entry.run)
         if entry.fingerprint is not None:
@@ -269,9 +263,8 @@ class Recorder(Hook):
 
     # -- what becomes of a thread ------------------------------------------------------------------------------
 
-    def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
+    def after_travel(self, session: Session, travel: Travel) -> None:
         """Learn of a twin what is true of the thread there."""
-        yield from ()
         if travel.twin is not None and travel.about:
             self._learn(travel.twin, travel.about, ())
 
@@ -289,16 +282,14 @@ class Recorder(Hook):
         else:
             yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
 
-    def after_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
+    def after_remove(self, session: Session, leaving: Leaving) -> None:
         """Forget what waits of checkpoints that are gone."""
-        yield from ()
         if leaving.removed:
             ids = {node.address.checkpoint_id for node, _ in leaving.moments if node.stamp in leaving.removed}
             self._forget_thread(leaving.thread_id, ids)
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
+    def before_delete(self, session: Session, thread_id: str) -> None:
         """Forget a thread."""
-        yield from ()
         self._forget_thread(thread_id)
 
     def _forget_thread(self, thread_id: str, removed: Collection[str | None] = frozenset()) -> None:

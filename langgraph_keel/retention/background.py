@@ -10,7 +10,6 @@ from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
@@ -82,9 +81,8 @@ class UpkeepThread(Hook):
         self._lock = Lock()
         self.thread: Thread | None = None
 
-    def after_put(self, session: Session, put: Put) -> Plan[None]:
+    def after_put(self, session: Session, put: Put) -> None:
         """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
-        yield from ()
         if self._keep is not None:
             self.put_to.add(put.address.thread_id)
         # After a fork of the process the thread is not there.

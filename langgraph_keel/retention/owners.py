@@ -58,19 +58,17 @@ class OwnerHook(Hook):
         # single operation on a dict is atomic, and what is lost in between is found by the next read.
         self._last: dict[tuple[str, str], tuple[str | None, str]] = {}
 
-    def read(self, session: Session, reading: Reading) -> Plan[None]:
+    def read(self, session: Session, reading: Reading) -> None:
         """Remember whom a checkpoint names."""
-        yield from ()
         if reading.result is not None:
             self._remember(address_of(reading.result.config), owner_in(reading.result.metadata))
 
-    def draft_put(self, session: Session, put: Put) -> Plan[None]:
+    def draft_put(self, session: Session, put: Put) -> None:
         """Name the owner, if the config of the run does not.
 
         Raises:
             InvalidInput: The program's own function failed, or returned something else than text.
         """
-        yield from ()
         if owner_in(put.header.metadata):
             return
         # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
@@ -78,9 +76,8 @@ class OwnerHook(Hook):
         if owner:
             put.header.metadata[USER] = owner
 
-    def after_put(self, session: Session, put: Put) -> Plan[None]:
+    def after_put(self, session: Session, put: Put) -> None:
         """Remember whom a checkpoint names."""
-        yield from ()
         self._remember(put.address, owner_in(put.header.metadata))
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:
@@ -91,9 +88,8 @@ class OwnerHook(Hook):
         """Note the owners that only these checkpoints name: see `note_owners`."""
         yield from note_owners(session, leaving.thread_id, leaving.moments, leaving.kept)
 
-    def before_delete(self, session: Session, thread_id: str) -> Plan[None]:
+    def before_delete(self, session: Session, thread_id: str) -> None:
         """Forget a thread."""
-        yield from ()
         for key in [key for key in list(self._last) if key[0] == thread_id]:
             self._last.pop(key, None)
 

@@ -13,6 +13,7 @@ from typing import Any
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.hooks import tell
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Node, Query, Stamp
@@ -306,8 +307,8 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
     threads = yield from session.store.find_runs(run_ids)
     for thread_id in threads:
         yield from remove(session, thread_id, lambda moments: _of_other_runs(moments, run_ids), run_ids)
-    for hear in session.hooks.after_runs_removed if run_ids else ():
-        yield from hear(session, run_ids, threads)
+    if run_ids:
+        yield from tell(session.hooks.after_runs_removed, session, run_ids, threads)
 
 
 def _of_other_runs(moments: Moments, run_ids: Collection[str]) -> set[Stamp]:

@@ -623,15 +623,13 @@ class GitHook(Hook):
         self._commits.begin_storing(put.address.thread_id)
         put.notes[self] = True
 
-    def after_put(self, session: Session, put: Put) -> Plan[None]:
+    def after_put(self, session: Session, put: Put) -> None:
         """Note a checkpoint."""
-        yield from ()
         self._commits.put(put.address, put.checkpoint, put.header.metadata)
         self._commits.end_storing(put.address.thread_id)
 
-    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> None:
         """Note that nothing is being stored any more."""
-        yield from ()
         if self in put.notes:
             self._commits.end_storing(put.address.thread_id)
 
@@ -644,15 +642,13 @@ class GitHook(Hook):
         self._commits.begin_storing(address.thread_id)
         writes.notes[self] = channels
 
-    def after_writes(self, session: Session, writes: Writes) -> Plan[None]:
+    def after_writes(self, session: Session, writes: Writes) -> None:
         """Note what a task has written."""
-        yield from ()
         self._commits.put_writes(writes.address, writes.notes[self])
         self._commits.end_storing(writes.address.thread_id)
 
-    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> Plan[None]:
+    def writes_failed(self, session: Session, writes: Writes, error: BaseException) -> None:
         """Note that nothing is being stored any more."""
-        yield from ()
         if self in writes.notes:
             self._commits.end_storing(writes.address.thread_id)
 
@@ -667,9 +663,8 @@ class GitHook(Hook):
         verb = "rewound to" if travel.verb == "rewound" else "branched from"
         yield self._change(travel.origin.thread_id, f"{verb} {travel.origin.checkpoint_id}")
 
-    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> Plan[None]:
+    def travel_failed(self, session: Session, travel: Travel, error: BaseException) -> None:
         """Note that nothing is being stored any more."""
-        yield from ()
         self._commits.end_storing(travel.origin.thread_id)
 
     def after_copy(self, session: Session, copy: Copy) -> Plan[None]:

@@ -245,9 +245,8 @@ class ArchiveRule(Hook):
     def __init__(self, channels: Collection[str] | None) -> None:
         self._channels = channels
 
-    def draft_put(self, session: Session, put: Put) -> Plan[None]:
+    def draft_put(self, session: Session, put: Put) -> None:
         """Take the lists as they are now: before the first trip, for the program goes on with its own."""
-        yield from ()
         put.notes[self] = as_of_now(put.checkpoint["channel_values"])
 
     def before_put(self, session: Session, put: Put) -> Plan[None]:
