@@ -32,13 +32,21 @@ class Account:
     parts: dict[str, Any] = field(default_factory=dict)
 
 
+class OpenReport(BaseModel, extra="allow"):
+    title: str = "of what is never changed " * 40
+
+
+def open_report(part: Any) -> OpenReport:
+    return OpenReport(more=part)  # type: ignore[call-arg]
+
+
 class Report(BaseModel):
     title: str
     body: Any = None
     rows: list[Any] = []
 
 
-CODEC = Codec(KeelSerializer(types=[Account, Report]))
+CODEC = Codec(KeelSerializer(types=[Account, OpenReport, Report]))
 
 
 class Log:
@@ -168,6 +176,21 @@ def test_equal_values_of_another_type_are_changes(other: Any) -> None:
     changed = {"x": other, **PADDING}
     log.put(changed)
     assert exact(log.read()) == exact(changed)
+
+
+@pytest.mark.parametrize("size", [0, 40, 4000], ids=["a small node", "many leaves", "more than is proved at once"])
+@pytest.mark.parametrize(
+    "place", [lambda part: part, lambda part: [part], lambda part: {"deep": [part]}, Account, open_report]
+)
+def test_bytes_and_a_bytearray_of_the_same_content_differ(size: int, place: Callable[[Any], Any]) -> None:
+    """ormsgpack makes the same of both."""
+    around = [f"line {number} of what is never changed" for number in range(size)]
+    log = Log({"x": place(b"same"), "around": around, **PADDING})
+    for part in (bytearray(b"same"), b"same", "same", bytearray(b"same")):
+        changed = {"x": place(part), "around": around, **PADDING}
+        assert log.put(changed) > 0
+        assert exact(log.read()) == exact(changed)
+        assert log.put(copy.deepcopy(changed)) == 0
 
 
 EDITS: dict[str, Callable[[dict[str, Any]], object]] = {

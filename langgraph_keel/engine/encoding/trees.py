@@ -37,7 +37,7 @@ from langgraph_keel.engine.encoding.rows import (
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
-from langgraph_keel.engine.serde.serializer import holds_bytes, pack_unchecked
+from langgraph_keel.engine.serde.serializer import pack_plain, pack_unchecked
 from langgraph_keel.engine.serde.types import Record, shape_of
 from langgraph_keel.errors import CorruptStore
 
@@ -119,6 +119,7 @@ class Node:
         if kind is not list and names:
             self.nbytes += sum(map(len, names))
         self.is_plain: bool = all(each.is_plain for each in (*spans, *parts.values()))
+        self.is_plain = self.is_plain and (not shell or pack_plain(_shell_of(value)) is not None)
         self.proof = _prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
@@ -172,10 +173,14 @@ def _fields_of(value: Any, codec: Codec) -> tuple[tuple[str, ...], list[Any], in
     state = getattr(value, "__dict__", None)
     if type(state) is not dict or set(state) != shape_of(type(value)).fields:
         return None
-    shell: list[Any] = []
-    if family is Record.MODEL:
-        shell = [sorted(value.__pydantic_fields_set__), value.__pydantic_extra__, value.__pydantic_private__]
-    return tuple(state), list(state.values()), short_digest(codec.fingerprint(shell)) or 1
+    return tuple(state), list(state.values()), short_digest(codec.fingerprint(_shell_of(value))) or 1
+
+
+def _shell_of(value: Any) -> list[Any]:
+    """Return what a value has besides keys, elements or fields."""
+    if shape_of(type(value)).family is not Record.MODEL:
+        return []
+    return [sorted(value.__pydantic_fields_set__), value.__pydantic_extra__, value.__pydantic_private__]
 
 
 def follow(value: Any, codec: Codec) -> Part | None:
@@ -222,9 +227,9 @@ def _node(
 
 
 def _span(start: int, leaves: list[Any], marks: Sequence[bytes]) -> Span:
-    packed = b"".join(marks)
-    proof = 0 if holds_bytes(leaves, packed) else _prove(leaves)
-    return Span(start, start + len(marks), proof or digest(packed), len(packed), proof != 0)
+    plain = pack_plain(leaves)
+    packed = b"".join(marks) if plain is None else plain
+    return Span(start, start + len(marks), digest(packed), len(packed), plain is not None)
 
 
 def _stretches(count: int, parts: Mapping[int, Part]) -> Iterator[tuple[int, int]]:

@@ -164,9 +164,13 @@ def pack_unchecked(value: Any) -> bytes | None:
     return data
 
 
-def holds_bytes(value: Any, data: bytes) -> bool:
-    """Return whether a value, of which `encode` has made `data`, is or has bytes or a buffer in it."""
-    return _may_hold_bytes(data) and _holds(value, _BYTES)
+def pack_plain(value: Any) -> bytes | None:
+    """Return what `pack_unchecked` returns; `None` if there are bytes or buffers in the value, too.
+
+    Whatever packs like a value that has none has none: no look at it is needed then.
+    """
+    data = pack_unchecked(value)
+    return None if data is None or (_may_hold_bytes(data) and _holds(value, _BYTES)) else data
 
 
 def _may_hold_bytes(data: bytes) -> bool:
