@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from time import perf_counter
@@ -16,18 +17,24 @@ from .backend import Saver
 from .graphs import thread
 from .timing import timed
 
+_POOL = ThreadPoolExecutor(1)
+
 
 class Calls:
-    """The calls of a saver by its blocking face: the seconds that each took, and what it returned."""
+    """The calls of a saver by its blocking face: the seconds that each took, and what it returned.
+
+    What is stored is stored by another thread than the one that reads, as LangGraph's loop does it. The change of
+    threads is not counted.
+    """
 
     def __init__(self, saver: Saver) -> None:
         self.saver = saver
 
     def put(self, *arguments: Any) -> tuple[float, RunnableConfig]:
-        return timed(self.saver.put, *arguments)
+        return _POOL.submit(timed, self.saver.put, *arguments).result()
 
     def put_writes(self, config: RunnableConfig, writes: Any) -> tuple[float, None]:
-        return timed(self.saver.put_writes, config, writes, str(uuid4()))
+        return _POOL.submit(timed, self.saver.put_writes, config, writes, str(uuid4())).result()
 
     def get_tuple(self, config: RunnableConfig) -> tuple[float, Any]:
         return timed(self.saver.get_tuple, config)

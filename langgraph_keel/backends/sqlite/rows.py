@@ -20,6 +20,11 @@ _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times
 class Rows(Protocol):
     """The result of a statement."""
 
+    @property
+    def rowcount(self) -> int:
+        """How many rows it has inserted, changed or deleted."""
+        ...
+
     def fetchone(self) -> Any:
         """Return one row, or `None`."""
         ...

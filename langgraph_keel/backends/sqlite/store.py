@@ -22,7 +22,6 @@ from langgraph_keel.backends.sqlite.rows import (
     create_place,
     create_situation,
     ensure_slots,
-    find_place,
     mark_of,
     pack_refs,
     read_situation,
@@ -210,17 +209,15 @@ def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
     execute("DELETE FROM entries WHERE key = ?", (old,))
 
 
+INSERT_BATCH = (
+    "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
+    "SELECT n.id, ?, ?, ?, ?, ? FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
+)
+
+
 def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
-    place = find_place(execute, address) or create_place(execute, address)
-    checkpoint_id = str(address.checkpoint_id)
-    execute(
-        "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            place.namespace,
-            checkpoint_id,
-            mark_of(checkpoint_id),
-            batch.task_id,
-            batch.task_path,
-            batch.body,
-        ),
-    )
+    checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
+    parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
+    if execute(INSERT_BATCH, parts).rowcount == 0:
+        create_place(execute, address)
+        execute(INSERT_BATCH, parts)
