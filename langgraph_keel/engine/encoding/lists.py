@@ -2,7 +2,9 @@
 
 An append costs one run whatever the list's length; an edit, a trimmed window, a summary or a move costs as many runs
 as it has pieces. What is unchanged is proved, not assumed: a node may mutate a message in place, which identity and
-`==` on the same objects miss. A fingerprint of every element (1 ms for 1000 messages) caught every mutation tried.
+`==` on the same objects miss. A fingerprint of every element (1.1 ms for 1000 messages) caught every mutation tried.
+One for each block of 32, packed in one go, says as much and takes 0.7 ms; the elements of the first block that differs,
+and of those after it, are looked at one by one.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from langgraph_keel.engine.encoding.rows import (
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, numbers_of, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
-from langgraph_keel.errors import ValueRefused
+from langgraph_keel.engine.serde.serializer import pack_plain, pack_unchecked
+from langgraph_keel.errors import UnstorableValue, ValueRefused
 
 RUN_COST = 6
 """Bytes that a run takes in an entry, about."""
+BLOCK = 32
+"""Elements that are packed in one go: what they take is to stay in the processor's cache."""
 
 
 @record
@@ -36,8 +41,7 @@ class KnownList:
     Attributes:
         ref: The item numbers of its elements.
         rows: The rows that hold them, but for new ones.
-        nbytes: Length of the elements' fingerprints, end to end.
-        proof: Digest of those.
+        proofs: Digest of each whole block of elements; 0 of one that has bytes in it (see `pack_plain`).
         hashes: Short digest of each element's fingerprint.
         weight: Bytes this takes in memory, about.
         loose: Its items that are not packed yet.
@@ -48,8 +52,7 @@ class KnownList:
 
     ref: Ref
     rows: Sequence[Row]
-    nbytes: int
-    proof: int
+    proofs: Sequence[int]
     hashes: array[int]
     weight: int
     loose: Loose = NOTHING
@@ -62,27 +65,59 @@ class KnownList:
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads)
         rows, runs = (*self.rows, *fresh), resolve(self.ref.runs, first)
-        return KnownList(
-            Ref(Kind.LIST, runs), rows, self.nbytes, self.proof, self.hashes, self.weight, loose, self.debt
-        )
+        return KnownList(Ref(Kind.LIST, runs), rows, self.proofs, self.hashes, self.weight, loose, self.debt)
 
 
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
     """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
-    marks = codec.marks(value)
-    stream = b"".join(marks)
     if known is None:
-        return _write_whole(value, marks, stream, codec), ()
-    if len(stream) >= known.nbytes and digest(memoryview(stream)[: known.nbytes]) == known.proof:
-        return _append(value, marks, stream, known, codec)
-    return _rearrange(value, marks, stream, known, codec)
+        return _write_whole(value, codec.marks(value), codec), ()
+    same = _same_blocks(value, known)
+    try:
+        marks = codec.marks(value[same:])
+    except UnstorableValue:
+        codec.marks(value)  # says where in all of it
+        raise
+    hashes = _hashes_of(marks)
+    rest = known.hashes[same:]
+    if hashes[: len(rest)] == rest:
+        return _append(value, same, marks, hashes, known, codec)
+    if same:
+        marks = codec.marks(value)
+        hashes = _hashes_of(marks)
+    return _rearrange(value, marks, hashes, known, codec)
 
 
-def _pack(value: list[Any], marks: list[bytes], positions: Sequence[int], codec: Codec) -> list[bytes]:
+def _same_blocks(value: list[Any], known: KnownList) -> int:
+    """Return how many elements, in whole blocks from the first one on, are proved to be what they were."""
+    same = 0
+    for proof in known.proofs:
+        if not proof or _prove(value[same : same + BLOCK]) != proof:
+            break
+        same += BLOCK
+    return same
+
+
+def _prove(elements: list[Any]) -> int:
+    packed = pack_unchecked(elements)
+    return 0 if packed is None else digest(packed)
+
+
+def _proofs_of(value: list[Any], proofs: Sequence[int] = ()) -> Sequence[int]:
+    """Return the proofs of all whole blocks, those of the first ones being known."""
+    found = [*proofs]
+    for start in range(BLOCK * len(found), len(value) - BLOCK + 1, BLOCK):
+        packed = pack_plain(value[start : start + BLOCK])
+        found.append(0 if packed is None else digest(packed))
+    return found
+
+
+def _pack(value: list[Any], marks: list[bytes], first: int, positions: Sequence[int], codec: Codec) -> list[bytes]:
+    """Return the payloads of elements; `first` is the position of the first mark."""
     payloads = []
     for position in positions:
         try:
-            payloads.append(codec.pack_marked(value[position], marks[position]))
+            payloads.append(codec.pack_marked(value[position], marks[position - first]))
         except ValueRefused as error:
             raise error.under(f"[{position}]") from error
     return payloads
@@ -96,7 +131,7 @@ def _hashes_of(marks: Sequence[bytes]) -> array[int]:
 def _version(
     runs: tuple[Run, ...],
     rows: Sequence[Row],
-    stream: bytes,
+    proofs: Sequence[int],
     hashes: array[int],
     loose: Loose,
     debt: int,
@@ -104,63 +139,59 @@ def _version(
 ) -> KnownList:
     fresh = rows_of(payloads)
     weight = 400 + 8 * len(hashes) + 120 * len(runs) + weight_of(rows) + weight_of(fresh)
-    ref, proof = Ref(Kind.LIST, runs), digest(stream)
-    return KnownList(ref, rows, len(stream), proof, hashes, weight, loose, debt, payloads, fresh)
+    return KnownList(Ref(Kind.LIST, runs), rows, proofs, hashes, weight, loose, debt, payloads, fresh)
 
 
-def _write_whole(value: list[Any], marks: list[bytes], stream: bytes, codec: Codec) -> KnownList:
-    payloads = _pack(value, marks, range(len(value)), codec)
+def _write_whole(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
+    payloads = _pack(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
-    return _version(runs, (), stream, _hashes_of(marks), NOTHING, 0, payloads)
+    return _version(runs, (), _proofs_of(value), _hashes_of(marks), NOTHING, 0, payloads)
 
 
 def _append(
-    value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
+    value: list[Any], same: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
+    """Return the version after `known`, which it begins with; `marks` and `hashes` are those from `same` on."""
     start, runs = len(known.hashes), known.ref.runs
     if start == len(value) and len(runs) == 1:
         return known, ()
-    payloads = _pack(value, marks, range(start, len(value)), codec)
+    payloads = _pack(value, marks, same, range(start, len(value)), codec)
     rows, repacks = pack_rows(known.rows, known.loose) if payloads else (known.rows, ())
     loose = NOTHING if repacks else known.loose
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
     debt = known.debt + RUN_COST * len(runs)
-    hashes = known.hashes + _hashes_of(marks[start:])
-    return _version(runs, rows, stream, hashes, loose, debt, payloads), repacks
+    proofs, hashes = _proofs_of(value, known.proofs), known.hashes + hashes[start - same :]
+    return _version(runs, rows, proofs, hashes, loose, debt, payloads), repacks
 
 
 def _rearrange(
-    value: list[Any], marks: list[bytes], stream: bytes, known: KnownList, codec: Codec
+    value: list[Any], marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
-    hashes = _hashes_of(marks)
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
-    if debt > len(stream) + 4096:
+    if debt > sum(map(len, marks)) + 4096:
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
-        return _write_whole(value, marks, stream, codec), ()
+        return _write_whole(value, marks, codec), ()
     loose = known.loose.within(runs)
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
-    payloads = _pack(value, marks, changed, codec)
-    return _version(runs, rows, stream, hashes, NOTHING if repacks else loose, debt, payloads), repacks
+    payloads = _pack(value, marks, 0, changed, codec)
+    return _version(runs, rows, _proofs_of(value), hashes, NOTHING if repacks else loose, debt, payloads), repacks
 
 
 def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
     """Return a list that was encoded without a base as the version after `known`."""
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
-    rows, loose, fresh = rows_in(known.rows, runs), known.loose.within(runs), rows_of(payloads)
-    return KnownList(
-        Ref(Kind.LIST, runs), rows, whole.nbytes, whole.proof, whole.hashes, whole.weight, loose, 0, payloads, fresh
-    )
+    rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
+    return _version(runs, rows, whole.proofs, whole.hashes, loose, 0, payloads)
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
     """Return what there is to know of a list that was just read."""
-    marks = codec.marks(value)
-    stream = b"".join(marks)
-    weight = 400 + 8 * len(marks) + 120 * len(ref.runs) + weight_of(rows)
-    return KnownList(ref, rows, len(stream), digest(stream), _hashes_of(marks), weight, loose_end(rows, ref.runs))
+    hashes = _hashes_of(codec.marks(value))
+    weight = 400 + 8 * len(hashes) + 120 * len(ref.runs) + weight_of(rows)
+    return KnownList(ref, rows, _proofs_of(value), hashes, weight, loose_end(rows, ref.runs))
 
 
 def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:

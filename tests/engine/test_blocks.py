@@ -1,0 +1,74 @@
+"""Lists are proved unchanged in blocks: whatever changes in one is found, and what does not costs nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage
+from test_trees import Log
+from tiers import examples
+
+from langgraph_keel.engine.encoding.lists import BLOCK
+from langgraph_keel.testing.rig import exact
+
+LENGTH = 3 * BLOCK + 5
+PLACES = [0, BLOCK - 1, BLOCK, 2 * BLOCK + 3, LENGTH - 1]
+
+
+def chat() -> list[Any]:
+    return [(AIMessage if place % 2 else HumanMessage)(f"message {place}", id=str(place)) for place in range(LENGTH)]
+
+
+IN_PLACE: dict[str, Callable[[Any], object]] = {
+    "content": lambda message: setattr(message, "content", "changed"),
+    "a key beside": lambda message: message.additional_kwargs.update(seen=True),
+    "true for one": lambda message: message.additional_kwargs.update(seen=1),
+    "no content set": lambda message: message.__pydantic_fields_set__.discard("content"),
+    "an attribute of its own": lambda message: message.__pydantic_extra__.update(note="new"),
+    "bytes": lambda message: message.additional_kwargs.update(raw=b"same"),
+    "a bytearray": lambda message: message.additional_kwargs.update(raw=bytearray(b"same")),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_message_changed_in_place_is_found(place: int) -> None:
+    value = chat()
+    log = Log(value)
+    assert log.put(copy.deepcopy(value)) == 0
+    for name, change in IN_PLACE.items():
+        change(value[place])
+        assert log.put(value) > 0, name
+        assert exact(log.read()) == exact(value), name
+        assert log.put(copy.deepcopy(value)) == 0, name
+
+
+@given(data=st.data())
+@settings(max_examples=examples(100))
+def test_every_version_of_a_long_list_comes_back(data: st.DataObject) -> None:
+    value: list[Any] = [*range(LENGTH)]
+    log = Log(value)
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(value)))
+        verb = data.draw(st.sampled_from(["append", "set", "insert", "cut", "trim", "again", "move"]))
+        new = data.draw(st.sampled_from([1, 1.0, True, -0.0, b"x", bytearray(b"x"), "x", [b"x"], [bytearray(b"x")]]))
+        if verb == "append":
+            value += [new] * data.draw(st.integers(1, 2 * BLOCK))
+        elif verb == "set" and at < len(value):
+            value[at] = new
+        elif verb == "insert":
+            value.insert(at, new)
+        elif verb == "cut":
+            del value[at : at + data.draw(st.integers(0, BLOCK))]
+        elif verb == "trim":
+            del value[:at]
+        elif verb == "again":
+            value += value[at : at + 3]
+        elif verb == "move" and value:
+            value.append(value.pop(at % len(value)))
+        log.put(value)
+        assert exact(log.read()) == exact(value)
