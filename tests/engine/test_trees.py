@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from pydantic import BaseModel
 from tiers import examples
 
-from langgraph_keel import CorruptStore
+from langgraph_keel import CorruptStore, UnstorableValue
 from langgraph_keel.engine.encoding.rows import number_rows
 from langgraph_keel.engine.encoding.trees import replay
 from langgraph_keel.engine.encoding.values import Known, Unpacker, next_version
@@ -261,3 +261,45 @@ def test_a_chain_of_edits_is_bounded() -> None:
 def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
     with pytest.raises(CorruptStore, match="does not fit"):
         replay([{"x": 1, "list": [1, 2], "text": "abc"}, edits])
+
+
+def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+def containing_itself() -> Any:
+    value: dict[str, Any] = {"text": "of what is never changed " * 40}
+    value["me"], value["again"] = value, [value, {"deep": value}]
+    return value
+
+
+WRAPS: dict[str, Callable[[Any], Any]] = {
+    "dicts": lambda value: {"a": value},
+    "lists": lambda value: [value],
+    "dicts with texts": lambda value: {"a": value, "text": "of what is never changed " * 40},
+}
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_value_that_is_too_deep_is_named(name: str) -> None:
+    log = Log({"x": 1, **PADDING})
+    for value in (nested(5000, WRAPS[name]), containing_itself()):
+        for put in (log.put, Log):
+            with pytest.raises(UnstorableValue, match="nested more than 255 levels deep, or contains itself"):
+                put({"x": value, **PADDING})
+
+
+@pytest.mark.parametrize("name", WRAPS)
+def test_a_deep_value_below_many_calls_is_stored(name: str) -> None:
+    def below(calls: int, act: Callable[[], Any]) -> Any:
+        return act() if calls == 0 else below(calls - 1, act)
+
+    value = {"x": nested(200, WRAPS[name]), **PADDING}
+    log = Log(value)
+    for number, calls in enumerate((0, 500, 700)):
+        changed = {**value, "x": WRAPS[name](value["x"]), "number": number}
+        below(calls, lambda changed=changed: log.put(changed))  # type: ignore[misc]
+        assert exact(log.read()) == exact(changed)

@@ -45,6 +45,8 @@ SPLIT = 512
 """Bytes below which a value is a leaf: naming a path in it would save nothing."""
 LONG = 1024
 """Characters from which on a text is kept, to store an edit as what stands in between."""
+DEEPEST = 32
+"""Levels of a value that are followed; what is deeper is a leaf."""
 SPAN = 64
 """Neighbouring leaves that one digest stands for."""
 PROVED = 1 << 16
@@ -183,15 +185,27 @@ def _shell_of(value: Any) -> list[Any]:
     return [sorted(value.__pydantic_fields_set__), value.__pydantic_extra__, value.__pydantic_private__]
 
 
-def follow(value: Any, codec: Codec) -> Part | None:
-    """Return what there is to know of a value, before anybody can change it; `None` if it is a leaf."""
+def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None:
+    """Return what there is to know of a value, before anybody can change it; `None` if it is a leaf.
+
+    Args:
+        value: The value.
+        codec: What packs its leaves.
+        above: The identities of what it stands in. A value that contains itself cannot be stored, which whoever packs
+            it finds out; here it ends nowhere.
+    """
     if is_text(value):
         return Text(value)
+    if len(above) >= DEEPEST or id(value) in above:
+        return None
     found = parts_of(value, codec)
     if found is None:
         return None
     names, values, shell = found
-    parts = {place: part for place, each in enumerate(values) if (part := _follow_part(each, codec)) is not None}
+    parts, above = {}, (*above, id(value))
+    for place, each in enumerate(values):
+        if (part := _follow_part(each, codec, above)) is not None:
+            parts[place] = part
     return _node(value, names, shell, values, parts, codec)
 
 
@@ -199,8 +213,8 @@ _TEXT = {str}
 _ATOMS = frozenset({int, float, bool, type(None)})
 
 
-def _follow_part(value: Any, codec: Codec) -> Part | None:
-    return None if type(value) in _ATOMS else follow(value, codec)
+def _follow_part(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None:
+    return None if type(value) in _ATOMS else follow(value, codec, above)
 
 
 def _node(
@@ -311,7 +325,6 @@ def _compare_places(
 ) -> Node:
     """Compare parts place by place; `steps` are what stands for the places in a path."""
     parts: dict[int, Part] = {}
-    digests = node.digests
     spans = [_compare_span(node, span, values, steps, path, edits, parts, codec) for span in node.spans]
     for place, part in node.parts.items():
         new = _compare_part(part, values[place], [*path, steps[place]], edits, codec)

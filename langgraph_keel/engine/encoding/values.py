@@ -102,6 +102,8 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     except UnstorableValue:
         codec.pack_item(value)  # says where in the whole of it
         raise
+    except RecursionError:  # a deep value, below many other calls: packing it takes none of Python's
+        return _next_whole(value, None, codec), ()
 
 
 def _next_other(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
@@ -109,12 +111,16 @@ def _next_other(value: Any, known: Known | None, codec: Codec) -> tuple[Known, t
         return found
     if (tree := follow(value, codec)) is not None:
         return first_tree(value, tree, codec), ()
+    return _next_whole(value, known, codec), ()
+
+
+def _next_whole(value: Any, known: Known | None, codec: Codec) -> KnownWhole:
     mark = codec.fingerprint(value)
     proof = digest(mark)
     if isinstance(known, KnownWhole) and known.proof == proof:
-        return known, ()
+        return known
     fresh = rows_of((codec.pack_marked(value, mark),))
-    return KnownWhole(Ref(Kind.WHOLE, ((NEW, NEW + 1),)), (), proof, 300 + weight_of(fresh), fresh), ()
+    return KnownWhole(Ref(Kind.WHOLE, ((NEW, NEW + 1),)), (), proof, 300 + weight_of(fresh), fresh)
 
 
 def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
