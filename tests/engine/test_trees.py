@@ -58,9 +58,9 @@ class Log:
         self.end = 0
         self.put(value)
 
-    def put(self, value: Any) -> int:
+    def put(self, value: Any, codec: Codec = CODEC) -> int:
         """Add a version; return the bytes it took."""
-        known, _ = next_version(value, self.known, CODEC)
+        known, _ = next_version(value, self.known, codec)
         fresh = number_rows(known.fresh, self.end)
         self.known = known.with_number(self.end) if fresh else known
         self.rows += fresh
@@ -303,3 +303,31 @@ def test_a_deep_value_below_many_calls_is_stored(name: str) -> None:
         changed = {**value, "x": WRAPS[name](value["x"]), "number": number}
         below(calls, lambda changed=changed: log.put(changed))  # type: ignore[misc]
         assert exact(log.read()) == exact(changed)
+
+
+class Meddled(Codec):
+    """Has another thread change a value after it was looked at and before it is packed, as often as is said."""
+
+    def __init__(self, times: int, change: Callable[[int], object]) -> None:
+        super().__init__(KeelSerializer())
+        self.left, self.change = times, change
+
+    def pack_item(self, value: Any) -> bytes:
+        if self.left:
+            self.left -= 1
+            self.change(self.left)
+        return super().pack_item(value)
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+@pytest.mark.parametrize("is_first", [True, False], ids=["a snapshot", "an edit"])
+def test_a_value_that_changes_while_it_is_put_is_not_taken_for_what_it_was(is_first: bool, times: int) -> None:
+    value = document()
+    log = Log({"x": 1} if is_first else copy.deepcopy(value))
+    records = value["records"]
+    records[7]["seen"] = "edited"
+    was = copy.deepcopy(value)
+    log.put(value, Meddled(times, lambda left: records[7].update(seen=f"meanwhile {left}")))
+    for version in (was, value):
+        log.put(version)
+        assert exact(log.read()) == exact(version)

@@ -25,7 +25,7 @@ from langgraph_keel.engine.encoding.rows import (
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, numbers_of, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
-from langgraph_keel.engine.serde.serializer import pack_plain, pack_unchecked
+from langgraph_keel.engine.serde.serializer import join_plain, pack_unchecked
 from langgraph_keel.errors import UnstorableValue, ValueRefused
 
 RUN_COST = 6
@@ -41,7 +41,7 @@ class KnownList:
     Attributes:
         ref: The item numbers of its elements.
         rows: The rows that hold them, but for new ones.
-        proofs: Digest of each whole block of elements; 0 of one that has bytes in it (see `pack_plain`).
+        proofs: Digest of each whole block of elements; 0 of one that has bytes in it (see `join_plain`).
         hashes: Short digest of each element's fingerprint.
         weight: Bytes this takes in memory, about.
         loose: Its items that are not packed yet.
@@ -103,11 +103,12 @@ def _prove(elements: list[Any]) -> int:
     return 0 if packed is None else digest(packed)
 
 
-def _proofs_of(value: list[Any], proofs: Sequence[int] = ()) -> Sequence[int]:
-    """Return the proofs of all whole blocks, those of the first ones being known."""
-    found = [*proofs]
-    for start in range(BLOCK * len(found), len(value) - BLOCK + 1, BLOCK):
-        packed = pack_plain(value[start : start + BLOCK])
+def _proofs_of(value: list[Any], marks: Sequence[bytes], proofs: Sequence[int] = ()) -> Sequence[int]:
+    """Return the proofs of all whole blocks, those of the first ones being known; `marks` are of the elements after."""
+    found, first = [*proofs], BLOCK * len(proofs)
+    for start in range(first, len(value) - BLOCK + 1, BLOCK):
+        # From what is stored, and not of the elements, which another thread may have changed by now.
+        packed = join_plain(value[start : start + BLOCK], marks[start - first : start - first + BLOCK])
         found.append(0 if packed is None else digest(packed))
     return found
 
@@ -145,7 +146,7 @@ def _version(
 def _write_whole(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
     payloads = _pack(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
-    return _version(runs, (), _proofs_of(value), _hashes_of(marks), NOTHING, 0, payloads)
+    return _version(runs, (), _proofs_of(value, marks), _hashes_of(marks), NOTHING, 0, payloads)
 
 
 def _append(
@@ -161,7 +162,8 @@ def _append(
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
     debt = known.debt + RUN_COST * len(runs)
-    proofs, hashes = _proofs_of(value, known.proofs), known.hashes + hashes[start - same :]
+    proofs = _proofs_of(value, marks, known.proofs[: same // BLOCK])
+    hashes = known.hashes + hashes[start - same :]
     return _version(runs, rows, proofs, hashes, loose, debt, payloads), repacks
 
 
@@ -176,7 +178,8 @@ def _rearrange(
     loose = known.loose.within(runs)
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
     payloads = _pack(value, marks, 0, changed, codec)
-    return _version(runs, rows, _proofs_of(value), hashes, NOTHING if repacks else loose, debt, payloads), repacks
+    proofs, loose = _proofs_of(value, marks), NOTHING if repacks else loose
+    return _version(runs, rows, proofs, hashes, loose, debt, payloads), repacks
 
 
 def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
@@ -189,9 +192,9 @@ def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
     """Return what there is to know of a list that was just read."""
-    hashes = _hashes_of(codec.marks(value))
-    weight = 400 + 8 * len(hashes) + 120 * len(ref.runs) + weight_of(rows)
-    return KnownList(ref, rows, _proofs_of(value), hashes, weight, loose_end(rows, ref.runs))
+    marks = codec.marks(value)
+    weight = 400 + 8 * len(marks) + 120 * len(ref.runs) + weight_of(rows)
+    return KnownList(ref, rows, _proofs_of(value, marks), _hashes_of(marks), weight, loose_end(rows, ref.runs))
 
 
 def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:

@@ -62,18 +62,14 @@ Edits: TypeAlias = list[list[Any]]
 class Text:
     """A long text or bytes, by reference."""
 
-    __slots__ = ("is_plain", "mark", "nbytes", "value")
+    __slots__ = ("is_plain", "mark", "nbytes", "value", "weight")
 
     def __init__(self, value: str | bytes) -> None:
         self.value = value
         self.nbytes: int = len(value)
         self.mark: int = hash(value)
         self.is_plain: bool = type(value) is str
-
-    @property
-    def weight(self) -> int:
-        """Bytes this takes in memory, about."""
-        return 60 + self.nbytes
+        self.weight: int = 60 + self.nbytes
 
 
 class Span(NamedTuple):
@@ -101,9 +97,10 @@ class Node:
             where there are none, nothing that packs alike has any.
         proof: The digest of all of it, packed; 0 if it is too large, or not plain.
         mark: Tells it from other nodes of this process.
+        weight: Bytes this takes in memory, about.
     """
 
-    __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans")
+    __slots__ = ("digests", "is_plain", "kind", "mark", "names", "nbytes", "parts", "proof", "shell", "spans", "weight")
 
     def __init__(
         self,
@@ -126,11 +123,7 @@ class Node:
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
         self.mark: int = hash((kind, names if kind is not list else None, shell, *marks, *places))
-
-    @property
-    def weight(self) -> int:
-        """Bytes this takes in memory, about."""
-        return 300 + 8 * len(self.digests) + 150 * len(self.spans) + sum(part.weight for part in self.parts.values())
+        self.weight: int = 300 + 8 * len(digests) + 150 * len(spans) + sum([part.weight for part in parts.values()])
 
 
 def _prove(value: Any) -> int:
@@ -563,6 +556,40 @@ def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tu
     ref = Ref(Kind.TREE, (*known.ref.runs, (NEW, NEW + 1)))
     deltas = known.deltas + 1
     return KnownTree(ref, rows, tree, weight, known.snapshot_bytes, nbytes, deltas, loose, (payload,), fresh), repacks
+
+
+def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
+    """Return whether a value still is what is known of it, where that is not what was known before.
+
+    Another thread may change a value while it is looked at and packed. What is known would then be of one moment and
+    what is stored of another, and a change would be missed later.
+    """
+    if part is was:
+        return True
+    if isinstance(part, Text):
+        return type(value) is type(part.value) and bool(value == part.value)
+    if type(value) is not part.kind:
+        return False
+    if part.proof:
+        return _prove(value) == part.proof
+    found = parts_of(value, codec)
+    if found is None or found[2] != part.shell or len(found[1]) != len(part.digests):
+        return False
+    names, values, _ = found
+    if type(value) is not list and names != part.names:
+        return False
+    before = was if isinstance(was, Node) else None
+    known = set(map(id, before.spans)) if before else ()
+    spans = [span for span in part.spans if id(span) not in known]
+    return all(_is_as_before(span, values, codec) for span in spans) and all(
+        is_settled(each, before.parts.get(place) if before else None, values[place], codec)
+        for place, each in part.parts.items()
+    )
+
+
+def _is_as_before(span: Span, values: Sequence[Any], codec: Codec) -> bool:
+    leaves = list(values[span.start : span.stop])
+    return _span(span.start, leaves, codec.marks(leaves)) == span
 
 
 def learn_tree(value: Any, ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownTree | None:

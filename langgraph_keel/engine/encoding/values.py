@@ -20,13 +20,23 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
 from langgraph_keel.engine.encoding.rows import content_of, number_rows, row_index, rows_in, rows_of, weight_of
-from langgraph_keel.engine.encoding.trees import KnownTree, first_tree, follow, learn_tree, next_tree, replay
+from langgraph_keel.engine.encoding.trees import (
+    KnownTree,
+    first_tree,
+    follow,
+    is_settled,
+    learn_tree,
+    next_tree,
+    replay,
+)
 from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
 from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
+TRIES = 3
+"""How often a value is looked at that another thread changes meanwhile, before it is stored as a whole."""
 SHORT = 64
 """Longest text that stands in the header."""
 
@@ -107,11 +117,21 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
 
 
 def _next_other(value: Any, known: Known | None, codec: Codec) -> tuple[Known, tuple[Row, ...]]:
+    for _ in range(TRIES):
+        if (found := _next_tree(value, known, codec)) is None:
+            break
+        tree, repacks = found
+        if is_settled(tree.tree, known.tree if isinstance(known, KnownTree) else None, value, codec):
+            return tree, repacks
+    # It has no parts, or another thread changes it all the time: what is packed in one go is of one moment.
+    return _next_whole(value, known, codec), ()
+
+
+def _next_tree(value: Any, known: Known | None, codec: Codec) -> tuple[KnownTree, tuple[Row, ...]] | None:
     if isinstance(known, KnownTree) and (found := next_tree(value, known, codec)) is not None:
         return found
-    if (tree := follow(value, codec)) is not None:
-        return first_tree(value, tree, codec), ()
-    return _next_whole(value, known, codec), ()
+    tree = follow(value, codec)
+    return None if tree is None else (first_tree(value, tree, codec), ())
 
 
 def _next_whole(value: Any, known: Known | None, codec: Codec) -> KnownWhole:

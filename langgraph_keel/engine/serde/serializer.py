@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from reprlib import repr as short_repr
 from typing import Any
 
@@ -171,6 +171,15 @@ def pack_plain(value: Any) -> bytes | None:
     """
     data = pack_unchecked(value)
     return None if data is None or (_may_hold_bytes(data) and _holds(value, _BYTES)) else data
+
+
+def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
+    """Return what `pack_unchecked` makes of a list of values that `encode` has packed; `None` if there are bytes in it.
+
+    Of values that had to be rewritten it is something that `pack_unchecked` makes of no value at all.
+    """
+    data = array_header(len(packed)) + b"".join(packed)
+    return None if _may_hold_bytes(data) and _holds(values, _BYTES) else data
 
 
 def _may_hold_bytes(data: bytes) -> bool:
