@@ -33,7 +33,7 @@ from . import (
 from .graphs import SEED
 from .plan import Plan, work_directory
 from .profile import SUBJECTS, profile
-from .report import Row, show
+from .report import Row, markdown, show
 from .savers import PAIRS
 from .shapes import SHAPES
 
@@ -73,6 +73,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, metavar="NAME", help=f"of cells: {', '.join(SHAPES)}")
     parser.add_argument("--seed", default="1", help="what all texts are made from (1)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there too")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="and the table, for a page")
     parser.add_argument(
         "--gate",
         type=Path,
@@ -115,6 +116,8 @@ def main() -> None:
         rows = run(plan, options.only)
     title = f"Keel beside LangGraph's savers, {options.messages} messages, {server or options.backend}"
     show(rows, title)
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
     if options.json:
         options.json.write_text(json.dumps([row.as_json() for row in rows], indent=1))
     if options.gate and (worse := slower(rows, json.loads(options.gate.read_text()))):

@@ -106,6 +106,17 @@ def _cells(row: Row) -> tuple[str, ...]:
     return row.measure, theirs, ours, _ratio(row), target, _MET[row.met]
 
 
+def markdown(rows: Iterable[Row]) -> str:
+    """The table as a page of documentation has it; what is slower than LangGraph's saver stands out."""
+    lines = ["| | LangGraph | Keel | ratio | target |", "|---|---|---|---|---|"]
+    for row in rows:
+        measure, theirs, ours, ratio, target, _ = _cells(row)
+        slower = row.ratio is not None and row.unit == "ms" and row.ratio > 1
+        missed = " **missed**" if row.met is False else ""
+        lines.append(f"| {measure} | {theirs} | {ours} | {f'**{ratio}**' if slower else ratio} | {target}{missed} |")
+    return "\n".join(lines) + "\n"
+
+
 def show(rows: Iterable[Row], title: str) -> None:
     """Print the table; through a pipe too it is wide enough for its columns."""
     console = Console()
