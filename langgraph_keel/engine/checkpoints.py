@@ -186,10 +186,8 @@ def _draft(session: Session, new: Put, base: Base | None) -> Draft:
             raise error.at(f"{new.address}, channel {name!r}") from error
         if packed:
             repacks[name] = packed
-    about = new.header
-    header = Header(about.checkpoint, about.metadata, inline, about.about)
-    packed_header = pack_header(header, session.codec, new.address)
-    return _build_draft(session, new, packed_header, refs, channels, repacks, base)
+    header = Header(new.header.checkpoint, new.header.metadata, inline, new.header.about)
+    return _build_draft(session, new, pack_header(header, session.codec, new.address), refs, channels, repacks, base)
 
 
 def _build_draft(
@@ -292,7 +290,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
         return None
     if isinstance(found, Unchanged):
         assert base is not None, "a store knows what nobody has named"
-        found = base.found(found)
+        found = base.refresh(found)
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from langgraph_keel import SqliteSaver
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
+from langgraph_keel.backends.sqlite.connection import LockFile
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
 
@@ -65,3 +68,20 @@ def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Monke
         assert time.monotonic() - began < 15
         reader.close()
         assert latest(saver) == "00000014"
+
+
+def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that writes by itself gives its turn back, whatever happens to it."""
+
+    def fail(_: LockFile) -> bool:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with SqliteSaver(tmp_path / "keel.db", timeout=5) as saver, ThreadPoolExecutor(1) as pool:
+        pool.submit(put, saver, 1).result()
+        with monkeypatch.context() as patch:
+            patch.setattr(LockFile, "take", fail)
+            with pytest.raises(OSError, match="no locks"):
+                pool.submit(put, saver, 2).result()
+        pool.submit(put, saver, 3).result()
+        put(saver, 4)  # by the writing thread
+        assert latest(saver) == "00000004"

@@ -296,11 +296,13 @@ class SqliteDriver:
         """
         if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
             return None
-        writing = self._writing
-        if writing is None or not self._jobs.empty() or not writing[1].take():
-            self._turn.release()
-            return None
-        return writing
+        writing, has_lock = self._writing, False
+        try:
+            has_lock = writing is not None and self._jobs.empty() and writing[1].take()
+        finally:
+            if not has_lock:
+                self._turn.release()
+        return writing if has_lock else None
 
     def _write_here(self, request: Work, connection: sqlite3.Connection, lock: LockFile) -> Any:
         """Carry out a request in the thread that has the turn, and give it back."""
@@ -393,22 +395,13 @@ class SqliteDriver:
 
     def read(self, request: Work) -> Any:
         """Run a reading request on a connection of its own."""
-        # Without context managers of Python's own: a read of a short thread takes 100 µs, and each of them 2.
-        while not self._enter():
-            self._opened.wait()
         try:
-            connection = self._idle_connection()
-            try:
+            with self.lend() as connection:
                 return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
-            finally:
-                self._idle.put(connection)
         except KeelError:
             raise
         except Exception as error:
             raise _name_error(self.path, error) from error
-        finally:
-            with self._gate:
-                self._reading -= 1
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
@@ -416,8 +409,11 @@ class SqliteDriver:
         while not self._enter():
             self._opened.wait()
         try:
-            with self._connection() as connection:
+            connection = self._take_idle()
+            try:
                 yield connection
+            finally:
+                self._idle.put(connection)
         finally:
             with self._gate:
                 self._reading -= 1
@@ -429,15 +425,7 @@ class SqliteDriver:
             self._reading += 1
             return True
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        connection = self._idle_connection()
-        try:
-            yield connection
-        finally:
-            self._idle.put(connection)
-
-    def _idle_connection(self) -> sqlite3.Connection:
+    def _take_idle(self) -> sqlite3.Connection:
         try:
             return self._idle.get_nowait()
         except Empty:

@@ -24,8 +24,8 @@ from langgraph_keel.engine.encoding.rows import (
     weight_of,
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, numbers_of, record, resolve
-from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
-from langgraph_keel.engine.serde.serializer import join_plain, pack_unchecked
+from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
+from langgraph_keel.engine.serde.serializer import join_plain
 from langgraph_keel.errors import UnstorableValue, ValueRefused
 
 RUN_COST = 6
@@ -92,15 +92,10 @@ def _same_blocks(value: list[Any], known: KnownList) -> int:
     """Return how many elements, in whole blocks from the first one on, are proved to be what they were."""
     same = 0
     for proof in known.proofs:
-        if not proof or _prove(value[same : same + BLOCK]) != proof:
+        if not proof or prove(value[same : same + BLOCK]) != proof:
             break
         same += BLOCK
     return same
-
-
-def _prove(elements: list[Any]) -> int:
-    packed = pack_unchecked(elements)
-    return 0 if packed is None else digest(packed)
 
 
 def _proofs_of(value: list[Any], marks: Sequence[bytes], proofs: Sequence[int] = ()) -> Sequence[int]:

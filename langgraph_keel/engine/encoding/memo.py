@@ -60,7 +60,7 @@ class Base:
         """The id of the entry."""
         return self.entry.address.checkpoint_id
 
-    def found(self, now: Unchanged) -> Found:
+    def refresh(self, now: Unchanged) -> Found:
         """Return the entry as the store would, with what may have changed beside it."""
         entry = self.entry
         if entry.parent != now.parent:

@@ -36,8 +36,8 @@ from langgraph_keel.engine.encoding.rows import (
     weight_of,
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, record, resolve
-from langgraph_keel.engine.serde.codec import Codec, digest, short_digest
-from langgraph_keel.engine.serde.serializer import pack_plain, pack_unchecked
+from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
+from langgraph_keel.engine.serde.serializer import pack_plain
 from langgraph_keel.engine.serde.types import Record, shape_of
 from langgraph_keel.errors import CorruptStore
 
@@ -119,17 +119,11 @@ class Node:
             self.nbytes += sum(map(len, names))
         self.is_plain: bool = all(each.is_plain for each in (*spans, *parts.values()))
         self.is_plain = self.is_plain and (not shell or pack_plain(_shell_of(value)) is not None)
-        self.proof = _prove(value) if self.is_plain and self.nbytes <= PROVED else 0
+        self.proof = prove(value) if self.is_plain and self.nbytes <= PROVED else 0
         places = [(place, part.mark) for place, part in parts.items()]
         marks = [span[:3] for span in spans]
         self.mark: int = hash((kind, names if kind is not list else None, shell, *marks, *places))
         self.weight: int = 300 + 8 * len(digests) + 150 * len(spans) + sum([part.weight for part in parts.values()])
-
-
-def _prove(value: Any) -> int:
-    """Return a digest of all of a value; 0 if it cannot be had at once."""
-    packed = pack_unchecked(value)
-    return 0 if packed is None else digest(packed)
 
 
 Part: TypeAlias = Node | Text
@@ -265,7 +259,7 @@ def compare(part: Part, value: Any, path: Path, edits: Edits, codec: Codec) -> P
         return _compare_texts(part, value, path, edits)
     if type(value) is not part.kind:
         raise Replaced
-    if part.proof and _prove(value) == part.proof:
+    if part.proof and prove(value) == part.proof:
         return part
     found = parts_of(value, codec)
     if found is None or found[2] != part.shell:
@@ -318,7 +312,8 @@ def _compare_places(
 ) -> Node:
     """Compare parts place by place; `steps` are what stands for the places in a path."""
     parts: dict[int, Part] = {}
-    spans = [_compare_span(node, span, values, steps, path, edits, parts, codec) for span in node.spans]
+    digests = array("Q", node.digests)
+    spans = [_compare_span(span, digests, values, steps, path, edits, parts, codec) for span in node.spans]
     for place, part in node.parts.items():
         new = _compare_part(part, values[place], [*path, steps[place]], edits, codec)
         if new is not None:
@@ -331,18 +326,13 @@ def _compare_places(
         return found
     if all(map(is_, spans, node.spans)) and all(parts[place] is part for place, part in node.parts.items()):
         return node
-    digests = array("Q", node.digests)
-    for span, was in zip(spans, node.spans, strict=True):
-        if span is not was:
-            marks = codec.marks(list(values[span.start : span.stop]))
-            digests[span.start : span.stop] = array("Q", map(short_digest, marks))
     names = _ids_of(values) if node.kind is list and node.names is not None else node.names
     return Node(node.kind, names, node.shell, spans, digests, parts, value)
 
 
 def _compare_span(
-    node: Node,
     span: Span,
+    digests: array[int],
     values: Sequence[Any],
     steps: Sequence[str | int],
     path: Path,
@@ -350,16 +340,20 @@ def _compare_span(
     parts: dict[int, Part],
     codec: Codec,
 ) -> Span:
-    """Compare neighbouring leaves; return itself if nothing has changed. What has become a node is added to `parts`."""
+    """Compare neighbouring leaves; return the span itself if nothing has changed.
+
+    Else the digests are changed, and what has become a node is added to `parts`.
+    """
     leaves = list(values[span.start : span.stop])
-    if span.is_plain and _prove(leaves) == span.mark:
+    if span.is_plain and prove(leaves) == span.mark:
         return span
     marks = codec.marks(leaves)
     new = _span(span.start, leaves, marks)
     if new == span:
         return span
     for place, mark in zip(range(span.start, span.stop), marks, strict=True):
-        if short_digest(mark) != node.digests[place]:
+        if (now := short_digest(mark)) != digests[place]:
+            digests[place] = now
             edits.append([[*path, steps[place]], values[place]])
             if (part := _follow_part(values[place], codec)) is not None:
                 parts[place] = part
@@ -571,7 +565,7 @@ def is_settled(part: Part, was: Part | None, value: Any, codec: Codec) -> bool:
     if type(value) is not part.kind:
         return False
     if part.proof:
-        return _prove(value) == part.proof
+        return prove(value) == part.proof
     found = parts_of(value, codec)
     if found is None or found[2] != part.shell or len(found[1]) != len(part.digests):
         return False

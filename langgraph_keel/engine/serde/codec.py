@@ -18,7 +18,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.encoding.rows import body_of
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode, pack_unchecked
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
 _OWN = KeelSerializer()
@@ -34,6 +34,12 @@ def digest(data: bytes | memoryview) -> int:
 def short_digest(data: bytes) -> int:
     """Return a 64-bit hash of `data`, comparable within this process only."""
     return xxhash.xxh3_64_intdigest(data, seed=_SEED)
+
+
+def prove(value: Any) -> int:
+    """Return a digest of all of a value; 0 if it cannot be packed in one go."""
+    packed = pack_unchecked(value)
+    return 0 if packed is None else digest(packed)
 
 
 class Codec:
