@@ -18,6 +18,7 @@ from servers.server import Server
 SEED = random.SystemRandom().randrange(1 << 32)
 CLIENTS = [[0, 1, 2, 3], [4, 5, 6, 7]]
 """Of each process. Threads of one share a saver, its connections and what it remembers."""
+SORTS = {"threads": {0, 1, 4, 5}, "tasks": {2, 3, 6, 7}, "a process": {0, 1, 2, 3}, "the other": {4, 5, 6, 7}}
 SECONDS = 5.0
 CUT = 0.1
 """Share of requests whose connection is cut, by which about ten acknowledgements of a run get lost."""
@@ -60,7 +61,10 @@ def check(place: Place, history: list[Operation]) -> Counter[str]:
     ends: Counter[str] = Counter(operation.outcome for operation in history if operation.mark)
     assert ends["ok"] >= 100, f"{ends}, seed {SEED}"
     assert ends["refused"] >= 30, f"{ends}, seed {SEED}"
-    assert {operation.client for operation in history if operation.mark and operation.outcome == "ok"} == set(range(8))
+    won = {operation.client for operation in history if operation.mark and operation.outcome == "ok"}
+    # Nobody promises a client its turn: who reads and puts more slowly is refused more often. On SQLite each of the
+    # threads won about 140 times in five seconds, each of the tasks about 25, and on a busy machine one of them never.
+    assert {name for name, clients in SORTS.items() if clients & won} == set(SORTS), f"{sorted(won)}, seed {SEED}"
     return ends
 
 
