@@ -294,7 +294,8 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
-    reading.result = result = yield from _revive(session, found, Unpacker(session.codec), origin, reading)
+    unpacker = Unpacker(session.codec, session.memo.unframe)
+    reading.result = result = yield from _revive(session, found, unpacker, origin, reading)
     if base is None:
         session.memo.set(key, _base_of(session, found, result, runs))
     yield from tell(session.hooks.read, session, reading)
