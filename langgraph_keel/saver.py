@@ -34,7 +34,6 @@ from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
     delete_thread,
-    delta_history,
     list_threads,
     load,
     page,
@@ -43,6 +42,7 @@ from langgraph_keel.engine.checkpoints import (
     revive,
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
+from langgraph_keel.engine.delta import delta_history
 from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of

@@ -18,8 +18,6 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
-    PendingWrite,
     get_checkpoint_metadata,
 )
 
@@ -33,6 +31,7 @@ from langgraph_keel.engine.config import (
     must_follow_head,
     text_of,
 )
+from langgraph_keel.engine.delta import hidden_parent, is_hidden, read_hidden
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
@@ -58,7 +57,6 @@ from langgraph_keel.engine.records import (
     Unchanged,
     record,
 )
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
@@ -109,6 +107,8 @@ def put(
 ) -> Plan[RunnableConfig]:
     """Store a checkpoint; see `KeelSaver.put`."""
     parent = address_of(config)
+    if is_hidden(parent):
+        raise _gone(parent)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
@@ -256,6 +256,8 @@ def _key(address: Address) -> tuple[str, str]:
 def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[CheckpointTuple | None]:
     """Read the checkpoint that a run begins from; see `KeelSaver.get_tuple`."""
     reading = Reading(config, address_of(config), is_async)
+    if is_hidden(reading.address) and begins_run(config):
+        raise _gone(reading.address)
     yield from tell(session.hooks.begin, session, reading)
     found = yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
     if found is None and reading.address.checkpoint_id and begins_run(config):
@@ -278,6 +280,8 @@ def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTup
 
 def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[CheckpointTuple | None]:
     address, key = reading.address, _key(reading.address)
+    if is_hidden(address):
+        return (yield from read_hidden(session, address))
     base = session.memo.get(key)
     if base is not None and address.checkpoint_id not in (None, base.checkpoint_id):
         base = None
@@ -333,7 +337,7 @@ def _revive(
     checkpoint["channel_values"] = values
     if checkpoint.get("v", 4) < 4 and entry.parent:
         yield from _adopt_sends(session, entry, checkpoint)
-    parent = entry.address.at(entry.parent)
+    parent = entry.address.at(entry.parent) if entry.parent else hidden_parent(entry, header.metadata)
     writes, beside = unpack_batches(found.batches, session.codec, where)
     if reading is not None:
         reading.about, reading.beside = header.about, beside
@@ -341,7 +345,7 @@ def _revive(
         config_of(entry.address, origin),
         cast(Checkpoint, checkpoint),
         cast(CheckpointMetadata, header.metadata),
-        config_of(parent, "named") if entry.parent else None,
+        config_of(parent, "named") if parent else None,
         writes,
     )
 
@@ -450,39 +454,3 @@ def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     for hear in session.hooks.describe_thread:
         info = hear(info, head)
     return info
-
-
-# -- delta channels --------------------------------------------------------------------------------------------
-
-
-def delta_history(
-    session: Session, address: Address, channels: Sequence[str]
-) -> Plan[Mapping[str, DeltaChannelHistory]]:
-    """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
-    ancestors = yield from session.store.read_history(address, set(channels))
-    histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-    for found in ancestors:
-        remaining = {channel for channel in channels if "seed" not in histories[channel]}
-        writes = pending_writes(found.batches, session.codec, found.entry.address)
-        for channel in remaining:
-            _step_back(histories[channel], channel, writes, found, session.codec)
-    return histories
-
-
-def _step_back(
-    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
-) -> None:
-    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
-
-    The seed is the value at the ancestor, before its own writes, which therefore count too.
-    """
-    history["writes"][:0] = [write for write in writes if write[1] == channel]
-    ref = found.entry.refs.get(channel)
-    if ref is None:
-        return
-    if ref.kind is Kind.INLINE:
-        header = unpack_header(found.entry.header, codec, found.entry.address)
-        history["seed"] = header.inline[channel]
-    else:
-        where = found.entry.address
-        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]

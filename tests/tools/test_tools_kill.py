@@ -128,19 +128,22 @@ def moment_of(chance: random.Random) -> Moment:
     return Moment("store", chance.randint(1, 36), chance.choice([0, chance.uniform(0, 0.003)]))
 
 
-def kill(lives: Lives, life: Life, kills: int) -> int:
-    """Kill threads at random moments, some of them twice; return how often two tools had finished and one had not."""
+def kill(lives: Lives, life: Life, kills: int) -> None:
+    """Kill threads at random moments, some of them twice, until two tools had finished in one of them and one had not.
+
+    On a busy machine none of the first five may have been caught so.
+    """
     chance = random.Random(f"{life.place.kind} {life.graph} {life.is_async} {life.durability}")
     done = in_the_middle = 0
-    for number in range(4 * kills):
+    for number in range(10 * kills):
         unknown = ("raise", "retry", "raise", "ask")[number % 4]
         thread = replace(life, thread=f"{number}", path=life.path / f"{number}", unknown=unknown)  # type: ignore[arg-type]
         watched = Watched(lives, thread, chance.choice(["retry", "done"]))
         live_on(watched, [moment_of(chance) for _ in range(1 + number % 2)])
         done, in_the_middle = done + watched.kills, in_the_middle + watched.in_the_middle
-        if done >= kills:
-            return in_the_middle
-    pytest.fail(f"only {done} were killed")
+        if done >= kills and in_the_middle:
+            return
+    pytest.fail(f"only {done} were killed, {in_the_middle} of them in the middle")
 
 
 @pytest.mark.slow
@@ -148,7 +151,7 @@ def kill(lives: Lives, life: Life, kills: int) -> int:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync-face", "async-face"])
 def test_killed_at_random_moments(lives: Lives, place: Place, tmp_path: Path, is_async: bool, durability: Any) -> None:
     life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability)
-    assert kill(lives, life, KILLS) >= 1
+    kill(lives, life, KILLS)
 
 
 @pytest.mark.slow
@@ -160,4 +163,4 @@ def test_killed_where_each_call_is_a_task(
 ) -> None:
     """LangChain's own agent, with the cache as its middleware."""
     life = Life(place=place, path=tmp_path, thread="", is_async=is_async, durability=durability, graph="agent")
-    assert kill(lives, life, 5) >= 1
+    kill(lives, life, 5)
