@@ -86,28 +86,57 @@ class CheckpointConflict(KeelError, RuntimeError):
         expected: Id of the checkpoint this run continues, or `None` if the thread was empty for it.
         found: Id of the checkpoint that is the head now, or `None` if the thread is gone.
         rejected: Id of the checkpoint that was not stored.
+        stored: Id of the last checkpoint that the run has stored before: its input is in the thread, with what its
+            steps up to there have led to. `None` if it has stored none, or is no run of a graph.
     """
 
     code = "checkpoint_conflict"
 
     def __init__(
-        self, thread_id: str, checkpoint_ns: str, expected: str | None, found: str | None, rejected: str
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        expected: str | None,
+        found: str | None,
+        rejected: str,
+        stored: str | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
         self.expected = expected
         self.found = found
         self.rejected = rejected
+        self.stored = stored
+        again = f"The input is in the thread ({stored}): do not give it again" if stored else "Read it and run again"
         where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
             f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
-            f"{found or 'gone (the thread was deleted)'}. It was not stored. Read the thread and run again, "
+            f"{found or 'gone (the thread was deleted)'}. It was not stored. {again} (`error.input_again`), "
             f"pass an explicit checkpoint_id to fork on purpose, or open the saver with on_conflict='fork'."
         )
 
+    def input_again(self, given: Any) -> Any:
+        """Return what to run the graph with when the run that was quicker has ended: never the same input twice.
+
+        Args:
+            given: What this run was given.
+
+        Returns:
+            `given`, if nothing of this run is in the thread. Else `None`, with which a run does what is left to do,
+            and returns the state: the other run has gone on from this input, and its model has read it.
+        """
+        return given if self.stored is None else None
+
     def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
-        return type(self), (self.thread_id, self.checkpoint_ns, self.expected, self.found, self.rejected)
+        return type(self), (
+            self.thread_id,
+            self.checkpoint_ns,
+            self.expected,
+            self.found,
+            self.rejected,
+            self.stored,
+        )
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):

@@ -36,6 +36,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import Command
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook
+from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
@@ -230,13 +231,13 @@ class _RunHandler(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
-        _unclaimed.pop(run_id, None)
+        live.end_run(run_id)
         if held := held_threads.pop(run_id, None):
             held.runs.end(held, held.is_async)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
-        _unclaimed.pop(run_id, None)
+        live.end_run(run_id, error)
         met = _refused.get(error) if isinstance(error, ThreadTaken) else None
         if met != run_id and (held := held_threads.pop(run_id, None)):
             # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
@@ -246,8 +247,6 @@ class _RunHandler(BaseCallbackHandler):
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
 held_threads: dict[UUID, HeldThread] = {}
-# The runs that have claimed nothing yet: what tells each from all others (`run_of`), and whether it has a loop.
-_unclaimed: dict[UUID, tuple[object, bool]] = {}
 _refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
 _HANDLER = _RunHandler()
 _handler: ContextVar[Any] = ContextVar("keel_begun", default=_HANDLER)
@@ -260,6 +259,7 @@ _ours = secrets.token_hex(8)
 def watch() -> None:
     """Have LangChain report every graph from now on. Once is enough, and twice does no harm: it knows the handler."""
     register_configure_hook(_handler, inheritable=False)
+    live.watch()
 
 
 def _token() -> str:
@@ -304,19 +304,21 @@ class RunClaims(Hook):
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
-        if start.goes_on:
-            reading.notes[self] = _is_by_id(start.resume)
+        reading.notes[self] = live.begin_run(start.run_id, reading.config, reading.is_async), start
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         if not start.goes_on or (start.resume is None and may_fork):
-            _unclaimed[start.run_id] = run_of(reading.config), reading.is_async
             return
         held = self._new_claim(reading.address.thread_id, start.run_id, session, reading.is_async)
         yield from self._take(held, start.run_id)
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Take away an answer that was given already."""
-        if self in reading.notes and reading.result is not None:
-            reading.result = without_spent(reading.result, reading.notes[self])
+        """Note where a run begins, and take away an answer that was given already."""
+        if self not in reading.notes or reading.result is None:
+            return
+        run, start = reading.notes[self]
+        run.began_at = reading.result.checkpoint["id"]
+        if start.goes_on:
+            reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
@@ -326,16 +328,13 @@ class RunClaims(Hook):
         """
         if all(channel != INTERRUPT for channel, _ in writes.writes):
             return
-        control = run_of(writes.config)
-        found = next(
-            ((run_id, is_async) for run_id, (run, is_async) in list(_unclaimed.items()) if run is control), None
-        )
-        if control is None or found is None:
+        run = next((each for each in live.find_runs(run_of(writes.config)) if each.run_id not in held_threads), None)
+        if run is None:
             return
-        run_id, is_async = found
-        _unclaimed.pop(run_id, None)
         try:
-            yield from self._take(self._new_claim(writes.address.thread_id, run_id, session, is_async), run_id)
+            yield from self._take(
+                self._new_claim(writes.address.thread_id, run.run_id, session, run.is_async), run.run_id
+            )
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
@@ -418,7 +417,7 @@ def _after_fork() -> None:
     global _ours
     _ours = secrets.token_hex(8)
     held_threads.clear()
-    _unclaimed.clear()
+    live.forget_runs()
     for runs in list(_all):
         runs.keeper.forget()
 

@@ -21,6 +21,7 @@ from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, run
+from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
@@ -242,6 +243,7 @@ class Flow:
             calls.is_shown = True
 
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Verdict]:
+        check_run(call.config)
         now = self._clock()
         record = replace(call.record, started_at=now, until=now + self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)
