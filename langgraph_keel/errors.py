@@ -10,7 +10,7 @@
     ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
-    ├── ThreadTaken (RuntimeError)         another run is going on from the thread's question: let it, or try again
+    ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
@@ -234,29 +234,35 @@ class NotAllowed(KeelError, PermissionError):
 
 
 class ThreadTaken(KeelError, RuntimeError):
-    """Another run goes on from where this thread waits; this one was refused before any node of it ran.
+    """Another run has this thread; this one was refused before any node of it ran.
+
+    The other one goes on from where the thread waits; or, with `on_busy="wait"`, this one has waited for its turn in
+    vain.
 
     Attributes:
         thread_id: The thread.
-        holder: Who goes on: host, machine, process, and when that began.
-        since: When that run began, ISO time.
+        holder: Whose run it is, or who is first of those that wait: host, machine, process, and when that began.
+        since: When that run came, ISO time.
+        waited: The seconds that this run has waited.
     """
 
     code = "thread_taken"
 
-    def __init__(self, thread_id: str, holder: str, since: str) -> None:
+    def __init__(self, thread_id: str, holder: str, since: str, waited: float = 0.0) -> None:
         self.thread_id = thread_id
         self.holder = holder
         self.since = since
+        self.waited = waited
         host, _, process = holder.partition("/")
+        how_long = f"; this one has waited {waited:g} s (busy_timeout)" if waited else ""
         super().__init__(
             f"thread {thread_id!r}: a run of process {process.split('/')[1] if '/' in process else '?'} on {host} "
-            f"goes on from here since {since}. This run was refused before anything of it ran: look at the thread when "
-            "that one has ended (a stream that was left half read ends when it is closed)"
+            f"goes on from here since {since}{how_long}. This run was refused before anything of it ran: look at the "
+            "thread when that one has ended (a stream that was left half read ends when it is closed)"
         )
 
-    def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str]]:
-        return type(self), (self.thread_id, self.holder, self.since)
+    def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str, float]]:
+        return type(self), (self.thread_id, self.holder, self.since, self.waited)
 
 
 class SummaryFailed(KeelError, RuntimeError):

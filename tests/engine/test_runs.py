@@ -6,7 +6,6 @@ import asyncio
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Annotated, Any, TypedDict
@@ -218,6 +217,7 @@ def test_an_input_that_is_stored_is_not_given_again(saver: KeelSaver, durability
     second_has_ended.set()
     thread.join()
     (refusal,) = refusals
+    assert refusal.stored
     assert refusal.stored in [
         state.config["configurable"]["checkpoint_id"] for state in graph.get_state_history(CONFIG)
     ]
