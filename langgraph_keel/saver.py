@@ -381,6 +381,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         Raises:
             UnstorableValue: A value has no stored form.
             InvalidConfig: The config names no thread or no checkpoint.
+            CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
         self.engine.run(put_writes(self.engine.session, config, writes, task_id, task_path))
 

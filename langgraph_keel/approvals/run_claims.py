@@ -385,9 +385,8 @@ class RunClaims(Hook):
                 yield from place.stay()
                 yield Pause(min(_SOON * (1 + len(ahead)), _LATE))
         finally:
-            if (
-                place.is_to_leave
-            ):  # in the keeper's thread: the run may be cancelled, and its loop must not be kept waiting
+            if place.is_to_leave:
+                # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
                 self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
     def _new_claim(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> HeldThread:

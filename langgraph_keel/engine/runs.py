@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from threading import RLock
 from typing import Any
 from uuid import UUID
 
@@ -48,32 +49,38 @@ class LiveRun:
     refusal: CheckpointConflict | None = None
 
 
-_runs: dict[UUID, list[LiveRun]] = {}
+_lock = RLock()  # a run may be ended by the collector of garbage, in the middle of anything
+_runs: dict[UUID, tuple[LiveRun, ...]] = {}
 _refused: set[LiveRun] = set()
 
 
 def begin_run(run_id: UUID, config: Mapping[str, Any], is_async: bool) -> LiveRun:
     """Note that a run is under way; `config` is the one that it asks for its checkpoint with."""
     run = LiveRun(run_id, config["configurable"][CONFIG_KEY_RUNTIME], run_of(config), is_async)
-    _runs.setdefault(run_id, []).append(run)
+    with _lock:
+        _runs[run_id] = (*_runs.get(run_id, ()), run)
     return run
 
 
 def end_run(run_id: UUID, error: BaseException | None = None) -> None:
     """Forget a run that has ended; of several with one id, the one that was refused so."""
-    runs = _runs.get(run_id)
-    if not runs:
-        return
-    rejected = getattr(error, "rejected", None)
-    run = next((each for each in runs if each.refusal and each.refusal.rejected == rejected), runs[0])
-    runs.remove(run)
-    _refused.discard(run)
-    if not runs:
-        _runs.pop(run_id, None)
+    with _lock:
+        runs = _runs.get(run_id)
+        if not runs:
+            return
+        rejected = getattr(error, "rejected", None)
+        ended = next((run for run in runs if (run.refusal and run.refusal.rejected) == rejected), runs[0])
+        _refused.discard(ended)
+        if left := tuple(run for run in runs if run is not ended):
+            _runs[run_id] = left
+        else:
+            del _runs[run_id]
 
 
 def forget_runs() -> None:
     """Forget all runs, in a process that was forked: they are the other one's."""
+    global _lock
+    _lock = RLock()
     _runs.clear()
     _refused.clear()
 
@@ -115,7 +122,7 @@ def _check(runs: Collection[LiveRun]) -> None:
         raise copy(refusals[0])  # each has a traceback of its own
 
 
-class _Brake(BaseCallbackHandler):
+class _RefusalHandler(BaseCallbackHandler):
     """What LangChain asks before anything of a run begins, as long as some run is refused."""
 
     run_inline = raise_error = True
@@ -140,8 +147,8 @@ class _Brake(BaseCallbackHandler):
     on_chat_model_start = on_llm_start = on_tool_start = on_chain_start
 
 
-_BRAKE = _Brake()
-_handler: ContextVar[Any] = ContextVar("keel_brake", default=_BRAKE)
+_HANDLER = _RefusalHandler()
+_handler: ContextVar[Any] = ContextVar("keel_refusals", default=_HANDLER)
 
 
 @cache
