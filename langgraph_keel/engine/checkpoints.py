@@ -48,7 +48,6 @@ from langgraph_keel.engine.records import (
     Moved,
     NewEntry,
     Occupied,
-    Outcome,
     Query,
     Ref,
     Row,
@@ -57,6 +56,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     record,
 )
+from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
@@ -161,7 +161,23 @@ def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -
         session.memo.forget(_key(new.address))
         draft = _draft(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
-    return draft.base(_accept(outcome, draft.entry), inheritance.versions)
+    if isinstance(outcome, Moved):
+        raise _refuse(new, outcome)
+    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
+    return draft.base(outcome, inheritance.versions)
+
+
+def _refuse(new: Put, moved: Moved) -> CheckpointConflict:
+    """Return why a checkpoint is not stored; its run, if it is one of this process, does nothing more."""
+    address, parent = new.address, new.parent.checkpoint_id
+    run = find_run(new.config)
+    stored = parent if run is not None and parent != run.began_at else None
+    error = CheckpointConflict(
+        address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored
+    )
+    if run is not None:
+        refuse_run(run, error)
+    return error
 
 
 _INLINE = Ref(Kind.INLINE)
@@ -221,20 +237,6 @@ def _build_draft(
         updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
     )
     return Draft(entry, channels)
-
-
-def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
-    if isinstance(outcome, Moved):
-        address = entry.address
-        raise CheckpointConflict(
-            address.thread_id,
-            address.checkpoint_ns,
-            entry.parent,
-            outcome.head,
-            str(address.checkpoint_id),
-        )
-    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
-    return outcome
 
 
 def _recall(session: Session, parent: Address) -> Plan[Base | None]:
@@ -403,6 +405,7 @@ def put_writes(
     if address.checkpoint_id is None:
         raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
     task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
+    check_run(config)
     kept = yield from without_stray(session.store, session.codec, address, writes, task_id)
     if kept is None:
         return
