@@ -30,10 +30,6 @@ from langgraph_keel.errors import UnstorableValue, ValueRefused
 
 RUN_COST = 6
 """Bytes that a run takes in an entry, about."""
-FEW_RUNS = 512
-"""Bytes of runs that are not worth another form."""
-RECORDS = 1 << 16
-"""Bytes of a list of dicts up to which it takes another form when it is edited for the first time."""
 BLOCK = 32
 """Elements that are packed in one go: what they take is to stay in the processor's cache."""
 
@@ -49,7 +45,7 @@ class KnownList:
         hashes: Short digest of each element's fingerprint.
         weight: Bytes this takes in memory, about.
         loose: Its items that are not packed yet.
-        debt: Bytes of runs written since the list was last written whole, but for the first one of each version.
+        debt: Bytes of runs written since the list was last written whole.
         payloads: Elements being appended, until they have numbers.
         fresh: The rows that hold those.
     """
@@ -72,12 +68,8 @@ class KnownList:
         return KnownList(Ref(Kind.LIST, runs), rows, self.proofs, self.hashes, self.weight, loose, self.debt)
 
 
-def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]] | None:
-    """Return `value` as the version after `known`, and the packed rows that should replace small ones.
-
-    `None` if another form takes less: it is edited so often that naming its pieces has cost an eighth of it, about what
-    all of it takes compressed; or it is edited for the first time, but of dicts, which are no messages.
-    """
+def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
+    """Return `value` as the version after `known`, and the packed rows that should replace small ones."""
     if known is None:
         return _write_whole(value, codec.marks(value), codec), ()
     same = _same_blocks(value, known)
@@ -164,7 +156,7 @@ def _append(
     loose = NOTHING if repacks else known.loose
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
-    debt = known.debt + RUN_COST * (len(runs) - 1)
+    debt = known.debt + RUN_COST * len(runs)
     proofs = _proofs_of(value, marks, known.proofs[: same // BLOCK])
     hashes = known.hashes + hashes[start - same :]
     return _version(runs, rows, proofs, hashes, loose, debt, payloads), repacks
@@ -172,11 +164,12 @@ def _append(
 
 def _rearrange(
     value: list[Any], marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
-) -> tuple[KnownList, tuple[Row, ...]] | None:
+) -> tuple[KnownList, tuple[Row, ...]]:
     runs, changed = _pieces(hashes, known)
-    debt, nbytes = known.debt + RUN_COST * max(0, len(runs) - 1), sum(map(len, marks))
-    if debt > nbytes // 8 + FEW_RUNS or (nbytes <= RECORDS and set(map(type, value)) == {dict}):
-        return None
+    debt = known.debt + RUN_COST * len(runs)
+    if debt > sum(map(len, marks)) + 4096:
+        # So many pieces that naming them has cost as much as the list itself: write it whole, once.
+        return _write_whole(value, marks, codec), ()
     loose = known.loose.within(runs)
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
     payloads = _pack(value, marks, 0, changed, codec)

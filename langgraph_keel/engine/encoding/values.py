@@ -1,8 +1,7 @@
 """Channel value ↔ stored form: which form a value takes, and how it comes back.
 
 * Small scalars stand in the entry's header.
-* A list is a piece table (`lists.py`); any other large value that has parts, and a list that is edited again and again,
-  is a snapshot with edits (`trees.py`).
+* A list is a piece table (`lists.py`); any other large value that has parts, a snapshot with edits (`trees.py`).
 * Anything else is one item, written again when its fingerprint changes.
 
 What comes back equals what was put, whatever form it took: `test_encoding.py` holds this against a store of
@@ -107,10 +106,8 @@ def next_version(value: Any, known: Known | None, codec: Codec) -> tuple[Known, 
     """
     if isinstance(known, KnownRows):
         known = _look_at(known, codec)
-    if type(value) is list and not isinstance(known, KnownTree):
-        found = next_list(value, known if isinstance(known, KnownList) else None, codec)
-        if found is not None:
-            return found
+    if type(value) is list:
+        return next_list(value, known if isinstance(known, KnownList) else None, codec)
     try:
         return _next_other(value, known, codec)
     except UnstorableValue:
