@@ -10,7 +10,7 @@
     ├── ToolNotReplayed (RuntimeError)     a replay has come to a tool call that it may not make: the tool did not run
     ├── AlreadyDecided (RuntimeError)      a request was decided, has expired or is moot: look at it, do not repeat
     ├── NotAllowed (PermissionError)       this reviewer may not decide this request, or not in this way
-    ├── ThreadTaken (RuntimeError)         another run is going on from the thread's question: let it, or try again
+    ├── ThreadTaken (RuntimeError)         another run has the thread: let it, or try again
     ├── SummaryFailed (RuntimeError)       a model that was to summarize has said nothing: nothing was removed
     ├── DriftDetected (RuntimeError)       the thread was written with another model or program: accept that, or not
     ├── ValueRefused (TypeError)           a value cannot cross the border between objects and bytes
@@ -86,28 +86,57 @@ class CheckpointConflict(KeelError, RuntimeError):
         expected: Id of the checkpoint this run continues, or `None` if the thread was empty for it.
         found: Id of the checkpoint that is the head now, or `None` if the thread is gone.
         rejected: Id of the checkpoint that was not stored.
+        stored: Id of the last checkpoint that the run has stored before: its input is in the thread, with what its
+            steps up to there have led to. `None` if it has stored none, or is no run of a graph.
     """
 
     code = "checkpoint_conflict"
 
     def __init__(
-        self, thread_id: str, checkpoint_ns: str, expected: str | None, found: str | None, rejected: str
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        expected: str | None,
+        found: str | None,
+        rejected: str,
+        stored: str | None = None,
     ) -> None:
         self.thread_id = thread_id
         self.checkpoint_ns = checkpoint_ns
         self.expected = expected
         self.found = found
         self.rejected = rejected
+        self.stored = stored
+        again = f"The input is in the thread ({stored}): do not give it again" if stored else "Read it and run again"
         where = f"thread {thread_id!r}" + (f", namespace {checkpoint_ns!r}" if checkpoint_ns else "")
         super().__init__(
             f"{where}: checkpoint {rejected} continues {expected or 'an empty thread'}, but the head is now "
-            f"{found or 'gone (the thread was deleted)'}. It was not stored. Read the thread and run again, "
+            f"{found or 'gone (the thread was deleted)'}. It was not stored. {again} (`error.input_again`), "
             f"pass an explicit checkpoint_id to fork on purpose, or open the saver with on_conflict='fork'."
         )
 
+    def input_again(self, given: Any) -> Any:
+        """Return what to run the graph with when the run that was quicker has ended: never the same input twice.
+
+        Args:
+            given: What this run was given.
+
+        Returns:
+            `given`, if nothing of this run is in the thread. Else `None`, with which a run does what is left to do,
+            and returns the state: the other run has gone on from this input, and its model has read it.
+        """
+        return given if self.stored is None else None
+
     def __reduce__(self) -> tuple[type[CheckpointConflict], tuple[str | None, ...]]:
         # The default would call the class with the message only; process pools pickle errors.
-        return type(self), (self.thread_id, self.checkpoint_ns, self.expected, self.found, self.rejected)
+        return type(self), (
+            self.thread_id,
+            self.checkpoint_ns,
+            self.expected,
+            self.found,
+            self.rejected,
+            self.stored,
+        )
 
 
 class ToolOutcomeUnknown(KeelError, RuntimeError):
@@ -205,29 +234,35 @@ class NotAllowed(KeelError, PermissionError):
 
 
 class ThreadTaken(KeelError, RuntimeError):
-    """Another run goes on from where this thread waits; this one was refused before any node of it ran.
+    """Another run has this thread; this one was refused before any node of it ran.
+
+    The other one goes on from where the thread waits; or, with `on_busy="wait"`, this one has waited for its turn in
+    vain.
 
     Attributes:
         thread_id: The thread.
-        holder: Who goes on: host, machine, process, and when that began.
-        since: When that run began, ISO time.
+        holder: Whose run it is, or who is first of those that wait: host, machine, process, and when that began.
+        since: When that run came, ISO time.
+        waited: The seconds that this run has waited.
     """
 
     code = "thread_taken"
 
-    def __init__(self, thread_id: str, holder: str, since: str) -> None:
+    def __init__(self, thread_id: str, holder: str, since: str, waited: float = 0.0) -> None:
         self.thread_id = thread_id
         self.holder = holder
         self.since = since
+        self.waited = waited
         host, _, process = holder.partition("/")
+        how_long = f"; this one has waited {waited:g} s (busy_timeout)" if waited else ""
         super().__init__(
             f"thread {thread_id!r}: a run of process {process.split('/')[1] if '/' in process else '?'} on {host} "
-            f"goes on from here since {since}. This run was refused before anything of it ran: look at the thread when "
-            "that one has ended (a stream that was left half read ends when it is closed)"
+            f"goes on from here since {since}{how_long}. This run was refused before anything of it ran: look at the "
+            "thread when that one has ended (a stream that was left half read ends when it is closed)"
         )
 
-    def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str]]:
-        return type(self), (self.thread_id, self.holder, self.since)
+    def __reduce__(self) -> tuple[type[ThreadTaken], tuple[str, str, str, float]]:
+        return type(self), (self.thread_id, self.holder, self.since, self.waited)
 
 
 class SummaryFailed(KeelError, RuntimeError):

@@ -12,7 +12,7 @@ from typing import TypedDict
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.approvals.run_claims import PlainResume
+from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.session import OnConflict
@@ -47,6 +47,15 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes ("allow", the
     default, as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then never
     answers the next question."""
+
+    on_busy: OnBusy
+    """What a run with new input does while another run has its thread: it goes on, and of the two the one that puts
+    later is told ("raise", the default; see `on_conflict`); or it waits until that has ended, in the order in which
+    runs come, in all processes, and begins from what that has left ("wait"). Runs then take two round trips more to
+    begin, and one to end."""
+
+    busy_timeout: float
+    """Seconds that a run waits so, before `ThreadTaken` is raised; 60 by default."""
 
     archive_removed: bool | Collection[str]
     """Whether messages that anybody takes out of a list are archived before the checkpoint without them is stored

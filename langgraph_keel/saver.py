@@ -29,12 +29,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.approvals.inbox import Inbox
 from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
-from langgraph_keel.approvals.run_claims import PlainResume, RunClaims
+from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
 from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
     delete_thread,
-    delta_history,
     list_threads,
     load,
     page,
@@ -43,11 +42,13 @@ from langgraph_keel.engine.checkpoints import (
     revive,
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
+from langgraph_keel.engine.delta import delta_history
 from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
 from langgraph_keel.engine.hooks import Hook
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
+from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
@@ -92,6 +93,11 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, answers whatever is asked when it comes
             ("allow", as in LangGraph), or is refused before anything runs ("refuse"): a click that comes twice then
             never answers the next question.
+        on_busy: What a run with new input does while another run has its thread: it goes on, and of the two the one
+            that puts later is told ("raise", as `on_conflict` says); or it waits until that has ended, in the order in
+            which runs come, in all processes, and begins from what that has left ("wait"). Runs then take two round
+            trips more to begin, and one to end.
+        busy_timeout: Seconds that a run waits so, before `ThreadTaken` is raised.
         archive_removed: Whether messages that anybody takes out of a list are archived before the checkpoint without
             them is stored (`archive`): of every list of messages, or of the channels named. A put that takes nothing
             out stays one round trip (two where there are delta channels); one that does takes three, or four. What
@@ -127,6 +133,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         graph_version: str | None = None,
         on_drift: OnDrift = "warn",
         plain_resume: PlainResume = "allow",
+        on_busy: OnBusy = "raise",
+        busy_timeout: float = 60.0,
         archive_removed: bool | Collection[str] = False,
         owner: Owner | None = None,
         keep_last: int | None = None,
@@ -143,7 +151,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
-        hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume), OwnerHook(), ApprovalHook()]
+        hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook(), ApprovalHook()]
         hooks.append(build_recorder(graph_version, on_drift, provenance))
         hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
         hooks += [each for each in (archive_rule(archive_removed),) if each]
@@ -238,15 +246,18 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             InvalidConfig: The config names no usable thread.
             NotFound: A run is to begin from a checkpoint that is not there: LangGraph would begin anew, and put that
                 after whatever the thread has.
-            ThreadTaken: Another run goes on from where the thread waits.
+            ThreadTaken: Another run goes on from where the thread waits; or, with `on_busy="wait"`, has it for too
+                long.
             RefusedType: A stored value is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(begin_run(self.engine.session, config, is_async=False))
+        engine = self.engine
+        return run(begin_run(engine.session, config, is_async=False), PatientDriver(engine.driver))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`, asynchronously."""
-        return await self.engine.arun(begin_run(self.engine.session, config, is_async=True))
+        engine = self.engine
+        return await arun(begin_run(engine.session, config, is_async=True), AsyncPatientDriver(engine.async_driver))
 
     def list(
         self,
@@ -370,6 +381,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         Raises:
             UnstorableValue: A value has no stored form.
             InvalidConfig: The config names no thread or no checkpoint.
+            CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
         self.engine.run(put_writes(self.engine.session, config, writes, task_id, task_path))
 

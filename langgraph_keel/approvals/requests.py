@@ -141,7 +141,9 @@ class ApprovalRequest:
 
     def __repr__(self) -> str:
         """Say what is asked, in short: a list of requests is to be read."""
-        asks = f"{self.action}({self.args!r:.200})" if self.action else f"{self.value!r:.200}"
+        # Whoever reads it decides: what moves the cursor must not overwrite what stands before it.
+        action = self.action if self.action.isprintable() else repr(self.action)
+        asks = f"{action}({self.args!r:.200})" if action else f"{self.value!r:.200}"
         facts = f" on {self.facts!r:.200}" if self.facts else ""
         by = f" by {self.decision.by!r}" if self.decision and self.decision.by else ""
         return f"<approval {self.id} of thread {self.thread_id!r}: {asks}{facts}, {self.status}{by}>"

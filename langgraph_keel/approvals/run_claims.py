@@ -7,7 +7,7 @@ with langgraph 1.2.22. An asynchronous stream that is neither read on nor closed
 
 What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
 that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
-`CheckpointConflict`.
+`CheckpointConflict`. With `on_busy="wait"` it claims the thread, too, and waits in line for that (`turns`).
 
 The claim of a thread by the run that goes on from where it waits: one cell, changed by compare-and-set.
 
@@ -35,10 +35,12 @@ from weakref import WeakKeyDictionary, WeakSet
 from langchain_core.callbacks import BaseCallbackHandler
 from langgraph.types import Command
 
-from langgraph_keel._langgraph import INTERRUPT, register_configure_hook
+from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
+from langgraph_keel.approvals.turns import Place, Ticket
+from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
-from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
+from langgraph_keel.engine.leases import Keeper, Pause, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
@@ -158,10 +160,13 @@ def release(session: Session, claim: Claim, token: str) -> Plan[None]:
 
 _log = logging.getLogger(__name__)
 PlainResume = Literal["allow", "refuse"]
+OnBusy = Literal["raise", "wait"]
 LEASE = 30_000
 """Milliseconds after which a claim that is not renewed is over. A dead process of the same machine is seen at once."""
 _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each saver."""
+_SOON, _LATE = 0.02, 0.5
+"""Seconds between two looks of a run that is next for a thread, and at most."""
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -230,15 +235,16 @@ class _RunHandler(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
-        _unclaimed.pop(run_id, None)
+        live.end_run(run_id)
         if held := held_threads.pop(run_id, None):
             held.runs.end(held, held.is_async)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
-        _unclaimed.pop(run_id, None)
-        met = _refused.get(error) if isinstance(error, ThreadTaken) else None
-        if met != run_id and (held := held_threads.pop(run_id, None)):
+        if isinstance(error, ThreadTaken) and _refused.get(error) == run_id:
+            return
+        live.end_run(run_id, error)
+        if held := held_threads.pop(run_id, None):
             # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
             # there could wait for a lock that its own thread holds.
             held.runs.end(held, held.is_async or isinstance(error, GeneratorExit))
@@ -246,8 +252,6 @@ class _RunHandler(BaseCallbackHandler):
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
 held_threads: dict[UUID, HeldThread] = {}
-# The runs that have claimed nothing yet: what tells each from all others (`run_of`), and whether it has a loop.
-_unclaimed: dict[UUID, tuple[object, bool]] = {}
 _refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
 _HANDLER = _RunHandler()
 _handler: ContextVar[Any] = ContextVar("keel_begun", default=_HANDLER)
@@ -260,6 +264,7 @@ _ours = secrets.token_hex(8)
 def watch() -> None:
     """Have LangChain report every graph from now on. Once is enough, and twice does no harm: it knows the handler."""
     register_configure_hook(_handler, inheritable=False)
+    live.watch()
 
 
 def _token() -> str:
@@ -275,17 +280,32 @@ class RunClaims(Hook):
 
     Args:
         plain_resume: Whether `Command(resume=value)`, which names no interrupt, may answer whatever is asked.
+        on_busy: Whether a run with new input waits until no other run has the thread.
+        busy_timeout: How long, in seconds.
         lease: Milliseconds.
     """
 
     hears_replays = True
 
-    def __init__(self, plain_resume: PlainResume = "allow", lease: int = LEASE) -> None:
+    def __init__(
+        self,
+        plain_resume: PlainResume = "allow",
+        on_busy: OnBusy = "raise",
+        busy_timeout: float = 60.0,
+        lease: int = LEASE,
+    ) -> None:
         if plain_resume not in ("allow", "refuse"):
             raise InvalidInput(f"plain_resume must be 'allow' or 'refuse', not {plain_resume!r}")
+        if on_busy not in ("raise", "wait"):
+            raise InvalidInput(f"on_busy must be 'raise' or 'wait', not {on_busy!r}")
         self._plain_resume = plain_resume
+        self._waits = on_busy == "wait"
+        if isinstance(busy_timeout, bool) or not isinstance(busy_timeout, int | float) or not busy_timeout >= 0:
+            raise InvalidInput(f"busy_timeout must be seconds, from 0 up, not {busy_timeout!r}")
+        self._timeout = busy_timeout
         self.lease = lease
         self.clock = _now
+        self.timer = time.monotonic
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
         watch()
@@ -296,7 +316,7 @@ class RunClaims(Hook):
         Before it is read: a run that comes late must read the head that the other one has left.
 
         Raises:
-            ThreadTaken: Another run goes on from there.
+            ThreadTaken: Another run goes on from there; or has had the thread for as long as this one may wait.
             InvalidInput: It answers whatever is asked, and that is refused.
         """
         start = _start.get()
@@ -304,19 +324,23 @@ class RunClaims(Hook):
             return
         _start.set(None)  # a run that begins at a checkpoint named by id reads twice
         self._check(start.resume)
-        if start.goes_on:
-            reading.notes[self] = _is_by_id(start.resume)
+        thread_id = reading.address.thread_id
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
-        if not start.goes_on or (start.resume is None and may_fork):
-            _unclaimed[start.run_id] = run_of(reading.config), reading.is_async
-            return
-        held = self._new_claim(reading.address.thread_id, start.run_id, session, reading.is_async)
-        yield from self._take(held, start.run_id)
+        goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
+        waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
+        if goes_on_from_head or waits:
+            held = self._new_claim(thread_id, start.run_id, session, reading.is_async)
+            yield from self._take(held, start.run_id, waits)
+        reading.notes[self] = live.begin_run(start.run_id, reading.config, reading.is_async), start
 
     def read(self, session: Session, reading: Reading) -> None:
-        """Take away an answer that was given already."""
-        if self in reading.notes and reading.result is not None:
-            reading.result = without_spent(reading.result, reading.notes[self])
+        """Note where a run begins, and take away an answer that was given already."""
+        if self not in reading.notes or reading.result is None:
+            return
+        run, start = reading.notes[self]
+        run.began_at = reading.result.checkpoint["id"]
+        if start.goes_on:
+            reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
@@ -326,18 +350,44 @@ class RunClaims(Hook):
         """
         if all(channel != INTERRUPT for channel, _ in writes.writes):
             return
-        control = run_of(writes.config)
-        found = next(
-            ((run_id, is_async) for run_id, (run, is_async) in list(_unclaimed.items()) if run is control), None
-        )
-        if control is None or found is None:
+        run = next((each for each in live.find_runs(run_of(writes.config)) if each.run_id not in held_threads), None)
+        if run is None:
             return
-        run_id, is_async = found
-        _unclaimed.pop(run_id, None)
         try:
-            yield from self._take(self._new_claim(writes.address.thread_id, run_id, session, is_async), run_id)
+            yield from self._take(
+                self._new_claim(writes.address.thread_id, run.run_id, session, run.is_async), run.run_id
+            )
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
+
+    def _wait_for_turn(self, held: HeldThread) -> Plan[None]:
+        """Claim a thread when no other run has it, and none waits that came before. Two trips if it is idle.
+
+        Raises:
+            ThreadTaken: Others have had it for as long as this run may wait.
+        """
+        claim, until = held.claim, self.timer() + self._timeout
+        ticket = Ticket(claim.token, claim.record.holder, claim.record.since)
+        place = Place(held.session, claim.thread_id, ticket, self.lease / 1000, self.timer)
+        try:
+            while True:
+                ahead = yield from place.look()
+                if ahead:
+                    holder, since = ahead[0].holder, ahead[0].since
+                else:
+                    claim.record = replace(claim.record, until=self.clock() + self.lease)
+                    try:
+                        return (yield from take(held.session, claim, self.is_over))
+                    except ThreadTaken as error:
+                        holder, since = error.holder, error.since
+                if self.timer() >= until:
+                    raise ThreadTaken(claim.thread_id, holder, since, self._timeout)
+                yield from place.stay()
+                yield Pause(min(_SOON * (1 + len(ahead)), _LATE))
+        finally:
+            if place.is_to_leave:
+                # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
+                self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
     def _new_claim(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> HeldThread:
         now = self.clock()
@@ -353,10 +403,10 @@ class RunClaims(Hook):
             "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
         )
 
-    def _take(self, held: HeldThread, run_id: UUID) -> Plan[None]:
+    def _take(self, held: HeldThread, run_id: UUID, waits: bool = False) -> Plan[None]:
         try:
             _enter(held, run_id)
-            yield from take(held.session, held.claim, self.is_over)
+            yield from self._wait_for_turn(held) if waits else take(held.session, held.claim, self.is_over)
         except ThreadTaken as error:
             _refused[error] = run_id
             if held_threads.get(run_id) is held:
@@ -402,6 +452,12 @@ def _enter(held: HeldThread, run_id: UUID) -> None:
         raise ThreadTaken(other.claim.thread_id, other.claim.record.holder, other.claim.record.since)
 
 
+def _has_thread(thread_id: str) -> bool:
+    """Return whether a run that has the thread is around this call: one that its node begins must not wait for it."""
+    outer = {run.run_id for run in live.find_runs(run_of(var_child_runnable_config.get() or {}))}
+    return any(run_id in outer and held.claim.thread_id == thread_id for run_id, held in list(held_threads.items()))
+
+
 def _is_by_id(resume: Any) -> bool:
     # As LangGraph tells the two apart.
     return isinstance(resume, dict) and all(isinstance(key, str) and _INTERRUPT_ID.fullmatch(key) for key in resume)
@@ -418,7 +474,7 @@ def _after_fork() -> None:
     global _ours
     _ours = secrets.token_hex(8)
     held_threads.clear()
-    _unclaimed.clear()
+    live.forget_runs()
     for runs in list(_all):
         runs.keeper.forget()
 

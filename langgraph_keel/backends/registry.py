@@ -146,8 +146,8 @@ def _load_entry_point(entry_point: EntryPoint) -> OpenUrl:
 
 def refuse_url(url: str) -> InvalidInput:
     """Return the error for a URL that names no store; it lists the URLs that do, and never shows a password."""
-    scheme = url.partition(":")[0]
-    name = f"{scheme}:..." if "@" in url else url
+    scheme, is_url, _ = url.partition("://")
+    name = (f"{scheme}:..." if is_url else "what was given") if "@" in url or "=" in url else url
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}
     others = sorted({entry_point.name for entry_point in entry_points(group=GROUP)} - own)
     *examples, last = [*(backend.example for backend in BACKENDS), *(f"{scheme}:..." for scheme in others)]

@@ -23,6 +23,7 @@ from langgraph_keel.display.text import UNSAFE, plain
 from langgraph_keel.errors import KeelError
 
 _CREDENTIALS = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")
+_PASSWORD = re.compile(r"\b(password=)[^&\s]*")
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
@@ -58,7 +59,7 @@ def local_time(timestamp: str, now: datetime | None = None) -> str:
 
 def without_password(url: str) -> str:
     """Return `url` fit to be shown."""
-    return plain(_CREDENTIALS.sub(r"\1:***@", url))
+    return plain(_PASSWORD.sub(r"\1***", _CREDENTIALS.sub(r"\1:***@", url)))
 
 
 def print_json(value: Any) -> None:

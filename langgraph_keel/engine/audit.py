@@ -29,7 +29,7 @@ from dataclasses import astuple, dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.plan import Plan, Q, R, T
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.session import Session
@@ -260,6 +260,8 @@ def append(
             number, end = link.number, (link.number, link.hash)
         else:
             number, end = yield from _search(session, digest, end[0], end)
+            if number is None and end[0] < link.number:
+                raise CorruptStore(f"the audit trail has a link {link.number} that is in no list of links")
     yield from _move_head(session, head, end, session.new_token())
     return number
 
@@ -318,8 +320,9 @@ def _move_head(session: Session, head: Cell | None, end: tuple[int, str], token:
     """Move the head to a link, given its number and hash, unless somebody has moved it further."""
     new = Cell(token, header_of(session.codec, *end))
     while head is None or read_end(session.codec, head, START)[0] < end[0]:
-        swapped = yield from session.store.swap_cell(HEADS, HEAD, head.token if head else None, new)
-        if swapped.done:
+        stood = head.token if head else None
+        swapped = yield from session.store.swap_cell(HEADS, HEAD, stood, new)
+        if check_swapped(stood, swapped, "the head of the audit trail").done:
             return
         head = swapped.cell
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from langgraph_keel.errors import InvalidInput
+from langgraph_keel.errors import CorruptStore, InvalidInput
 
 _KIND = re.compile(r"[a-z]{1,16}")
 _KEY = re.compile(r"[a-z0-9_][a-z0-9._-]{0,127}")
@@ -76,6 +76,18 @@ def ruling(current: Cell | None, expected: str | None, new: Cell | None) -> Lite
     if held == expected:
         return "write"
     return "again" if held == (None if new is None else new.token) else "refuse"
+
+
+def check_swapped(expected: str | None, swapped: Swapped, what: str) -> Swapped:
+    """Return the reply to a swap, unless whoever tries again with the token in it would do so for ever.
+
+    Raises:
+        CorruptStore: What stands there is what was expected, and was not replaced: its token is damaged. (One byte of
+            it, on Redis, and an approval made 9,400 requests a second and never ended.)
+    """
+    if not swapped.done and swapped.cell is not None and swapped.cell.token == expected:
+        raise CorruptStore(f"{what} is damaged: its token is {expected!a}, and nothing that knows it can replace it")
+    return swapped
 
 
 def key_of_cell(key: str) -> str:

@@ -18,8 +18,6 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
-    DeltaChannelHistory,
-    PendingWrite,
     get_checkpoint_metadata,
 )
 
@@ -33,6 +31,7 @@ from langgraph_keel.engine.config import (
     must_follow_head,
     text_of,
 )
+from langgraph_keel.engine.delta import hidden_parent, is_hidden, read_hidden
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
@@ -49,7 +48,6 @@ from langgraph_keel.engine.records import (
     Moved,
     NewEntry,
     Occupied,
-    Outcome,
     Query,
     Ref,
     Row,
@@ -58,7 +56,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
     record,
 )
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
@@ -109,6 +107,8 @@ def put(
 ) -> Plan[RunnableConfig]:
     """Store a checkpoint; see `KeelSaver.put`."""
     parent = address_of(config)
+    if is_hidden(parent):
+        raise _gone(parent)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
     new = Put(config, checkpoint, metadata, parent, address, header)
@@ -161,7 +161,23 @@ def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -
         session.memo.forget(_key(new.address))
         draft = _draft(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
-    return draft.base(_accept(outcome, draft.entry), inheritance.versions)
+    if isinstance(outcome, Moved):
+        raise _refuse(new, outcome)
+    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
+    return draft.base(outcome, inheritance.versions)
+
+
+def _refuse(new: Put, moved: Moved) -> CheckpointConflict:
+    """Return why a checkpoint is not stored; its run, if it is one of this process, does nothing more."""
+    address, parent = new.address, new.parent.checkpoint_id
+    run = find_run(new.config)
+    stored = parent if run is not None and parent != run.began_at else None
+    error = CheckpointConflict(
+        address.thread_id, address.checkpoint_ns, parent, moved.head, str(address.checkpoint_id), stored
+    )
+    if run is not None:
+        refuse_run(run, error)
+    return error
 
 
 _INLINE = Ref(Kind.INLINE)
@@ -223,20 +239,6 @@ def _build_draft(
     return Draft(entry, channels)
 
 
-def _accept(outcome: Outcome, entry: NewEntry) -> Stored:
-    if isinstance(outcome, Moved):
-        address = entry.address
-        raise CheckpointConflict(
-            address.thread_id,
-            address.checkpoint_ns,
-            entry.parent,
-            outcome.head,
-            str(address.checkpoint_id),
-        )
-    assert isinstance(outcome, Stored), "a store answered BaseGone to an entry without a base"
-    return outcome
-
-
 def _recall(session: Session, parent: Address) -> Plan[Base | None]:
     """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
     try:
@@ -256,6 +258,8 @@ def _key(address: Address) -> tuple[str, str]:
 def begin_run(session: Session, config: RunnableConfig, *, is_async: bool) -> Plan[CheckpointTuple | None]:
     """Read the checkpoint that a run begins from; see `KeelSaver.get_tuple`."""
     reading = Reading(config, address_of(config), is_async)
+    if is_hidden(reading.address) and begins_run(config):
+        raise _gone(reading.address)
     yield from tell(session.hooks.begin, session, reading)
     found = yield from _read(session, reading, runs=CONFIG_KEY_RUNTIME in configurable(config))
     if found is None and reading.address.checkpoint_id and begins_run(config):
@@ -278,6 +282,8 @@ def get_tuple(session: Session, config: Mapping[str, Any]) -> Plan[CheckpointTup
 
 def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[CheckpointTuple | None]:
     address, key = reading.address, _key(reading.address)
+    if is_hidden(address):
+        return (yield from read_hidden(session, address))
     base = session.memo.get(key)
     if base is not None and address.checkpoint_id not in (None, base.checkpoint_id):
         base = None
@@ -294,7 +300,8 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
-    reading.result = result = yield from _revive(session, found, Unpacker(session.codec), origin, reading)
+    unpacker = Unpacker(session.codec, session.memo.unframe)
+    reading.result = result = yield from _revive(session, found, unpacker, origin, reading)
     if base is None:
         session.memo.set(key, _base_of(session, found, result, runs))
     yield from tell(session.hooks.read, session, reading)
@@ -332,7 +339,7 @@ def _revive(
     checkpoint["channel_values"] = values
     if checkpoint.get("v", 4) < 4 and entry.parent:
         yield from _adopt_sends(session, entry, checkpoint)
-    parent = entry.address.at(entry.parent)
+    parent = entry.address.at(entry.parent) if entry.parent else hidden_parent(entry, header.metadata)
     writes, beside = unpack_batches(found.batches, session.codec, where)
     if reading is not None:
         reading.about, reading.beside = header.about, beside
@@ -340,7 +347,7 @@ def _revive(
         config_of(entry.address, origin),
         cast(Checkpoint, checkpoint),
         cast(CheckpointMetadata, header.metadata),
-        config_of(parent, "named") if entry.parent else None,
+        config_of(parent, "named") if parent else None,
         writes,
     )
 
@@ -398,6 +405,7 @@ def put_writes(
     if address.checkpoint_id is None:
         raise InvalidConfig("put_writes needs a checkpoint_id: the writes belong to one checkpoint")
     task = text_of(task_id, "task_id"), text_of(task_path, "task_path")
+    check_run(config)
     kept = yield from without_stray(session.store, session.codec, address, writes, task_id)
     if kept is None:
         return
@@ -449,39 +457,3 @@ def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     for hear in session.hooks.describe_thread:
         info = hear(info, head)
     return info
-
-
-# -- delta channels --------------------------------------------------------------------------------------------
-
-
-def delta_history(
-    session: Session, address: Address, channels: Sequence[str]
-) -> Plan[Mapping[str, DeltaChannelHistory]]:
-    """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
-    ancestors = yield from session.store.read_history(address, set(channels))
-    histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
-    for found in ancestors:
-        remaining = {channel for channel in channels if "seed" not in histories[channel]}
-        writes = pending_writes(found.batches, session.codec, found.entry.address)
-        for channel in remaining:
-            _step_back(histories[channel], channel, writes, found, session.codec)
-    return histories
-
-
-def _step_back(
-    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
-) -> None:
-    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
-
-    The seed is the value at the ancestor, before its own writes, which therefore count too.
-    """
-    history["writes"][:0] = [write for write in writes if write[1] == channel]
-    ref = found.entry.refs.get(channel)
-    if ref is None:
-        return
-    if ref.kind is Kind.INLINE:
-        header = unpack_header(found.entry.header, codec, found.entry.address)
-        history["seed"] = header.inline[channel]
-    else:
-        where = found.entry.address
-        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]

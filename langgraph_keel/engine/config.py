@@ -197,8 +197,17 @@ USER = "user_id"
 def owner_in(metadata: Mapping[str, Any]) -> str:
     """Return whose a checkpoint is, as its metadata says; empty if that says nothing."""
     owner = metadata.get(USER)
-    # As LangGraph writes text into metadata. What is neither text nor a number (a UUID) it leaves out.
-    return "" if owner is None else str(owner).replace("\0", "")
+    return "" if owner is None else str(owner)  # a UUID, too, which LangGraph leaves out of metadata
+
+
+def check_owner(owner: object, what: str) -> None:
+    """Check that LangGraph does not make another name of a user's: it leaves NUL out of all metadata.
+
+    Raises:
+        InvalidConfig: It holds one.
+    """
+    if isinstance(owner, str) and "\0" in owner:
+        raise InvalidConfig(f"{what} holds NUL, without which it would be somebody else's: {owner!r:.80}")
 
 
 def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
@@ -210,9 +219,11 @@ def owner_of(config: Mapping[str, Any], tell: Owner | None = None) -> str:
 
     Raises:
         InvalidInput: The function failed, or returned something else than text.
+        InvalidConfig: A name holds NUL.
     """
     for part in (config.get("configurable"), config.get("metadata")):
         if owner := owner_in(part or {}):
+            check_owner(owner, "user_id")
             return owner
     return _ask_owner(config, tell)
 
@@ -231,4 +242,5 @@ def _ask_owner(config: Mapping[str, Any], tell: Owner | None) -> str:
         raise InvalidInput(f"owner= failed, so nothing was written: {type(error).__name__}: {error}") from error
     if not isinstance(owner, str | None):
         raise InvalidInput(f"owner= must return a str or None, not {owner!r:.100}: nothing was written")
-    return owner_in({USER: owner})
+    check_owner(owner, "what owner= returned")
+    return owner or ""

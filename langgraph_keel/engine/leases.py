@@ -1,20 +1,25 @@
 """One thread per cache or saver: it keeps claims alive, and does what a cancelled call or a loop could not wait for.
 
 Who makes a call: a name that another process of the same machine can find dead without waiting for a lease.
+
+Drivers for plans that wait until somebody else gives back what he has.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from threading import Condition, Thread
-from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from time import monotonic, sleep
+from typing import Any, Generic, Protocol, TypeVar
 
+from langgraph_keel.engine.plan import AsyncDriver, Driver
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
@@ -133,6 +138,40 @@ class Keeper(Generic[C]):
             # The lease will run out, and the outcome of a call be unknown: safe, and for others to see.
             _log.warning("%s could not be written: %s", self._what, error)
 
+
+# -- plans that wait -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A request that goes to no store: wait."""
+
+    seconds: float
+
+
+class PatientDriver:
+    """Carries out what a plan asks for that may wait, in the calling thread."""
+
+    def __init__(self, store: Driver[Any, Any]) -> None:
+        self._store = store
+
+    def send(self, request: Any) -> Any:
+        """Wait, or send to the store."""
+        return sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request)
+
+
+class AsyncPatientDriver:
+    """As `PatientDriver`, for a running loop."""
+
+    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
+        self._store = store
+
+    async def send(self, request: Any) -> Any:
+        """Wait, or send to the store."""
+        return await (asyncio.sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request))
+
+
+# -- who it is -------------------------------------------------------------------------------------------------
 
 _UNKNOWN = "-"
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
+from langgraph_keel.engine.delta import rebuilt_channels
 from langgraph_keel.engine.headers import Header, UnreadHeader
 from langgraph_keel.engine.hooks import Leaving, tell
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
@@ -96,8 +97,7 @@ def plan_removal(moments: Moments, keep: Collection[Stamp]) -> Removal:
 
 def _find_needed(node: Node, header: Header, ancestry: Ancestry) -> list[tuple[Node, set[str]]]:
     """Return the ancestors whose writes or snapshots rebuild the delta channels of `node`, each with the channels."""
-    counters = header.metadata.get("counters_since_delta_snapshot")
-    missing = {channel for channel in counters or () if channel not in node.refs}
+    missing = rebuilt_channels(header.metadata, node.refs)
     needed: list[tuple[Node, set[str]]] = []
     for ancestor in islice(ancestry.way(node), 1, None) if missing else ():
         needed.append((ancestor, set(missing)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped, check_swapped
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, ValueRefused
@@ -126,10 +126,13 @@ class Cells(Generic[T]):
         try:
             return Kept(self._table.unpack(self._session.codec.decode(cell.header)), cell)
         except _UNREADABLE as error:
-            whose = "" if self.shelf.thread_id is None else f"thread {self.shelf.thread_id!r}: "
-            name = self._table.name
-            which = name.format(key=key) if "{key}" in name else f"{name} ({key})"
-            raise CorruptStore(f"{whose}{which} does not decode: {error}") from error
+            raise CorruptStore(f"{self._name(key)} does not decode: {error}") from error
+
+    def _name(self, key: str) -> str:
+        """Return how errors name a record."""
+        whose = "" if self.shelf.thread_id is None else f"thread {self.shelf.thread_id!r}: "
+        name = self._table.name
+        return whose + (name.format(key=key) if "{key}" in name else f"{name} ({key})")
 
     # -- changing ----------------------------------------------------------------------------------------------
 
@@ -232,9 +235,12 @@ class Cells(Generic[T]):
         """Replace a cell by one that is ready, or by none, if nobody else has. Again does no harm. One trip.
 
         For the arguments see `swap`, which has to decode what stands there instead.
+
+        Raises:
+            CorruptStore: What stands there cannot be replaced: see `check_swapped`.
         """
-        swapped: Swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
-        return swapped
+        swapped = yield from self._session.store.swap_cell(self.shelf, key, expected, cell)
+        return check_swapped(expected, swapped, self._name(key))
 
     def overwrite_raw(self, key: str, cell: Cell) -> Plan[None]:
         """Write a cell over whatever stands there; whoever does so last, wins.

@@ -21,7 +21,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import CorruptStore, ValueRefused
-from langgraph_keel.provenance.records import ModelCall, strays_of, unpack_call
+from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_call
 
 Item: TypeAlias = Sequence[Any]
 """The namespace and the id of the checkpoint that a call led to, the id of the run that made that, and the record."""
@@ -207,15 +207,17 @@ def _read_unled_items(session: Session, moments: Sequence[Moment], gone: Sequenc
     entries = [Entry(node.address, node.parent, node.stamp, node.header, {}, node.run_id) for node in ends]
     found = (yield from session.store.read_values(entries)) if entries else ()
     items: list[Item] = []
+    refused: set[str] = set()
     for each in found:
         address = each.entry.address
         calls: list[Any] = []
         with suppress(ValueRefused, CorruptStore):  # what cannot be read can be removed all the same
             calls = unpack_batches(each.batches, session.codec, address)[1]
+        refused |= refused_in(calls)
         records = [record for stored in calls if isinstance(stored, list) for record in stored]
         place = (address.checkpoint_ns, address.checkpoint_id, each.entry.run_id)
         items += [(*place, record) for record in records if _is_record(record)]
-    return items
+    return [item for item in items if item[3]["id"] not in refused]
 
 
 # -- afterwards ------------------------------------------------------------------------------------------------

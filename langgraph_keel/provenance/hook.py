@@ -8,6 +8,7 @@ remembers from one put to the next (`known_threads`). A prune carries records of
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,19 +16,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
-from langgraph_keel._langgraph import ERROR
+from langgraph_keel._langgraph import ERROR, NULL_TASK_ID
 from langgraph_keel.engine.config import address_of, run_of
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, ThreadInfo
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import DriftDetected, DriftWarning
+from langgraph_keel.engine.writes import pack_batch
+from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, StoreError
 from langgraph_keel.provenance.carryover import carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.known_threads import UNKNOWN, KnownThreads
 from langgraph_keel.provenance.reading import models_of, thread_models_of
-from langgraph_keel.provenance.records import ModelCall, Record, names_of, pack_call, unpack_calls
+from langgraph_keel.provenance.records import ModelCall, Record, names_of, pack_call, pack_refusal, unpack_calls
 from langgraph_keel.provenance.waiting import (
     NOTHING_SELECTED,
     Selection,
@@ -41,6 +43,7 @@ OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 REFUSED = DriftDetected.__name__
 """The error of a call whose answer the thread must not go on with."""
 
+_log = logging.getLogger(__name__)
 _recorders: WeakSet[Recorder] = WeakSet()
 
 
@@ -216,6 +219,20 @@ class Recorder(Hook):
         self.waiting.mark_stored(put.address, entry.selection, entry.run)
         if entry.fingerprint is not None:
             self.known.remember(put.address, entry.fingerprint)
+
+    def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
+        """Forget what a run has called whose checkpoint was refused. No trip, or one to say so of what is stored."""
+        run, parent = run_of(put.config), put.parent
+        if run is None or parent.checkpoint_ns or not isinstance(error, CheckpointConflict):
+            return
+        calls = [each.record["id"] for each in self.waiting.forget_run(parent.thread_id, run)]
+        if not calls or parent.checkpoint_id is None:
+            return
+        batch = pack_batch([], NULL_TASK_ID, "", session.codec, parent, [pack_refusal(calls)])
+        try:
+            yield from session.store.write_batch(parent, batch)
+        except StoreError as failure:  # the run must hear why it was refused
+            _log.warning("%s: calls of a run that was refused count as the thread's own: %s", parent, failure)
 
     def _record_entry(self, put: Put) -> EntryRecord:
         address, run, is_root = put.address, run_of(put.config), not put.address.checkpoint_ns

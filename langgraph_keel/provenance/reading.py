@@ -13,7 +13,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.provenance.carryover import Carryover, may_be_pruned, read_carryovers
 from langgraph_keel.provenance.drift import MARK, Fingerprint
-from langgraph_keel.provenance.records import ModelCall, strays_of, unpack_calls
+from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_calls
 
 PAGE = 500
 """Checkpoints to a page: headers and pending writes, no values."""
@@ -95,16 +95,18 @@ def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
     """Read the headers of a thread and the records of its calls. Two trips a page, and one if it may be pruned.
 
     A record that is stored among a task's writes alone is of a task that has failed or asks, or whose step is not over.
-    It is shown at the checkpoint that the task began from.
+    It is shown at the checkpoint that the task began from; but not if its run was refused, which then led nowhere.
     """
     found = yield from read_entries(session, Query(thread_id))
     entries = [(entry, unpack_header(entry.header, session.codec, entry.address)) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
         _add(calls, unpack_calls(header.about.get("calls")), entry.address)
-    for entry, batches in found:
-        _, stored = unpack_batches(batches, session.codec, entry.address)
-        _add(calls, (call for part in stored for call in unpack_calls(part)), entry.address)
+    beside = [(entry, unpack_batches(batches, session.codec, entry.address)[1]) for entry, batches in found]
+    refused = set().union(*(refused_in(stored) for _, stored in beside))
+    for entry, stored in beside:
+        written = (call for part in stored for call in unpack_calls(part))
+        _add(calls, (call for call in written if call.id not in refused), entry.address)
     places = {entry.address: number for number, (entry, _) in enumerate(found)}
     for entry, header in entries:
         for lineage, record in strays_of(header.about):

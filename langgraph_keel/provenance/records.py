@@ -120,6 +120,7 @@ PARAMETERS = frozenset(
 )
 """Parameters that are kept under their own names, if they are scalars."""
 
+_REFUSED = "refused"
 _FIELDS = {each.name: each for each in fields(ModelCall)}
 # Where a record stands says these.
 _PLACE = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id"})
@@ -182,6 +183,17 @@ def unpack_calls(stored: Any) -> list[ModelCall]:
     """Return the records among what is stored."""
     parts: Iterable[Any] = stored if isinstance(stored, list) else ()
     return [call for part in parts if (call := unpack_call(part)) is not None]
+
+
+def pack_refusal(ids: Iterable[str]) -> dict[str, Any]:
+    """Return what stands among writes to say that these calls, stored with others, are of a run that was refused."""
+    return {_REFUSED: sorted(ids)}
+
+
+def refused_in(stored: Iterable[Any]) -> set[str]:
+    """Return the ids of such calls, from what stands among writes, one item for each call of `put_writes`."""
+    marks = (part.get(_REFUSED) for parts in stored if isinstance(parts, list) for part in parts if type(part) is dict)
+    return {name for names in marks if isinstance(names, list) for name in names if isinstance(name, str)}
 
 
 def strays_of(about: Mapping[str, Any]) -> list[tuple[Mapping[str, str], Any]]:

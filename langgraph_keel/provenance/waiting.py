@@ -4,8 +4,8 @@ A call ends before its task's writes are put, and those and the checkpoint of th
 waits here for whichever comes first, and goes with it: no round trip is ever made for it. It leads to the next
 checkpoint of its own run in the innermost namespace that is stored. Ids are ordered in time, so that is the first one
 younger than what the call began from; with `durability="exit"`, where those between never reach the saver, the run's
-last one. What a run leaves behind (it was cancelled, or refused) goes with the thread's next checkpoint as a stray, and
-is shown where it began.
+last one. What a run leaves behind that was cancelled goes with the thread's next checkpoint as a stray, and is shown
+where it began. What a run has called whose checkpoint was refused is forgotten: it is no call of the thread's.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from threading import Lock
 from typing import TypeAlias
 
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.errors import DriftDetected
 from langgraph_keel.provenance.drift import Change, DriftReport
 from langgraph_keel.provenance.records import Record
@@ -202,7 +203,8 @@ class WaitingRecords:
             return NOTHING_SELECTED
         led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
         others = [] if address.checkpoint_ns else [each for each in group if each.run is not run]
-        strays = [each for each in others if not each.is_stored and not each.is_guessed]
+        # A run that is under way may still lead somewhere, or be refused.
+        strays = [each for each in others if not each.is_stored and not each.is_guessed and not find_runs(each.run)]
         return Selection(led, [each for each in led if not each.is_in_header], strays)
 
     def mark_stored(self, address: Address, selection: Selection, run: object) -> None:
@@ -228,6 +230,19 @@ class WaitingRecords:
                         thread.remove(each)
             if not thread.by_ns:
                 del self._threads[address.thread_id]
+
+    def forget_run(self, thread_id: str, run: object) -> Sequence[WaitingRecord]:
+        """Forget the records of a run that was refused, and return them: they lead nowhere."""
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                return ()
+            records = [each for each in thread.all() if each.run is run]
+            for each in records:
+                thread.remove(each)
+            if not thread.by_ns:
+                del self._threads[thread_id]
+            return records
 
     def forget_thread(self, thread_id: str, removed: Collection[str | None] = frozenset()) -> None:
         """Forget what waits of a thread, or of some of its checkpoints, that are deleted.

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.checkpoints import delete_thread
-from langgraph_keel.engine.config import owner_in
+from langgraph_keel.engine.config import check_owner, owner_in
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
@@ -80,9 +80,11 @@ def check_order(user_id: object, dry_run: bool, shared: str, node_cache: str, re
 
     Raises:
         InvalidInput: One of them makes no sense.
+        InvalidConfig: The name holds NUL, which no thread's has.
     """
     is_id = isinstance(user_id, str | int | UUID) and not isinstance(user_id, bool)
-    user = str(user_id).replace("\0", "") if is_id else ""
+    user = str(user_id) if is_id else ""
+    check_owner(user, "user_id")
     if not user:
         raise InvalidInput(
             f"user_id must be a text (or a number, or a UUID), as in configurable['user_id'], not {user_id!r:.100}"

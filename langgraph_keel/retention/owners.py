@@ -68,8 +68,10 @@ class OwnerHook(Hook):
 
         Raises:
             InvalidInput: The program's own function failed, or returned something else than text.
+            InvalidConfig: A name holds NUL.
         """
         if owner_in(put.header.metadata):
+            owner_of(put.config)
             return
         # A run that names nobody goes on with a thread of somebody's, of which a prune may leave this alone.
         owner = owner_of(put.config, session.owner) or self._recall(put.parent)

@@ -66,6 +66,12 @@ def of(told: Any, *channels: str) -> Any:
     return kind, [pair for pair in pairs if pair[0] in channels]
 
 
+def assert_found(rig: Rig, config: RunnableConfig, before: Any) -> None:
+    """Check that a history still is what it was, for the saver itself and for whoever walks along the parents."""
+    for found in (history(rig, config), walked(rig.face.saver, config)):
+        assert of(found, "items", "other") == of(before, "items", "other")
+
+
 class DeltaContract(RigFixtures):
     """`get_delta_channel_history`."""
 
@@ -113,11 +119,27 @@ class DeltaContract(RigFixtures):
         rig.face.prune(["t"])
         assert [found.config for found in rig.face.list(at())] == [configs[-1]]
         assert rig.face.get_tuple(configs[-2]) is None
-        assert rig.face.read(at()).parent_config is None
         assert list(rig.face.list(configs[-2])) == []
-        assert of(before, "items", "other") == of(history(rig, at()), "items", "other")
+        assert_found(rig, at(), before)
         rig.face.prune(["t"])
-        assert of(before, "items", "other") == of(history(rig, at()), "items", "other")
+        assert_found(rig, at(), before)
+
+    def test_what_a_prune_hides_is_no_checkpoint_to_go_on_from(self, rig: Rig) -> None:
+        ten_steps(rig)
+        rig.face.prune(["t"])
+        hidden = rig.face.read(at()).parent_config
+        assert hidden is not None
+        found = rig.face.read(hidden)
+        assert (found.config, found.parent_config) == (hidden, None)
+        with pytest.raises(NotFound, match="pruned"):
+            rig.face.put(hidden, checkpoint_of("new", {}), {"source": "update", "step": 9, "parents": {}}, {})
+        rig.face.delete_thread("t")
+        assert rig.face.get_tuple(hidden) is None
+
+    def test_a_first_checkpoint_has_no_parent(self, rig: Rig) -> None:
+        config = step(rig, rig.author(), 0)
+        rig.face.prune(["t"])
+        assert rig.face.read(config).parent_config is None
 
     def test_delta_channels_go_on_after_a_prune(self, rig: Rig) -> None:
         ten_steps(rig)
@@ -149,7 +171,7 @@ class DeltaContract(RigFixtures):
         rig.face.prune(["t"])
         rig.face.copy_thread("t", "copy")
         rig.face.delete_thread("t")
-        assert of(history(rig, at("copy")), "items", "other") == of(before, "items", "other")
+        assert_found(rig, at("copy"), before)
         step(rig, rig.continuing(at("copy")), 10)
         found = rig.face.delta_history(at("copy"), CHANNELS)
         assert [value for _, _, value in found["other"]["writes"]] == list(range(10))
@@ -161,7 +183,7 @@ class DeltaContract(RigFixtures):
         before = history(rig, at())
         rig.face.delete_for_runs(["run 1", "run 0"])
         assert [found.metadata["run_id"] for found in rig.face.list(at())] == ["run 2"] * 3
-        assert of(history(rig, at()), "items", "other") == of(before, "items", "other")
+        assert_found(rig, at(), before)
 
     def test_nothing_is_built_on_a_ghost(self, rig: Rig) -> None:
         counters = {"counters_since_delta_snapshot": {"items": [1, 1]}}

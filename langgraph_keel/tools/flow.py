@@ -1,14 +1,12 @@
 """How one call is answered: claim it, run the tool, settle it; or replay it; or wait; or ask a person about it.
 
-It is written once, as a plan (see `engine.plan`) whose requests are those of the store and two more: to run the tool,
-and to wait a moment. The drivers below carry them out for threads and for loops.
+It is written once, as a plan (see `engine.plan`) whose requests are those of the store and two more: to wait a moment,
+and to run the tool. The drivers below carry them out for threads and for loops.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,8 +17,9 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.leases import Keeper, is_dead
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, run
+from langgraph_keel.engine.leases import AsyncPatientDriver, Keeper, PatientDriver, Pause, is_dead
+from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
@@ -68,40 +67,23 @@ class RunTool:
     execute: Callable[[], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A request: wait."""
-
-    seconds: float
-
-
 Steps: TypeAlias = Plan[Any]
 
 
-class ToolDriver:
+class ToolDriver(PatientDriver):
     """Carries out what a call asks for, in the calling thread."""
-
-    def __init__(self, store: Driver[Any, Any]) -> None:
-        self._store = store
 
     def send(self, request: Any) -> Any:
         """Run the tool, wait, or send to the store."""
-        if isinstance(request, Pause):
-            return time.sleep(request.seconds)
-        return request.execute() if isinstance(request, RunTool) else self._store.send(request)
+        return request.execute() if isinstance(request, RunTool) else super().send(request)
 
 
-class AsyncToolDriver:
+class AsyncToolDriver(AsyncPatientDriver):
     """As `ToolDriver`, for a running loop; the tool is awaited."""
-
-    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
-        self._store = store
 
     async def send(self, request: Any) -> Any:
         """Run the tool, wait, or send to the store."""
-        if isinstance(request, Pause):
-            return await asyncio.sleep(request.seconds)
-        return await (request.execute() if isinstance(request, RunTool) else self._store.send(request))
+        return await (request.execute() if isinstance(request, RunTool) else super().send(request))
 
 
 class Flow:
@@ -242,6 +224,7 @@ class Flow:
             calls.is_shown = True
 
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Verdict]:
+        check_run(call.config)
         now = self._clock()
         record = replace(call.record, started_at=now, until=now + self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)

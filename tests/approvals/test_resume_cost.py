@@ -15,7 +15,7 @@ from langgraph.func import entrypoint, task
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from places import Place
-from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, runs_of
+from resume_runs import ANSWER, BACKENDS, CONFIG, FACES, State, answer_to, book, go_on, graph_of, runs_of, with_runs
 from savers import SAVERS, needing
 
 from langgraph_keel import FileSaver, KeelSaver, MemorySaver
@@ -103,6 +103,13 @@ async def test_a_claim_is_one_trip_more(saver: KeelSaver, face: str) -> None:
     assert await trips.run(face, None) == 2
     by_id = await asyncio.to_thread(answer_to, trips.graph, "yes", True)
     assert await trips.run(face, by_id) == 2
+
+
+@pytest.mark.parametrize("face", ["invoke", "ainvoke"])
+async def test_to_wait_for_a_turn_is_two_trips_more_where_nobody_has_the_thread(saver: KeelSaver, face: str) -> None:
+    trips = Trips(with_runs(saver, on_busy="wait"))
+    assert await trips.run(face, {}) == 3
+    assert await trips.run(face, {"second": "new input"}) == 3
 
 
 @pytest.mark.parametrize("face", ["invoke", "ainvoke"])

@@ -6,13 +6,17 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import servers
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
 from redis_steps import Open, behind, keys, opened, put
+from typing_extensions import TypedDict
 
-from langgraph_keel import CorruptStore, NotAKeelStore, NotFound, ReadOnlyStore, RedisSaver
+from langgraph_keel import CorruptStore, NotAKeelStore, NotFound, ReadOnlyStore, RedisSaver, request_approval
 from langgraph_keel.backends.redis.entries import Keys
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.encoding.frames import frame
@@ -20,6 +24,12 @@ from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.rig import FACES, at
 
 __all__ = ["behind", "opened"]  # fixtures
+
+
+class Said(TypedDict):
+    said: str
+
+
 MINE, SHARED = Shelf("t", "tool"), Shelf(None, "tool")
 ORIGINS = ["t", "t:tool", "t;", "@t", "t ", "T", "ä", "t\x00", "%", "t:tool:k0"]
 
@@ -242,6 +252,35 @@ def test_damage_is_named(opened: Open, behind: Any, redis_prefix: str, damaged: 
     for call in (lambda: held(saver, "k"), lambda: listed(saver), lambda: swap(saver, "k", "1x", cell("2"))):
         with pytest.raises(CorruptStore):
             call()
+
+
+@pytest.mark.parametrize("where", ["resume:run", "approvals:", "audithead:head"])
+def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, where: str) -> None:
+    """Lua reads a token up to the first sign that is no letter or digit, Python up to the blank: they never agree."""
+    saver = opened()
+    graph = asking(saver)
+    graph.invoke({"said": ""}, at())
+    (request,) = saver.approvals.pending()
+    go_on: Callable[[], object] = partial(saver.approvals.approve, request.id, by="ann")
+    if where == "resume:run":
+        over = Cell("x" * 32, saver.engine.session.codec.encode(["h", "r", 0, ""]))
+        swap(saver, "run", None, over, Shelf("t", "resume"))
+        go_on = partial(graph.invoke, Command(resume="yes"), at())
+    (key, field, header) = next(
+        (key, field, header)
+        for key in behind.scan_iter("*cells*")
+        if behind.type(key) == b"hash"
+        for field, header in behind.hgetall(key).items()
+        if field.decode().startswith(where) and not field.endswith(b":body")
+    )
+    behind.hset(key, field, header[:8] + b"-" + header[9:])
+    with pytest.raises(CorruptStore, match="token"):
+        go_on()
+
+
+def asking(saver: RedisSaver) -> Any:
+    builder = StateGraph(Said).add_node("ask", lambda _: {"said": request_approval("pay", {"n": 1}).kind})
+    return builder.add_edge(START, "ask").compile(checkpointer=saver)
 
 
 def every_verb(saver: RedisSaver) -> list[Callable[[], object]]:

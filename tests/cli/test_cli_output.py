@@ -69,6 +69,9 @@ def test_one_line_is_short() -> None:
 
 def test_a_password_is_not_shown() -> None:
     assert without_password("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
+    assert (
+        without_password("postgresql://host/db?user=me&password=secret") == "postgresql://host/db?user=me&password=***"
+    )
 
 
 # ---- errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from langgraph_keel import (
     UnstorableValue,
     open_saver,
 )
+from langgraph_keel.testing.rig import at, checkpoint_of
 
 
 @dataclass
@@ -72,9 +74,10 @@ def test_without_its_client_a_backend_says_what_to_install(client: str, extra: s
     )
 
 
-def test_an_unknown_url_is_shown_without_its_password() -> None:
+@pytest.mark.parametrize("url", ["mysql://ada:secret@localhost/db", "host=localhost user=ada password=secret"])
+def test_an_unknown_url_is_shown_without_its_password(url: str) -> None:
     with pytest.raises(InvalidInput, match="names no store") as told:
-        open_saver("mysql://ada:secret@localhost/db")
+        open_saver(url)
     assert "secret" not in str(told.value)
     with pytest.raises(InvalidInput, match=r"sqlite:agent\.db"):
         open_saver("sqlite:agent.db")
@@ -128,3 +131,16 @@ def test_a_question_mark_may_be_in_a_name(
     with open_saver(f"{'sqlite:///' if kind is SqliteSaver else 'files:'}{name}") as saver:
         saver.setup()
     assert path.exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{}/agent.db", "files:///{}/agent"])
+def test_files_are_their_owners_alone(url: str, tmp_path: Path) -> None:
+    """What a thread says is nobody else's, whatever the umask of the program."""
+    with open_saver(url.format(tmp_path)) as saver:
+        checkpoint: Any = checkpoint_of("1", {"long": "x" * 100_000})
+        config = saver.put(at(), checkpoint, {"source": "loop", "step": 1, "parents": {}}, {})
+        saver.put_writes(config, [("a", 1)], "task")
+        saver.label(config, "kept")
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert len(modes) >= 4
+    assert modes == {path: 0o600 if mode & 0o100 == 0 else 0o700 for path, mode in modes.items()}

@@ -21,6 +21,7 @@ from repositories import Repository, isolate
 
 from langgraph_keel import (
     FileSaver,
+    InvalidConfig,
     InvalidInput,
     KeelCache,
     KeelSaver,
@@ -117,6 +118,18 @@ def test_whom_headers_name_is_found_in_their_bytes(note: str, serde: Any) -> Non
     assert find_lost_owners(moments, {4}) == ["7", "ann", "anna", "bo"]
     assert len(decoded) == (8 if serde else 5)  # each owner once, and where a channel has that name as well
     assert find_lost_owners(moments, ()) == []
+
+
+@each_backend
+def test_a_name_with_nul_is_refused_and_nobody_elses(store: Any) -> None:
+    """LangGraph leaves NUL out of metadata: `ada\\0` would be `ada`."""
+    with store.open() as saver:
+        say(saver, "t", "ada")
+        with pytest.raises(InvalidConfig, match="NUL"):
+            saver.erase("ada\0")
+        with pytest.raises(InvalidConfig, match="NUL"):
+            say(saver, "other", "ada\0")
+        assert [info.thread_id for info in saver.threads()] == ["t"]
 
 
 @each_backend

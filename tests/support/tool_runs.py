@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from langgraph_keel.tools.flow import Pause
+from langgraph_keel.engine.leases import Pause
 from langgraph_keel.tools.ledger import Ledger
 
 

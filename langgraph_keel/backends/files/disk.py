@@ -44,7 +44,9 @@ except ImportError:  # pragma: no cover: Windows, where nothing keeps two proces
 
 POLL = 0.001
 """Seconds between two attempts at a lock that somebody else holds: a put takes about as long."""
-MODE = 0o666
+MODE = 0o600
+"""Of files: what a thread says is nobody else's. Directories have 0700."""
+FOLDER_MODE = 0o700
 BEGUN = 0.5
 """Seconds that somebody else may take to write the first line of a log."""
 
@@ -251,7 +253,7 @@ class Folder:
         path, is_new = self.path / name, False
         try:
             if make and not self._has(name):
-                os.mkdir(name, dir_fd=self._handle)
+                os.mkdir(name, FOLDER_MODE, dir_fd=self._handle)
                 is_new = True
         except FileExistsError:
             pass  # somebody else has made it at this moment

@@ -23,7 +23,7 @@ import orjson
 
 from langgraph_keel.backends.files.cells import SHARED, Shelves
 from langgraph_keel.backends.files.check import Check
-from langgraph_keel.backends.files.disk import directory_of, named_errors, sync_directory, write_durably
+from langgraph_keel.backends.files.disk import FOLDER_MODE, directory_of, named_errors, sync_directory, write_durably
 from langgraph_keel.backends.files.git import SETTINGS
 from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
 from langgraph_keel.backends.files.log import FORMAT
@@ -94,7 +94,7 @@ class FileDriver:
                 self._make()
             # Whoever made them may have died before their names were durable; and git keeps no empty directories.
             threads = self.root / THREADS
-            threads.mkdir(exist_ok=True)
+            threads.mkdir(FOLDER_MODE, exist_ok=True)
             for path in (threads, self.root, self.root.parent):
                 sync_directory(path)
             self._may_read = self._may_write = True
@@ -102,7 +102,8 @@ class FileDriver:
     def _make(self) -> None:
         threads = self.root / THREADS
         missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
-        threads.mkdir(parents=True, exist_ok=True)
+        self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        threads.mkdir(FOLDER_MODE, exist_ok=True)
         for name, text in SETTINGS.items():
             # In the directory of threads: the root may have files of these names, of the repository itself.
             if not (threads / name).exists():

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from langgraph_keel.backends.files.cells import Shelves
 from langgraph_keel.backends.files.disk import (
+    FOLDER_MODE,
     is_at,
     lock,
     open_file,
@@ -307,7 +308,7 @@ class ThreadFiles:
         folder = directory / BLOBS
         if folder.is_symlink():
             raise CorruptStore(f"{folder}: a link, and no directory")
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
         sync_directory(directory)
         for name, data in blobs.items():
             write_durably(folder / f"{name}.json", data)
@@ -317,10 +318,10 @@ class ThreadFiles:
         """Make the thread as a whole. Returns whether it was made: `False` if somebody was faster."""
         threads = self.directory.parent
         if not threads.exists():  # git keeps no empty directories
-            threads.mkdir(exist_ok=True)
+            threads.mkdir(FOLDER_MODE, exist_ok=True)
             sync_directory(threads.parent)
         making = threads / f".new-{token_hex(8)}"
-        making.mkdir()
+        making.mkdir(FOLDER_MODE)
         try:
             self.save(blobs, making)
             write_durably(making / LOG, b"".join(lines))
@@ -346,7 +347,7 @@ class ThreadFiles:
         """Make the thread in a directory without a log, as git leaves one if it ignores a file in it."""
         try:
             for blob in making.glob(f"{BLOBS}/*"):
-                (self.directory / BLOBS).mkdir(exist_ok=True)
+                (self.directory / BLOBS).mkdir(FOLDER_MODE, exist_ok=True)
                 os.replace(blob, self.directory / BLOBS / blob.name)
                 sync_directory(self.directory / BLOBS)
             os.link(making / LOG, self.log)

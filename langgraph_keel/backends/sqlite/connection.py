@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -57,6 +58,15 @@ def may_only_be_read(path: str) -> bool:
     """Return whether a file is there that this process may not write."""
     effective = os.access in os.supports_effective_ids
     return os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective)
+
+
+def create_private(path: str) -> None:
+    """Make the file of a database that is not there, readable for its owner only; SQLite gives its logs the same mode.
+
+    Where that fails, SQLite will say why.
+    """
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connect_read_only(path: str) -> sqlite3.Connection:
@@ -204,7 +214,9 @@ class LockFile:
 
     def _open(self) -> int | None:
         if self._handle is None and self._path is not None and fcntl is not None:
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            # Whoever may write the database may have its turn, too.
+            mode = stat.S_IMODE(os.stat(self._path.removesuffix(".lock")).st_mode)
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         return self._handle
 
     def _poll(self, timeout: float) -> None:

@@ -33,6 +33,7 @@ from langgraph_keel.backends.sqlite.connection import (
     LockFile,
     connect,
     connect_read_only,
+    create_private,
     may_only_be_read,
     named_errors,
     prepare,
@@ -340,6 +341,8 @@ class SqliteDriver:
             self._idle.put(connect_read_only(self.path))
             return
         lock = LockFile(None if self.private else self.path)
+        if not self.private:
+            create_private(self.path)
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:

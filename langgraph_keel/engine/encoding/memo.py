@@ -13,6 +13,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
+from langgraph_keel.engine.encoding.frames import RAW, WORTHWHILE, unframe
 from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
 
@@ -30,6 +31,8 @@ if hasattr(os, "register_at_fork"):
 
 DEFAULT_ENTRIES = 100
 DEFAULT_BYTES = 64 << 20
+CONTENTS = 16 << 20
+"""Bytes of what compressed frames hold. Of reading a text of 200 KB again, decompressing it took 250 of 340 µs."""
 
 
 class Base:
@@ -75,6 +78,8 @@ class Memo:
         self._entries = entries
         self._room = nbytes
         self._bases: OrderedDict[tuple[str, str], tuple[Base, int]] = OrderedDict()
+        self._contents: OrderedDict[bytes, bytes] = OrderedDict()
+        self._contents_room = CONTENTS
         self.lock = Lock()
         _memos.add(self)
 
@@ -106,6 +111,29 @@ class Memo:
         with self.lock:
             for key in [key for key in self._bases if key[0] == thread_id]:
                 self._remove(key)
+            self._contents.clear()
+            self._contents_room = CONTENTS
+
+    def unframe(self, body: bytes) -> bytes:
+        """Return what was framed, as `unframe` does, opening no large frame again that was opened a moment ago.
+
+        Raises:
+            CorruptStore: As `unframe`.
+        """
+        if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
+            return unframe(body)
+        with self.lock:
+            content = self._contents.pop(body, None)
+            if content is not None:
+                self._contents[body] = content  # the last one used goes last
+                return content
+        content = unframe(body)
+        with self.lock:
+            if self._contents.setdefault(body, content) is content:
+                self._contents_room -= len(content)
+            while self._contents_room < 0:
+                self._contents_room += len(self._contents.popitem(last=False)[1])
+        return content
 
     def _remove(self, key: tuple[str, str]) -> None:
         if key in self._bases:

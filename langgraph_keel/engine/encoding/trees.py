@@ -13,7 +13,7 @@ that no edit can reproduce (keys moved, a value of another type) replaces the no
 That a part is unchanged is proved by what it would be stored as: one digest stands for a node, however many nodes are
 in it, as long as it is not large; where it differs, and in large nodes, one stands for neighbouring leaves. So each
 byte of an unchanged value is packed once. A new snapshot is written when the deltas weigh more than half of the last
-one, or are too many to read.
+one (and 4 KB), or are too many to read.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ PROVED = 1 << 16
 SNAPSHOT_EVERY = 2048
 """A delta may be read for each so many bytes of the snapshot; at least `FEW`."""
 FEW = 64
+LIGHT = 4096
+"""Bytes of deltas that are worth no new snapshot."""
 
 Path: TypeAlias = list[str | int]
 Edits: TypeAlias = list[list[Any]]
@@ -185,6 +187,8 @@ def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None
         return Text(value)
     if len(above) >= DEEPEST or id(value) in above:
         return None
+    if type(value) in (list, dict) and len(value) < SPLIT and len(pack_plain(value) or _LARGE) < SPLIT:
+        return None  # as looking into it would find, ten times as slowly: most parts of most values are so small
     found = parts_of(value, codec)
     if found is None:
         return None
@@ -197,6 +201,7 @@ def follow(value: Any, codec: Codec, above: tuple[int, ...] = ()) -> Part | None
 
 
 _TEXT = {str}
+_LARGE = bytes(SPLIT)
 _ATOMS = frozenset({int, float, bool, type(None)})
 
 
@@ -542,7 +547,7 @@ def next_tree(value: Any, known: KnownTree, codec: Codec) -> tuple[KnownTree, tu
         return known, ()
     payload = codec.pack_item(edits)
     nbytes, most = known.delta_bytes + len(payload), max(FEW, known.snapshot_bytes // SNAPSHOT_EVERY)
-    if nbytes > known.snapshot_bytes / 2 or known.deltas >= most:
+    if nbytes > max(LIGHT, known.snapshot_bytes / 2) or known.deltas >= most:
         return first_tree(value, tree, codec), ()
     rows, repacks = pack_rows(known.rows, known.loose)
     loose, fresh = NOTHING if repacks else known.loose, rows_of((payload,))

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
 from langgraph_keel.engine.encoding.rows import content_of, number_rows, row_index, rows_in, rows_of, weight_of
 from langgraph_keel.engine.encoding.trees import (
@@ -160,10 +161,16 @@ def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
 
 
 class Unpacker:
-    """Turns rows into items. One unpacker serves several versions: a row they share is decompressed once."""
+    """Turns rows into items. One unpacker serves several versions: a row they share is decompressed once.
 
-    def __init__(self, codec: Codec) -> None:
+    Args:
+        codec: What decodes the items.
+        opener: What opens the frames of rows.
+    """
+
+    def __init__(self, codec: Codec, opener: Callable[[bytes], bytes] = unframe) -> None:
         self._codec = codec
+        self._opener = opener
         self._contents: dict[int, bytes] = {}
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
@@ -200,7 +207,7 @@ class Unpacker:
     def _content(self, row: Row) -> bytes:
         content = self._contents.get(id(row))
         if content is None:
-            content = self._contents[id(row)] = content_of(row)
+            content = self._contents[id(row)] = content_of(row, self._opener)
         return content
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:

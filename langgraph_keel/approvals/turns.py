@@ -1,0 +1,127 @@
+"""The line of runs that wait for a thread: who came first goes first, in whatever process (`on_busy="wait"`).
+
+One cell a thread has the tickets of those that wait, changed by compare-and-set. The claim (`run_claims`) says who has
+the thread; the line says who may claim it next. Nobody compares the clocks of two hosts: a run that waits changes the
+beat of its ticket now and then, and whoever waits behind it takes out a ticket whose beat has not changed for a lease
+by the own clock, and at once one whose process is known to be dead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from langgraph_keel.engine.leases import is_dead
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Cells, CellTable
+
+KEY = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The place of a run that waits.
+
+    Attributes:
+        token: Tells it from all others.
+        holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
+        since: When the run came, ISO time.
+        beat: Another number now and then, for as long as the run waits.
+    """
+
+    token: str
+    holder: str
+    since: str
+    beat: int = 0
+
+
+Line: TypeAlias = Sequence[Ticket]
+
+
+def _pack(line: Line) -> list[Any]:
+    return [[ticket.token, ticket.holder, ticket.since, ticket.beat] for ticket in line]
+
+
+def _unpack(parts: Sequence[Any]) -> Line:
+    if any([type(part) for part in ticket] != [str, str, str, int] for ticket in parts):
+        raise TypeError("it does not hold what it should")
+    return tuple(Ticket(*ticket) for ticket in parts)
+
+
+LINES: CellTable[Line] = CellTable("turns", "the line of runs that wait", _pack, _unpack)
+
+
+class Place:
+    """The place of one run in the line for a thread.
+
+    Args:
+        session: What it runs on.
+        thread_id: The thread.
+        ticket: What stands in the line for the run, once it does.
+        lease: Seconds after which a ticket that does not change is nobody's.
+        timer: Returns seconds, of this process alone.
+    """
+
+    def __init__(
+        self, session: Session, thread_id: str, ticket: Ticket, lease: float, timer: Callable[[], float]
+    ) -> None:
+        self._cells = Cells(session, LINES, thread_id)
+        self._ticket = ticket
+        self._lease = lease
+        self._timer = timer
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._dead: set[str] = set()
+        self._is_in = False
+        self._beat_at = 0.0
+
+    @property
+    def is_to_leave(self) -> bool:
+        """Whether anything stands in the line that `leave` takes out."""
+        return self._is_in or bool(self._dead)
+
+    def look(self) -> Plan[Line]:
+        """Return who is ahead, the first one first. One trip."""
+        kept = yield from self._cells.find(KEY)
+        line = kept.record if kept else ()
+        tokens = [ticket.token for ticket in line]
+        self._is_in = self._ticket.token in tokens
+        ahead = line[: tokens.index(self._ticket.token)] if self._is_in else line
+        alive = [ticket for ticket in ahead if self._is_alive(ticket)]
+        self._dead = {ticket.token for ticket in ahead if ticket not in alive}
+        return alive
+
+    def _is_alive(self, ticket: Ticket) -> bool:
+        beat, since = self._seen.get(ticket.token, (None, 0.0))
+        if beat != ticket.beat:
+            since = self._timer()
+            self._seen[ticket.token] = ticket.beat, since
+        return self._timer() - since < self._lease and not is_dead(ticket.holder)
+
+    def stay(self) -> Plan[None]:
+        """Wait in the line, where the run is or at the end. Two trips at first, and now and then, else none."""
+        if self._is_in and self._timer() < self._beat_at:
+            return
+        self._is_in = True
+        self._beat_at = self._timer() + self._lease / 3
+        self._ticket = mine = replace(self._ticket, beat=self._ticket.beat + 1)
+
+        def change(line: Line | None) -> Line:
+            left = self._without_dead(line)
+            if mine.token not in [ticket.token for ticket in left]:
+                return (*left, mine)
+            return tuple(mine if ticket.token == mine.token else ticket for ticket in left)
+
+        yield from self._cells.change(KEY, change)
+
+    def leave(self) -> Plan[None]:
+        """Wait no longer. Two trips."""
+
+        def change(line: Line | None) -> Line | None:
+            return tuple(each for each in self._without_dead(line) if each.token != self._ticket.token) or None
+
+        yield from self._cells.change(KEY, change)
+
+    def _without_dead(self, line: Line | None) -> Line:
+        return tuple(ticket for ticket in line or () if ticket.token not in self._dead)
