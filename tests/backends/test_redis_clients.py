@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -295,6 +296,21 @@ def test_a_saver_that_is_not_closed_leaves_no_warning(
     use(RedisSaver(redis_url, prefix=redis_prefix))
     gc.collect()
     assert not caplog.records
+
+
+def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_prefix: str) -> None:
+    # A collection during a request may move the socket before its connection, in the order in which both are ended.
+    thresholds = gc.get_threshold()
+    gc.set_threshold(50, 10, 1)
+    try:
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            for number in range(40):
+                put(RedisSaver(redis_url, prefix=redis_prefix), number)
+                gc.collect()
+    finally:
+        gc.set_threshold(*thresholds)
+    assert not [each.message for each in warned if each.category is ResourceWarning]
 
 
 def test_loops_at_once(opened: Open) -> None:

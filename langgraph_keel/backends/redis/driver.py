@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -186,10 +187,18 @@ class RedisDriver:
                 raise StoreClosed(f"{self.where}: this saver was closed")
             if self._make is None:
                 raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
-            client = self._client = self._client or self._make()
+            client = self._client = self._client or self._make_client(self._make)
         # Outside of the lock: if the server hangs, threads would wait for one another. To check twice does no harm.
         if not self.check.is_done(writes):
             run(self.check.prepare(writes), _AskDriver(client, self.where))
+        return client
+
+    def _make_client(self, make: Callable[[], Client]) -> Client:
+        client = make()
+        if self._is_ours:
+            # redis-py closes the sockets of a client that is forgotten only if the collector comes to its connections
+            # before it comes to them, which is chance: it warns of the others.
+            weakref.finalize(self, _close_client, client, self._process)
         return client
 
     def open(self, writes: bool) -> None:
@@ -202,10 +211,16 @@ class RedisDriver:
         with self._lock:
             self.is_closed = True
             client, self._client = self._client, None
-        if client is not None and self._is_ours and self._process == os.getpid():
-            client.close()
-            if not isinstance(client, RedisCluster):
-                client.connection_pool.disconnect()
+        if client is not None and self._is_ours:
+            _close_client(client, self._process)
+
+
+def _close_client(client: Client, process: int) -> None:
+    """Close a client, unless it is the one of the parent of this process."""
+    if process == os.getpid():
+        client.close()
+        if not isinstance(client, RedisCluster):
+            client.connection_pool.disconnect()
 
 
 def _send_call(client: Any, call: Call) -> Any:
