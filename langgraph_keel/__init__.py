@@ -12,9 +12,9 @@ another's client library.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from langgraph_keel.backends.registry import BACKENDS, find_opener
+from langgraph_keel.backends.registry import BACKENDS
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import (
     AccessDenied,
@@ -68,7 +68,8 @@ if TYPE_CHECKING:
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
     from langgraph_keel.history.timeline import Timeline
-    from langgraph_keel.options import OpenOptions, SaverOptions
+    from langgraph_keel.opening import OpenOptions, open_saver
+    from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
     from langgraph_keel.provenance.reading import DriftMark
     from langgraph_keel.provenance.records import ModelCall
@@ -107,7 +108,8 @@ _NAMES = {
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
     "history.timeline": ("Timeline",),
-    "options": ("OpenOptions", "SaverOptions"),
+    "opening": ("OpenOptions", "open_saver"),
+    "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
     "provenance.reading": ("DriftMark",),
     "provenance.records": ("ModelCall",),
@@ -145,32 +147,6 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names, those too whose modules are not imported yet."""
     return sorted({*__all__, *_MODULES, *_SAVERS})
-
-
-def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptions]) -> KeelSaver:
-    """Open a saver by URL; the command line uses the same.
-
-        open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
-
-    Options are keyword arguments. In the URL stand only those of a server, such as PostgreSQL's `?schema=agents`.
-
-    Args:
-        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
-            `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
-            `files:relative` or `files:/absolute` (a directory), or `memory:`; or a URL of a backend that another
-            package adds (`langgraph_keel.backends.registry`).
-        read_only: Never write, and do not create what is missing.
-        **options: As for the saver that the URL names (one of another package may take more than are typed here).
-
-    Returns:
-        A saver, to be closed by `with`, `async with` or `close()`.
-
-    Raises:
-        InvalidInput: The URL names no backend, or one whose client library is not installed; or one of
-            SQLite, of files or of memory has options.
-        NotFound: `read_only`, and there is nothing there.
-    """
-    return find_opener(url)(url, read_only=read_only, **options)
 
 
 __all__ = [
@@ -256,7 +232,7 @@ __all__ = [
 ]
 
 for _name in __all__:
-    if _name in globals():  # errors, which stand below what `publish` is part of
+    if _name in globals():  # the errors, which stand below what `publish` is part of
         publish(globals()[_name])
 
 for _backend in BACKENDS:

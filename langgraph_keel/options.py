@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -90,25 +90,3 @@ class SaverOptions(OptionsBesidesTtl, total=False):
     `keep_last`, whoever has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. It must
     be longer than the longest step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant
     there.)"""
-
-
-@publish
-class OpenOptions(SaverOptions, total=False):
-    """What `open_saver` takes: the options of every saver, and those of the savers of Keel's own backends."""
-
-    timeout: float
-    auto_setup: bool
-    # FileSaver
-    memory: int
-    git: bool
-    # PostgresSaver
-    schema: str | None
-    partitions: int
-    pool_size: int
-    prepare_threshold: int | None
-    # RedisSaver
-    prefix: str
-    refresh_ttl_on_read: bool
-    durability: Literal["disk", "any"]
-    allow_eviction: bool
-    max_connections: int

@@ -83,6 +83,11 @@ def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
     assert own == COMMANDS
 
 
+@pytest.mark.parametrize("name", ["open_saver", "request_approval", "arequest_approval"])
+def test_a_function_knows_the_types_that_it_names(name: str) -> None:
+    imported(f"import langgraph_keel, typing; typing.get_type_hints(langgraph_keel.{name})")
+
+
 def test_type_checkers_see_the_names_that_are_imported_later() -> None:
     tree = ast.parse(Path(langgraph_keel.__file__).read_text("utf-8"))
     (block,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
