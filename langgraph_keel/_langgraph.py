@@ -8,11 +8,11 @@ any; most are in `langgraph._internal._constants`, which is not imported: what i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from copy import copy
 from typing import Any, Protocol, TypeVar
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.serde import _msgpack
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, TASKS
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
@@ -58,12 +58,19 @@ __all__ = [
 ]
 
 # -- hooks of LangChain ----------------------------------------------------------------------------------------------
-# `register_configure_hook` (langchain_core.tracers.context, undocumented): has LangChain ask a context variable for a
-# handler at each run that begins. So Keel hears of models, tools and graphs with no code of the user's. There is no way
-# to take a hook back.
-#
 # `var_child_runnable_config` (langchain_core.runnables.config, in no reference): the config of the node that runs in
 # this context. Says what graph, task and saver a call belongs to; set, it makes `interrupt()` look at another config.
+
+
+def register_configure_hook(variable: ContextVar[Any], *, inheritable: bool) -> None:
+    """langchain_core.tracers.context, undocumented: have LangChain ask a context variable for a handler at each run.
+
+    So Keel hears of models, tools and graphs with no code of the user's. There is no way to take a hook back.
+    """
+    from langchain_core.tracers.context import register_configure_hook as register
+
+    register(variable, inheritable)
+
 
 # -- channels with a meaning, in pending writes and `versions_seen` --------------------------------------------------
 # From langgraph.checkpoint.serde.types, where LangGraph's own savers get them; to `langgraph.constants` they are

@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.provenance.hook import OnDrift
 
@@ -89,6 +90,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
 
 
+@publish
 class SaverOptions(OptionsBesidesTtl, total=False):
     """The options that `KeelSaver` takes, and with it every saver."""
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,8 +27,6 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
-from langgraph_keel.approvals.inbox import Inbox
-from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
 from langgraph_keel.engine.checkpoints import (
     begin_run,
@@ -52,25 +50,29 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
-from langgraph_keel.provenance.capture import build_recorder
-from langgraph_keel.provenance.hook import OnDrift
+from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import RetentionMethods
 from langgraph_keel.retention.owners import OwnerHook
-from langgraph_keel.retention.prune import delete_for_runs
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.tools.methods import ToolMethods
 
+if TYPE_CHECKING:
+    from langgraph_keel.approvals.inbox import Inbox
+    from langgraph_keel.approvals.notices import AsyncSource, Source
 
+
+@publish
 class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods):
     """A LangGraph checkpointer over one store.
 
@@ -169,6 +171,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             owner=owner,
         )
         self._engine = Engine(session, async_driver)
+        if not getattr(driver, "read_only", False):  # else no graph runs on it
+            watch(provenance)
 
     @property
     def engine(self) -> Engine:
@@ -408,11 +412,16 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
         checkpoint of theirs.
         """
-        self.engine.run(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
+        self.engine.run(self._delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`, asynchronously."""
-        await self.engine.arun(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
+        await self.engine.arun(self._delete_for_runs(run_ids))
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+        from langgraph_keel.retention.prune import delete_for_runs
+
+        return delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
@@ -468,6 +477,9 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     @property
     def approvals(self) -> Inbox:
         """What waits for a person, in all threads, and what persons decide."""
+        from langgraph_keel.approvals.inbox import Inbox
+        from langgraph_keel.approvals.notices import Bell
+
         return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
 
     def _notify(self) -> None:
@@ -483,6 +495,16 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     async def _alisten(self) -> AsyncSource | None:
         """As `_listen`, asynchronously."""
         return None
+
+
+def watch(provenance: bool) -> None:
+    """Have LangChain report from now on which graphs run, and which models they call if that is to be recorded."""
+    from langgraph_keel.approvals import run_claims
+    from langgraph_keel.provenance import capture
+
+    run_claims.watch()
+    if provenance:
+        capture.watch()
 
 
 class ThreadPages:

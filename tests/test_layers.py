@@ -22,6 +22,7 @@ FLOORS = (
     {"options"},
     {"saver"},
     {"backends"},
+    {"opening"},
     {""},  # the package itself: public names
     {"cli", "testing"},
 )

@@ -44,6 +44,7 @@ from langgraph_keel.approvals.requests import (
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import owner_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
@@ -92,6 +93,7 @@ def _earlier(old: ApprovalRequest) -> dict[str, Any]:
 _SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
 
 
+@publish
 def request_approval(
     action: str,
     args: Any = None,
@@ -149,6 +151,7 @@ def request_approval(
     return engine.run(plan)
 
 
+@publish
 async def arequest_approval(
     action: str,
     args: Any = None,

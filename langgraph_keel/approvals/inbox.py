@@ -6,12 +6,11 @@ Requests as a notebook shows them: a table, newest facts beside those of an earl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command
 
-from langgraph_keel.approvals import plans, worker
+from langgraph_keel.approvals import plans
 from langgraph_keel.approvals.checks import ago, ahead
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
@@ -27,7 +26,6 @@ from langgraph_keel.approvals.requests import (
     KeptRequest,
     request_at,
 )
-from langgraph_keel.approvals.worker import PollTimer, Resumed, RetryList, Worker
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import one_line
@@ -38,6 +36,11 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
+    from langgraph_keel.approvals.worker import Resumed, Worker
 
 SHORT = 12
 """Digits of an id that are shown: 8 of its thread, and 4 of its own."""
@@ -325,11 +328,15 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        return worker.wait(self._engine, self.bell, PollTimer(poll, timeout))
+        from langgraph_keel.approvals.worker import PollTimer, wait
+
+        return wait(self._engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        return await worker.await_decided(self._engine, self.bell, PollTimer(poll, timeout))
+        from langgraph_keel.approvals.worker import PollTimer, await_decided
+
+        return await await_decided(self._engine, self.bell, PollTimer(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -366,6 +373,8 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
+        from langgraph_keel.approvals.worker import PollTimer, RetryList, Worker
+
         return Worker(self._engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
 
     def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:

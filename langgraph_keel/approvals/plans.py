@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from langgraph.types import Command, Interrupt
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
@@ -29,6 +27,9 @@ from langgraph_keel.engine.records import Address, Entry, Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import AlreadyDecided, NotFound, ValueRefused
+
+if TYPE_CHECKING:
+    from langgraph.types import Command, Interrupt
 
 _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
@@ -181,6 +182,8 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
     Raises:
         NotFound: Nothing was decided that the agent has not taken.
     """
+    from langgraph.types import Command
+
     found = yield from find_answers(session, thread_id)
     if not found:
         if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:

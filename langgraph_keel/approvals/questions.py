@@ -6,9 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
-
-from langgraph.types import Interrupt
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.approvals.interrupts import Ask, asks_of
 from langgraph_keel.approvals.requests import (
@@ -25,6 +23,9 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import Session
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 
@@ -87,6 +88,8 @@ def is_keel_question(request: ApprovalRequest) -> bool:
 
 def interrupts_in(value: Any) -> Sequence[Interrupt]:
     """Return the interrupts in a write to LangGraph's channel for them."""
+    from langgraph.types import Interrupt
+
     values = value if isinstance(value, tuple | list) else (value,)
     return [each for each in values if isinstance(each, Interrupt)]
 

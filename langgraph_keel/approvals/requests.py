@@ -20,6 +20,7 @@ from typing import Any, Literal
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed, NotFound
@@ -45,6 +46,7 @@ BY_EXPIRY = "keel:expiry"
 """Who has decided where nobody did in time."""
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a person has decided.
@@ -72,6 +74,7 @@ class Decision:
         return self.kind in ("approve", "edit")
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class ApprovalRequest:
     """What a person is asked.

@@ -33,7 +33,6 @@ from uuid import UUID
 from weakref import WeakKeyDictionary, WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langgraph.types import Command
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.turns import Place, Ticket
@@ -230,6 +229,8 @@ class _RunHandler(BaseCallbackHandler):
 
     def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Note a graph that begins; what began before it in this context is past."""
+        from langgraph.types import Command
+
         is_command = type(inputs) is Command
         _start.set(_Start(run_id, is_command or inputs is None, inputs.resume if is_command else None))
 
@@ -308,7 +309,6 @@ class RunClaims(Hook):
         self.timer = time.monotonic
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
-        watch()
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.

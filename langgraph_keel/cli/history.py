@@ -36,7 +36,6 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.diff import DiffPage
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -121,8 +120,6 @@ def _find_moment(saver: Any, thread: str, at: str) -> Moment | None:
     return moment_of(found, at) if is_named and found else None
 
 
-MOMENTS = {"ignore_unknown_options": True}
-"""For commands that take moments: `-1`, the last one, is no option."""
 At = Annotated[
     str,
     typer.Argument(metavar="MOMENT", help="Its position in `keel timeline`, its label, its id or the end of that."),
@@ -425,6 +422,8 @@ def diff(
 
     Example: `keel diff my-thread 5f0c2a91 9be01c22`
     """
+    from langgraph_keel.history.render.diff import DiffPage
+
     with open_to_read(url, imports) as saver:
         found = saver.diff(config_at(saver, thread, before), config_at(saver, other or thread, after))
     if patch or json:

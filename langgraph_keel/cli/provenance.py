@@ -38,7 +38,7 @@ from langgraph_keel.cli.options import (
     open_to_read,
 )
 from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
-from langgraph_keel.cli.threads import id_of, ns_of
+from langgraph_keel.cli.show import id_of, ns_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType

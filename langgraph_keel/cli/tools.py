@@ -30,7 +30,6 @@ from langgraph_keel.cli.output import Fitting, console, local_time, print_json, 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.tools import KeelCache, ToolCache
 from langgraph_keel.tools.ledger import KeptCall
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
@@ -263,6 +262,8 @@ def settle(
 
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
+    from langgraph_keel.tools.cache import ToolCache
+
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
         ToolCache(saver).settle(owner, key, decision.value, result)
@@ -324,6 +325,9 @@ def _would_go(call: KeptCall, expired: bool) -> bool:
 
 
 def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
+    from langgraph_keel.tools.cache import ToolCache
+    from langgraph_keel.tools.node_cache import KeelCache
+
     with open_to_change(url) as saver:
         ledger = ToolCache(saver)
         if nodes:

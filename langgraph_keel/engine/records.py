@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias, TypeVar, dataclass_transform
 
+from langgraph_keel.engine.serde.moved import publish
+
 T = TypeVar("T")
 
 
@@ -274,6 +276,7 @@ class Graph:
     epoch: Stamp | None
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """One thread as `keel threads` lists it.

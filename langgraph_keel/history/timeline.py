@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
@@ -279,6 +280,7 @@ def _is_tail(which: slice) -> bool:
 __all__ = ["SHOWN", "Timeline"]
 
 
+@publish
 class Timeline(Listing):
     """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
 

@@ -23,6 +23,7 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, engine_of
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -115,6 +116,7 @@ _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each cache."""
 
 
+@publish
 class ToolCache:
     """Runs each tool call once: claimed in the ledger before it runs, its result stored before it is used.
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, iso_time
 from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
 
@@ -353,6 +354,7 @@ def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell],
     return removed
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class KeptCall:
     """One tool call as the ledger has it.

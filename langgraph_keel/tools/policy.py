@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
 Scope: TypeAlias = Literal["thread", "run", "shared"] | Callable[[RunnableConfig], str]
@@ -17,6 +18,7 @@ _MOST = 1e11
 """More than 3,000 years, or 100 GB: not infinite, and what can be shown as a date."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
     """How one tool is kept. The defaults suit a tool that acts: it runs once, and a doubt is yours to settle.

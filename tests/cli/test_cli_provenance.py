@@ -319,8 +319,7 @@ def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
 
 TERMINATED = """
 import os, signal, sys
-from langgraph_keel.cli import main
-export = sys.modules["langgraph_keel.cli.provenance"]
+from langgraph_keel.cli import main, provenance as export
 def line_of(line):
     print(*os.listdir(os.path.dirname(sys.argv[-1])), flush=True)
     os.kill(os.getpid(), getattr(signal, os.environ["ENDED_BY"]))

@@ -19,9 +19,11 @@ import pytest
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from langgraph.types import Command, Interrupt, Send
+from langgraph.store.base import Item
+from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 
+from langgraph_keel import Decision, Retention, ToolPolicy
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType
@@ -125,6 +127,50 @@ assert KeelSerializer(types=[cls]).unpack(data) == cls(1)
 """
     data = KEEL.pack(gone()).hex()
     done = subprocess.run([sys.executable, "-c", script, data], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+LISTED: dict[str, list[Any]] = {
+    "langgraph.types": [Send("n", {"a": 1}), Interrupt("who?"), Command(resume=1), Overwrite([1])],
+    "langgraph.store.base": [Item(value={}, key="k", namespace=("n",), created_at=NOW, updated_at=NOW)],
+    "langchain_core.documents.base": [Document("x")],
+    "langgraph_keel": [Decision("approve", "ann"), ToolPolicy(ttl=3.0), Retention(last=1)],
+}
+ALONE = """
+import sys
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+module, *stored = sys.argv[1:]
+assert not {"langgraph.types", "langgraph_keel.tools.policy"} & set(sys.modules)
+for data in map(bytes.fromhex, stored):
+    value = KeelSerializer().unpack(data)
+    assert type(value).__module__ == module, type(value)
+    assert KeelSerializer().pack(value) == data
+"""
+
+
+@pytest.mark.parametrize("module", LISTED)
+def test_what_is_listed_comes_back_whatever_was_imported(module: str) -> None:
+    data = [KEEL.pack(value).hex() for value in LISTED[module]]
+    done = subprocess.run([sys.executable, "-c", ALONE, module, *data], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+GONE = """
+import sys
+from langgraph_keel import KeelSerializer, RefusedType
+sys.modules["langgraph.types"] = None  # as if it could not be imported
+try:
+    KeelSerializer().unpack(bytes.fromhex(sys.argv[1]))
+except RefusedType as error:
+    assert "import its module" in str(error), error
+else:
+    raise SystemExit("revived")
+"""
+
+
+def test_a_listed_name_that_cannot_be_imported_is_refused() -> None:
+    data = KEEL.pack(Send("n", 1)).hex()
+    done = subprocess.run([sys.executable, "-c", GONE, data], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -18,7 +18,7 @@ from replay_questions import asking
 from replay_scenes import Scene, faces, is_same, opened, two_turns
 from tool_graphs import ASKED, BACKENDS, calls, resume, run, thread
 
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import ToolCache, ToolPolicy
 
 
 @pytest.fixture(params=BACKENDS)

@@ -33,9 +33,8 @@ import langgraph_keel.backends.files
 import langgraph_keel.backends.postgres
 import langgraph_keel.backends.redis
 import langgraph_keel.backends.sqlite  # noqa: F401 - once, before the forks
-from langgraph_keel import ToolOutcomeUnknown
+from langgraph_keel import ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Tap, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 SLOW = 0.06
 """Seconds that the slow tool takes: more than the others need, with their claims and results."""

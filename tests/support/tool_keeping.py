@@ -9,8 +9,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 
-from langgraph_keel import KeelSaver, SqliteSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, SqliteSaver, ToolCache, ToolPolicy
 
 CallId = Annotated[str, InjectedToolCallId]
 

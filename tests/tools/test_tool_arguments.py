@@ -12,9 +12,8 @@ from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 from tool_graphs import FACES, answers, calls, hello, run, strictly, thread, tool_graph
 
-from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.session import EngineSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 

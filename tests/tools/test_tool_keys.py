@@ -29,8 +29,7 @@ from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from pydantic import BaseModel
 from tiers import examples
 
-from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver, ToolCache
 from langgraph_keel.tools.keys import arguments_of, key_of, to_json
 
 SECRET = b"k" * 32

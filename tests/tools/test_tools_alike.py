@@ -17,8 +17,7 @@ from langgraph.types import interrupt
 from process_children import exit_code, forked
 from tool_graphs import ASKED, FACES, answers, calls, hello, is_replay, question, resume, run, thread, tool_graph
 
-from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 NOT_KEPT = ToolPolicy(cache_if=lambda result: False)

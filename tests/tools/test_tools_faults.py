@@ -31,9 +31,8 @@ from tool_graphs import (
 )
 from tool_runs import late_at_first
 
-from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 
 def paying(runs: list[Any]) -> BaseTool:

@@ -31,8 +31,7 @@ from tool_graphs import (
     tool_graph,
 )
 
-from langgraph_keel import InvalidConfig, MemorySaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import InvalidConfig, MemorySaver, ToolCache, ToolPolicy
 
 
 @pytest.fixture(params=BACKENDS)

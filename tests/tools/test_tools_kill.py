@@ -17,7 +17,7 @@ from places import Place
 from races import context
 from tool_children import SLOW, THREE, End, Life, Lives, Moment, Outside, open_nursery
 
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import ToolCache
 
 KILLS = 9
 """Of each combination: with two faces and three durabilities, 54 on each backend."""

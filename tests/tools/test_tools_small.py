@@ -22,12 +22,11 @@ from process_children import exit_code, forked
 from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
 from tool_turns import TWO_TURNS, look
 
-from langgraph_keel import MemorySaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.testing.faults import Meanwhile, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 
 pytestmark = pytest.mark.timeout(30)
@@ -150,7 +149,7 @@ import sys
 from tool_turns import TWO_TURNS, look
 from tool_graphs import hello, thread, tool_graph
 from langgraph_keel import SqliteSaver
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import ToolCache
 cache = ToolCache(SqliteSaver(sys.argv[1]))
 tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
 """

@@ -23,8 +23,15 @@ from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 from tool_graphs import FACES, answers, calls, hello, question, resume, run, thread, tool_graph
 
-from langgraph_keel import InvalidConfig, InvalidInput, MemorySaver, SqliteSaver, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import (
+    InvalidConfig,
+    InvalidInput,
+    MemorySaver,
+    SqliteSaver,
+    ToolCache,
+    ToolOutcomeUnknown,
+    ToolPolicy,
+)
 
 pytestmark = pytest.mark.timeout(30)
 PAY = calls(("pay", {"amount": 100}, "call-1"))

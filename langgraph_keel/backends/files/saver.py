@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
@@ -18,10 +18,13 @@ from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.registry import path_in, refuse_url
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.options import SaverOptions
-from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.reclaim import Reclaimed
 
 MADE = 60.0
 """Seconds after which a thread that is still being made is taken for abandoned: to make one takes milliseconds, and
@@ -30,6 +33,8 @@ a process that is slower gets an error."""
 
 def reclaim(driver: FileDriver) -> Reclaimed:
     """Remove leftovers of interrupted writes: of threads that were being made or removed, and of cells."""
+    from langgraph_keel.retention.reclaim import Reclaimed
+
     driver.prepare(writes=True)
     before = size(driver.root)
     driver.clean(MADE)
@@ -88,6 +93,7 @@ class FileOptions(SaverOptions, total=False):
     git: bool
 
 
+@publish
 class FileSaver(KeelSaver):
     """A checkpointer on a directory, for one machine and any number of processes and threads.
 

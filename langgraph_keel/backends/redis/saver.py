@@ -13,6 +13,7 @@ from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Se
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.options import OptionsBesidesTtl
 from langgraph_keel.saver import KeelSaver
@@ -34,6 +35,7 @@ class RedisOptions(OptionsBesidesTtl, total=False):
     auto_setup: bool
 
 
+@publish
 class RedisSaver(KeelSaver):
     """A checkpointer on Redis from 6.2 or Valkey, for any number of processes, threads and loops. No modules.
 

@@ -14,17 +14,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, StoreBusy
 from langgraph_keel.options import SaverOptions
-from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.reclaim import Reclaimed
 
 INCREMENTAL = 2
 
@@ -40,6 +43,8 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
     Raises:
         StoreBusy: Others held the store for longer than the timeout; with `scrub`, readers count as well.
     """
+    from langgraph_keel.retention.reclaim import Reclaimed
+
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
     driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
@@ -97,6 +102,7 @@ class SqliteOptions(SaverOptions, total=False):
     auto_setup: bool
 
 
+@publish
 class SqliteSaver(KeelSaver):
     """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
 

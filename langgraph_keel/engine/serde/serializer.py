@@ -19,6 +19,7 @@ import ormsgpack
 from ormsgpack import Ext, Fragment
 
 from langgraph_keel._langgraph import is_strict_msgpack
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, describe, flat, name_of, rebuildable
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, TypePolicy, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, message_of
@@ -45,6 +46,7 @@ _BYTES = _BUFFERS | {bytes}
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 
+@publish
 class KeelSerializer:
     """A LangGraph serializer (`SerializerProtocol`) that keeps every type and runs nothing on load.
 

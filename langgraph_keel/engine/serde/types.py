@@ -1,8 +1,9 @@
 """Which classes a stored name may stand for, and what is known about each.
 
 A stored value names its class as `(module, qualname)`. The name is looked up among what the program has
-already imported and never leads to an import, and it must turn out to be a data class: a class whose
-instances are rebuilt without running code of its own. Anything else is refused by name.
+already imported and leads to no import, but for the names in a list that stands here (`_IMPORTABLE`). It must turn out
+to be a data class: a class whose instances are rebuilt without running code of its own. Anything else is refused by
+name.
 """
 
 from __future__ import annotations
@@ -13,18 +14,15 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, IntEnum
 from functools import cached_property
+from importlib import import_module
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-# Not named below, but whatever is stored by those names must be there to be revived, also in a process without a graph.
-import langchain_core.documents  # noqa: F401
-import langgraph.store.base
-import langgraph.types  # noqa: F401
 from langchain_core import messages
 
 from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
-from langgraph_keel.engine.serde.moved import present_name
+from langgraph_keel.engine.serde.moved import MOVED_NAMES, present_name
 from langgraph_keel.errors import RefusedType
 
 # Loaded by langchain-core; taken from there because the engine itself depends on LangChain's messages only.
@@ -139,6 +137,10 @@ _SAFE_TOO: frozenset[tuple[str, str]] = SLOTTED | {
     ("langchain_core.messages.base", "TextAccessor"),
 }
 SAFE_TYPES: frozenset[tuple[str, ...]] = SAFE_MSGPACK_TYPES | _SAFE_TOO
+
+# Data of LangGraph, LangChain and Keel: revived whatever the program has imported. To import all of it beforehand would
+# take longer than a command of `keel` does.
+_IMPORTABLE: frozenset[tuple[str, ...]] = SAFE_TYPES.union(MOVED_NAMES.values())
 
 # Attributes that Python or a library puts on an instance and that are not the program's state.
 _BOOKKEEPING = frozenset({"__orig_class__", "__dict__", "__weakref__"})
@@ -383,7 +385,18 @@ def _find(module: Any, qualname: Any) -> Any:
     if not isinstance(module, str) or not isinstance(qualname, str):
         raise TypeError("a class name must be text")
     found = _walk(sys.modules.get(module), qualname)
-    return _learned.get((module, qualname)) if found is None else found
+    if found is None:
+        found = _learned.get((module, qualname))
+    if found is None and (module, qualname) in _IMPORTABLE:
+        found = _import(module, qualname)
+    return found
+
+
+def _import(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name, None)
+    except ImportError:  # another version of a library, or one that is not installed
+        return None
 
 
 def _walk(holder: Any, qualname: str) -> Any:
