@@ -429,7 +429,7 @@ def _run(connection: Connection, request: Request) -> list[Rows]:
 
 
 def _fetch(cursor: psycopg.Cursor[Any]) -> Rows:
-    return cursor.fetchall() if cursor.description else []
+    return [] if cursor.rownumber is None else cursor.fetchall()
 
 
 def _cursor(connection: Connection) -> psycopg.Cursor[Any]:
@@ -469,7 +469,7 @@ async def _aexecute(
 
 
 async def _afetch(cursor: psycopg.AsyncCursor[Any]) -> Rows:
-    return await cursor.fetchall() if cursor.description else []
+    return [] if cursor.rownumber is None else await cursor.fetchall()
 
 
 class _ScriptDriver:
