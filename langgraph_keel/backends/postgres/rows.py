@@ -102,10 +102,17 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows."""
+    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows.
+
+    Attributes:
+        statements: In their order.
+        writes: Whether one of them writes.
+        joins: Whether it is short, and may be part of a larger transaction: what a turn of a conversation asks for.
+    """
 
     statements: tuple[Statement, ...]
     writes: bool = False
+    joins: bool = False
 
 
 class Line(NamedTuple):
