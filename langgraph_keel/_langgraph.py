@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import wraps
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.serde import _msgpack
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, TASKS
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
+from langgraph.pregel import Pregel
 
 __all__ = [
     "BRANCH",
@@ -52,6 +55,7 @@ __all__ = [
     "DeltaSnapshot",
     "Scratchpad",
     "is_strict_msgpack",
+    "new_graphs",
     "register_configure_hook",
     "twin_of",
     "var_child_runnable_config",
@@ -187,3 +191,26 @@ def twin_of(scratchpad: S, interrupt_counter: Callable[[], int], get_null_resume
     object.__setattr__(twin, "interrupt_counter", interrupt_counter)
     object.__setattr__(twin, "get_null_resume", get_null_resume)
     return twin
+
+
+# -- graphs ----------------------------------------------------------------------------------------------------------
+# Nothing says to a checkpointer which graph it serves, and what the state of that graph is made of, unless LangGraph is
+# in its strict mode (`with_allowlist`). Keel revives the classes that a graph's annotations name, so the constructor of
+# `Pregel`, which all graphs are made by, notes each of them where that keeps none alive.
+
+new_graphs: WeakValueDictionary[int, Pregel[Any, Any, Any, Any]] = WeakValueDictionary()
+"""Graphs at which nobody has looked yet, by `id`."""
+
+
+def _note_graphs() -> None:
+    make = Pregel.__init__
+
+    @wraps(make)
+    def make_and_note(graph: Any, *args: Any, **kwargs: Any) -> None:
+        make(graph, *args, **kwargs)
+        new_graphs[id(graph)] = graph
+
+    setattr(Pregel, "__init__", make_and_note)  # noqa: B010 - the type checker knows better than to allow this
+
+
+_note_graphs()

@@ -14,7 +14,7 @@ import gc
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
@@ -31,7 +31,8 @@ from langgraph_keel.engine.encoding.trees import (
 )
 from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
-from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.engine.serde.elements import MOST, memory_of, split_array
+from langgraph_keel.engine.serde.serializer import array_header, too_large
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
@@ -174,9 +175,27 @@ class Unpacker:
             RefusedType: An item names a type that may not be revived here.
         """
         if _overlap(runs):
+            self._check_repeats(runs, rows)
             # An item shown twice must be two objects, or changing one would change the other.
             return [item for run in runs for item in self._items([run], rows)]
         return self._items(runs, rows)
+
+    def _check_repeats(self, runs: Sequence[Run], rows: Sequence[Row]) -> None:
+        """Raise an error if items, some of them shown more than once, would take more memory than a value may."""
+        limit, shown = self._codec.limit, [(run, rows_in(rows, [run])) for run in runs]
+        if sum([len(self._content(row)) for _, each in shown for row in each]) * MOST <= limit:
+            return
+        sums: dict[int, Sequence[int]] = {}
+        taken = 0
+        for (lo, hi), each in shown:
+            for row in each:
+                if row.lo not in sums:
+                    items = split_array(array_header(row.count) + self._content(row))
+                    sums[row.lo] = [*accumulate([memory_of(item, limit) for item in items], initial=0)]
+                until = sums[row.lo]
+                taken += until[min(hi - row.lo, row.count)] - until[max(lo - row.lo, 0)]
+        if taken > limit:
+            raise CorruptStore(f"a list that shows items {len(runs)} times is {too_large(limit)}")
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)
@@ -200,7 +219,7 @@ class Unpacker:
     def _content(self, row: Row) -> bytes:
         content = self._contents.get(id(row))
         if content is None:
-            content = self._contents[id(row)] = content_of(row)
+            content = self._contents[id(row)] = content_of(row, self._codec.open)
         return content
 
     def value(self, ref: Ref, rows: Sequence[Row]) -> Any:
