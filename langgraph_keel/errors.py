@@ -29,9 +29,9 @@
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning`, `DriftWarning` and `SummaryWarning` are warnings, not errors: acknowledged puts can be lost the way
-the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a conversation stays as long
-as it was, because its summary failed.
+`DurabilityWarning`, `DriftWarning`, `SummaryWarning` and `TypeWarning` are warnings, not errors: acknowledged puts can
+be lost the way the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a
+conversation stays as long as it was, because its summary failed; a class is stored that other programs do not have.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
@@ -435,3 +435,7 @@ class DriftWarning(UserWarning):
 
 class SummaryWarning(UserWarning):
     """A conversation was not summarized, and nothing was removed: see `__cause__` for what the model failed with."""
+
+
+class TypeWarning(UserWarning):
+    """A class of the script or notebook that runs is stored: a program that runs something else cannot read it."""

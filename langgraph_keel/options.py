@@ -27,7 +27,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type."""
 
     types: Collection[type | tuple[str, ...]] | None
-    """With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`)."""
+    """With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`)."""
 
     on_conflict: OnConflict
     """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",

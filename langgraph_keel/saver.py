@@ -84,7 +84,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         driver: Sends the store's requests, blocking.
         async_driver: Sends them without blocking a loop.
         serde: Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type.
-        types: With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`).
+        types: With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`).
         on_conflict: What happens when two runs continue the same checkpoint: the second put raises
             `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
         provenance: Whether to record every call of a model with the step it leads to (`provenance`).

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -77,11 +78,10 @@ def duration(text: str) -> float:
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
-    """Open the store at `url` for reading only, with the user's own classes imported before."""
-    for module in imports or ():
-        _import(module)
+    """Open the store at `url` for reading only; values of the classes of these modules may be read."""
+    types = [cls for module in imports or () for cls in _import_classes(module)]
     try:
-        with open_saver(url, read_only=True) as saver:
+        with open_saver(url, read_only=True, types=types or None) as saver:
             yield saver
     except RefusedType as error:
         raise advise_import(error) from None
@@ -105,6 +105,20 @@ def url_to_name(url: str) -> str:
     return "" if is_implied else without_password(url)
 
 
+def _import_classes(module: str) -> list[type]:
+    """Return the classes of a module and, of a package, those of the modules in it that are imported with it."""
+    _import(module)
+    names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
+    return [cls for name in names for cls in _classes_in(sys.modules[name], name)]
+
+
+def _classes_in(holder: ModuleType | type, module: str, within: str = "") -> Iterator[type]:
+    for name, each in vars(holder).items():
+        if isinstance(each, type) and (each.__module__, each.__qualname__) == (module, within + name):
+            yield each
+            yield from _classes_in(each, module, f"{within}{name}.")
+
+
 def _import(module: str) -> None:
     sys.path.insert(0, "")
     try:
@@ -116,9 +130,9 @@ def _import(module: str) -> None:
 
 
 def advise_import(error: RefusedType) -> RefusedType:
-    """Return the error; if the class was only not imported, with advice to import it."""
+    """Return the error, with advice to name the module of the class, if there can be one."""
     module = error.type_name.rpartition(".")[0]
-    if module in sys.modules:
+    if "<locals>" in module or module == "__main__":
         return error
     advice = f"{error.reason} If you trust it: --import {module}"
     return type(error)(error.type_name, advice, error.path, error.where)
