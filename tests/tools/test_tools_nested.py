@@ -22,7 +22,7 @@ from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")
-NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
+NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
 
 
 class Killed(BaseException):
