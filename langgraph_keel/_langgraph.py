@@ -22,6 +22,7 @@ __all__ = [
     "BRANCH_TO",
     "CONFIG_KEY_CHECKPOINTER",
     "CONFIG_KEY_CHECKPOINT_MAP",
+    "CONFIG_KEY_DURABILITY",
     "CONFIG_KEY_READ",
     "CONFIG_KEY_REPLAY_STATE",
     "CONFIG_KEY_RUNTIME",
@@ -109,6 +110,8 @@ CONFIG_KEY_CHECKPOINTER = "__pregel_checkpointer"
 """The saver that a run stores with, maybe a copy of the user's. Keel: nodes and tools find their saver by it."""
 CONFIG_KEY_CHECKPOINT_MAP = "checkpoint_map"
 """Per namespace, which checkpoint a subgraph was called from. Keel: a request or a record names the root's."""
+CONFIG_KEY_DURABILITY = "__pregel_durability"
+"""When a run stores its checkpoints, if the caller says. Keel: one with "exit" stores none while its tools run."""
 CONFIG_KEY_READ = "__pregel_read"
 """The function that reads the state for a task, a `partial` whose arguments hold the channels. Keel: sees by them
 which reducer the messages have."""

@@ -139,6 +139,12 @@ class CheckpointConflict(KeelError, RuntimeError):
         )
 
 
+def short_key(key: str) -> str:
+    """Return how the key of a tool call is shown: enough of it to name the call, also among those that are equal."""
+    stem, mark, own = key.partition(".")
+    return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
+
+
 class ToolOutcomeUnknown(KeelError, RuntimeError):
     """A call of a tool was begun, and nobody knows how it ended: its process died, or it was cancelled.
 
@@ -167,11 +173,11 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         whose, where = "shared by threads", "--shared"
         if thread_id is not None:
             whose, where = f"in thread {thread_id!r}", f"--thread {shlex.quote(thread_id)}"
-        call = f"call {tool_call_id!r}" if tool_call_id else "a call"
+        call, name = f"call {tool_call_id!r}" if tool_call_id else "a call", short_key(key)
         super().__init__(
             f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
-            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {key[:16]} retry {where}`, or "
-            f"cache.settle({thread_id!r}, {key[:16]!r}, 'retry'). A tool that may simply run again: "
+            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {name} retry {where}`, or "
+            f"cache.settle({thread_id!r}, {name!r}, 'retry'). A tool that may simply run again: "
             f"ToolPolicy(unknown='retry')."
         )
 

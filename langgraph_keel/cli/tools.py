@@ -29,13 +29,12 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput
+from langgraph_keel.errors import InvalidInput, short_key
 from langgraph_keel.tools.ledger import KeptCall
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
-_KEY = 12
 _ADVISED = 5
 """Calls that a command is shown for."""
 
@@ -67,7 +66,7 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     if call.error and not call.decided:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))
-    key = call.key if full else call.key[:_KEY]
+    key = call.key if full else short_key(call.key)
     return local_time(call.started_at), name, state, _took(call), f"{call.hits:,}", _money(call.saved), key
 
 
@@ -115,7 +114,7 @@ def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[Ke
     if calls:
         yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
-        words = ["keel", "settle", call.key[:_KEY], decision, *where]
+        words = ["keel", "settle", short_key(call.key), decision, *where]
         yield Text("  " + " ".join(map(shell_word, words)), "cyan")
     if len(calls) > _ADVISED:
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
@@ -128,7 +127,7 @@ def settlement_line(call: KeptCall, decision: str) -> Text:
         "done": "counts as done",
         "skip": "will not be repeated",
     }
-    which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {call.key[:_KEY]}"
+    which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
     return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 
 

@@ -11,8 +11,8 @@ The ledger as people read it: each call, what became of it, how often it was ans
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -27,6 +27,9 @@ TOOLS = "tool"
 
 HITS = "hits"
 """The kind of cells that count how often a call was answered from the ledger, under the keys of the calls."""
+
+OWN = "."
+"""In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
 
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
@@ -64,6 +67,9 @@ class CallRecord:
         error: What it failed with.
         decided: What a person said became of it: `retry`, `done` or `skip`.
         args: The arguments, if the user lets them be stored.
+        steps: Of a call in a subgraph that answers no other: for each graph around it, by its namespace, which
+            checkpoint the step ran from.
+        invocation: Which invocation of the root graph made such a call (`invocations.py`).
     """
 
     tool: str
@@ -93,6 +99,8 @@ class CallRecord:
     error: str | None = None
     decided: str = ""
     args: Any = None
+    steps: Mapping[str, str] = field(default_factory=dict)
+    invocation: str = ""
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -102,7 +110,7 @@ _DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder
 
 def _pack_call(record: CallRecord) -> list[Any]:
     values = ((name, getattr(record, name)) for name in _FIELDS)
-    return [{name: value for name, value in values if value not in (None, "", 0, False, (), [])}]
+    return [{name: value for name, value in values if value not in (None, "", 0, False, (), [], {})}]
 
 
 def _unpack_call(parts: Sequence[Any]) -> CallRecord:
@@ -284,6 +292,24 @@ class Ledger:
             body: What the person has said in the place of the tool.
         """
         return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
+
+    def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
+        """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
+        calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
+        return {other: kept for other, kept in calls if other != key}
+
+    def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
+        """Take over what became of a call, body and all; `None` if somebody else was quicker.
+
+        One trip; two for a result, which stays where it is, for those who go on from its own step.
+        """
+        calls, cell, left = self._calls(shelf), kept.cell, None
+        if kept.record.state == DONE:
+            found = (yield from calls.read_raw([key])).get(key)
+            if found is None or found.token != kept.token:
+                return None
+            cell, left = found, replace(found, token=self._session.new_token())
+        return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
 
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""

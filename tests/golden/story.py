@@ -260,9 +260,9 @@ def tools_graph(cache: ToolCache, script: Sequence[AIMessage], die: Callable[[],
 
 def tool_cache(saver: KeelSaver) -> ToolCache:
     policies: Mapping[str, Any] = {
-        "search": ToolPolicy(version="1", cost=0.25),
+        "search": ToolPolicy(version="1", scope="thread", cost=0.25),
         "share": ToolPolicy(version="1", scope="shared"),
-        "die": ToolPolicy(version="1"),
+        "die": ToolPolicy(version="1", scope="thread"),
     }
     return ToolCache(saver, policies, secret=b"golden secret of the stores", store_arguments=True)
 

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 
 from langgraph_keel import KeelSaver, SqliteSaver, ToolCache, ToolPolicy
 
+THREAD = ToolPolicy(scope="thread")
 CallId = Annotated[str, InjectedToolCallId]
 
 
@@ -66,4 +67,5 @@ class Counting:
 
 
 def keeping(saver: KeelSaver, **policy: Any) -> ToolCache:
-    return ToolCache(saver, default=ToolPolicy(**policy))
+    """A cache that answers equal calls of a thread, unless the policy names another scope."""
+    return ToolCache(saver, default=ToolPolicy(**{"scope": "thread"} | policy))

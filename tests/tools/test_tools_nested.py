@@ -21,7 +21,7 @@ from langgraph_keel.engine.session import EngineSaver
 
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")
-NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
+NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
 
 
 class Killed(BaseException):
