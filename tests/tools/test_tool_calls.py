@@ -25,7 +25,6 @@ from langgraph_keel import InvalidInput, KeelError, KeelSaver, Retention, ToolCa
 from langgraph_keel.testing.faults import Counter as Trips
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
 
-
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 DURABILITIES = ("sync", "async", "exit")
 faces = pytest.mark.parametrize("face", FACES)

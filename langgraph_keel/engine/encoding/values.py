@@ -168,7 +168,7 @@ class Unpacker:
 
     Args:
         codec: What decodes the items.
-        remember: What is asked for the content of a frame, if not the codec: it is given the frame, and the codec's way.
+        remember: What is asked for the content of a frame, if not the codec: it is given both.
     """
 
     def __init__(self, codec: Codec, remember: Callable[[bytes, Opener], bytes] | None = None) -> None:

@@ -189,7 +189,7 @@ class TypePolicy:
 
 
 def _import(module: str, qualname: str) -> Any:
-    """Return a class of plain data. To import all of them beforehand would take longer than a command of `keel` does."""
+    """Return a class of plain data. To import all of them beforehand takes longer than a command of `keel`."""
     try:
         if (module, qualname) in _OWN:
             return getattr(import_module(module), qualname, None)

@@ -41,9 +41,9 @@ def _find_graphs() -> list[Any]:
     return [each for each in _find_objects() if type(each) in kinds]
 
 
-def _kinds_of(cls: type) -> Iterator[type]:
+def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
     yield cls
-    for kind in cls.__subclasses__():
+    for kind in type.__subclasses__(cls):
         yield from _kinds_of(kind)
 
 
