@@ -30,7 +30,7 @@ from langgraph_keel.cli.output import Fitting, console, local_time, print_json, 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, short_key
-from langgraph_keel.tools.ledger import KeptCall
+from langgraph_keel.tools.ledger import KeptCall, begins_with
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
@@ -266,7 +266,7 @@ def settle(
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
         ToolCache(saver).settle(owner, key, decision.value, result)
-        (call,) = [call for call in saver.tools(owner) if call.key.startswith(key)]
+        (call,) = [call for call in saver.tools(owner) if begins_with(call.key, key)]
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:

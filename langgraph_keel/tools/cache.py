@@ -35,7 +35,18 @@ from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.guard import find_guard
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import HashSecret
-from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, OWN, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    DONE,
+    FAILED,
+    OWN,
+    CallRecord,
+    Claim,
+    Ledger,
+    begins_with,
+    forget,
+    is_lost,
+)
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import Playback
@@ -75,9 +86,8 @@ def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result:
 
 
 def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
-    stem, _, own = key.partition(OWN)
-    calls = yield from Cells(session, CALLS, shelf.thread_id).every(stem)
-    found = [each for each in calls if each[0].partition(OWN)[2].startswith(own)]
+    calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
+    found = [each for each in calls if begins_with(each[0], key)]
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
         if found:

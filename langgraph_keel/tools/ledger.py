@@ -343,6 +343,13 @@ def is_past(record: CallRecord, mine: CallRecord) -> bool:
     return not record.task_id or is_of_another_step
 
 
+def begins_with(key: str, given: str) -> bool:
+    """Return whether a person means this key: its beginning, or that of both of its parts (`errors.short_key`)."""
+    stem, _, own = given.partition(OWN)
+    whole, _, rest = key.partition(OWN)
+    return whole.startswith(stem) and rest.startswith(own)
+
+
 def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:
     """Return whether nobody knows how a call ended, as far as can be seen from here."""
     if record.state == CLAIMED:

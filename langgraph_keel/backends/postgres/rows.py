@@ -30,6 +30,7 @@ from langgraph_keel.engine.records import (
     Row,
     Run,
     Stamp,
+    read_row,
     resolve,
 )
 from langgraph_keel.errors import CorruptStore, InvalidInput
@@ -328,7 +329,7 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
             content.entries.append(line)
         elif line.what == 1:
             log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
-            log.append(Row(line.seq, line.n, restore_frame(line.body)))
+            log.append(read_row(line.seq, line.n, restore_frame(line.body)))
         else:
             content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
     for logs in content.rows.values():
