@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cache
 
 from langgraph_keel.engine.cells import Cell, Shelf
@@ -11,7 +12,7 @@ from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.tools.invocations import INVOCATIONS
-from langgraph_keel.tools.ledger import DONE, FAILED, TOOLS, CallRecord, forget, speaks_for_one
+from langgraph_keel.tools.ledger import DONE, FAILED, TOOLS, CallRecord, forget, revise, speaks_for_one
 from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of, stores_at_end
 
 
@@ -27,8 +28,9 @@ class LedgerHook(Hook):
         """Forget the calls that a prune has left behind. One trip, if nothing is forgotten.
 
         Those are calls whose results are part of all that stays, if no equal call is answered with them: failed ones,
-        those that used a person's answer, and those past their `ttl`. And calls that answer no other (`scope="call"`),
-        as soon as what stays has a result, and no longer tells: a later call must not be taken for it.
+        those that used a person's answer, and those past their `ttl`. And calls that answer no other (`scope="call"`):
+        a later call must not be taken for one of them. Where only a part of what stays has its result, and no longer
+        tells, its record does.
         """
         stays = [header for node, header in roots_in(leaving.moments) if node.stamp in leaving.kept]
         since = min((made_at(header) or 0 for header in stays), default=None)
@@ -36,16 +38,21 @@ class LedgerHook(Hook):
             return
         # Neither is needed where no tool was called.
         past = cache(lambda: set(find_steps_behind(leaving.moments, leaving.kept)))
-        unproven = cache(lambda: _read_unproven(leaving))
+        pasts = cache(lambda: _read_pasts(leaving))
         now = session.milliseconds
 
-        def is_over(call: CallRecord, cell: Cell) -> bool:
-            if call.invocation:
-                step = steps_of(call).get("", "")
-                return call.state in (DONE, FAILED) and unproven().has(step, call.invocation)
-            return not leaving.run_ids and _is_past(call, cell, since, now, past)
+        def revised(call: CallRecord, cell: Cell) -> CallRecord | None:
+            if not call.invocation:
+                is_over = not leaving.run_ids and _is_past(call, cell, since, now, past)
+                return None if is_over else call
+            step = steps_of(call).get("", "")
+            known = {first: each.knows(call, step) for first, each in pasts().items()}
+            if call.state not in (DONE, FAILED) or not any(known.values()):
+                return call
+            told = sorted(first for first, is_known in known.items() if is_known)
+            return None if all(known.values()) else call if told == [*call.past_of] else replace(call, past_of=told)
 
-        yield from forget(session, Shelf(leaving.thread_id, TOOLS), is_over)
+        yield from revise(session, Shelf(leaving.thread_id, TOOLS), revised)
 
     def after_runs_removed(self, session: Session, run_ids: Collection[str], threads: Sequence[str]) -> Plan[None]:
         """Forget the calls of these runs, those that threads share too."""
@@ -53,13 +60,13 @@ class LedgerHook(Hook):
             yield from forget(session, shelf, lambda call, _: call.run_id in run_ids)
 
 
-def _read_unproven(leaving: Leaving) -> Past:
-    """Return what lies behind those checkpoints that stay, and whose way back ends with them from now on."""
+def _read_pasts(leaving: Leaving) -> dict[str, Past]:
+    """Return, for each checkpoint that stays and whose way back ends with it from now on, what lies behind it."""
     roots = roots_in(leaving.moments)
     ancestry = Ancestry(node for node, _ in roots)
     stays = [node for node, _ in roots if node.stamp in leaving.kept]
-    ends = [node for node in stays if (parent := ancestry.parent(node)) and parent.stamp not in leaving.kept]
-    return read_past(roots, ends)
+    firsts = [node for node in stays if not (parent := ancestry.parent(node)) or parent.stamp not in leaving.kept]
+    return {str(node.address.checkpoint_id): read_past(roots, [node]) for node in firsts}
 
 
 def _is_past(

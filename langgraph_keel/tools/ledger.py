@@ -70,6 +70,7 @@ class CallRecord:
         steps: Of a call in a subgraph that answers no other: for each graph around it, by its namespace, which
             checkpoint the step ran from.
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
+        past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
     """
 
     tool: str
@@ -101,6 +102,7 @@ class CallRecord:
     args: Any = None
     steps: Mapping[str, str] = field(default_factory=dict)
     invocation: str = ""
+    past_of: Sequence[str] = ()
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -370,21 +372,43 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
 
 
 def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
-    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
+    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many. Trips as `revise`."""
+    return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
 
-    One trip a page; three more for every page with something to remove.
+
+def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
+    """Remove or rewrite the calls of a shelf; return how many were removed.
+
+    One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
+
+    Args:
+        session: What it runs on.
+        shelf: Which calls.
+        change: Returns what a record is to be: `None` if it is no longer needed.
     """
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:
-        gone = {key: kept.token for key, kept in page if is_over(kept.record, kept.cell)}
+        new = {key: change(kept.record, kept.cell) for key, kept in page}
+        gone = {key: kept.token for key, kept in page if new[key] is None}
         if gone:
             removed += yield from calls.remove(gone)
             counts = yield from hits.read_raw(gone)
             if counts:
                 yield from hits.remove({key: cell.token for key, cell in counts.items()})
+        for key, kept in page:
+            if (record := new[key]) is not None and record is not kept.record:
+                yield from _rewrite(calls, key, kept, record)
         page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
     return removed
+
+
+def _rewrite(calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord) -> Plan[None]:
+    """Replace a record, unless somebody else has; its result stays."""
+    cell = (yield from calls.read_raw([key])).get(key)
+    if cell is not None and cell.token == kept.token:
+        new = calls.cell(record, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
+        yield from calls.swap_raw(key, kept.token, new)
 
 
 @publish

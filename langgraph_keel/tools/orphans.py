@@ -69,11 +69,18 @@ class Past:
         way: The checkpoints on the way back from it, itself included.
         steps: Those of which the step's results are part of its state.
         invocations: Those that had ended on the way, and the last checkpoint of each.
+        originals: What checkpoints on the way are twins of.
     """
 
     way: Set[str]
     steps: Set[str]
     invocations: Mapping[str, str]
+    originals: Set[str]
+
+    def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
+        """Return whether the result of a call, of a step from this checkpoint, is part of the state."""
+        is_told = not (self.way | self.originals).isdisjoint(record.past_of)
+        return is_told or self.has(checkpoint_id, record.invocation)
 
     def has(self, checkpoint_id: str, invocation: str) -> bool:
         """Return whether the results of a step are part of the state."""
@@ -89,8 +96,10 @@ def read_past(moments: Sequence[Moment], starts: Iterable[Node]) -> Past:
         starts: Where the ways begin.
     """
     headers = {node.address.checkpoint_id: header for node, header in moments}
-    way, steps, invocations = set[str](), set[str](), dict[str, str]()
+    way, steps, invocations, originals = set[str](), set[str](), dict[str, str](), set[str]()
     for node in Ancestry(node for node, _ in moments).way(*starts):
+        own = headers[node.address.checkpoint_id].metadata
+        originals |= {str(own[mark]) for mark in (REWOUND_TO, BRANCHED_FROM) if mark in own}
         header = _original(headers[node.address.checkpoint_id], headers)
         way.add(str(node.address.checkpoint_id))
         # An input, an update or a copy goes on without the results of the step before. Of a twin whose original is
@@ -99,7 +108,7 @@ def read_past(moments: Sequence[Moment], starts: Iterable[Node]) -> Past:
             steps.add(node.parent)
         if header and (name := header.about.get(NOTE)):
             invocations[str(name)] = max(str(node.address.checkpoint_id), invocations.get(str(name), ""))
-    return Past(way, steps, invocations)
+    return Past(way, steps, invocations, originals)
 
 
 def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
@@ -174,7 +183,7 @@ def find_orphan(
         for key, step in steps.items():
             record = equals[key].record
             is_on = _is_own(record, mine) and step not in past.way  # in a subgraph: it has gone on since
-            if not is_on and not past.has(step, record.invocation):
+            if not is_on and not past.knows(record, step):
                 # A run with durability="exit" may go on from its first step, or have left it for a new input.
                 is_certain = start is None or start is ours or start.address.checkpoint_id != step
                 orphans.append(Orphan(key, equals[key], is_certain))

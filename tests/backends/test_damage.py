@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from damage import damaged, spots_of
 from golden import KINDS, VERSIONS, loaded
+from golden.kinds import TYPES
 from golden.seen import STATUSES, form, moment_form, thread_config, tuple_form
-from golden.story import TYPES
 from places import Place
 from tiers import sized
 
