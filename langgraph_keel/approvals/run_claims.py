@@ -23,7 +23,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
+from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
@@ -343,20 +344,21 @@ class RunClaims(Hook):
             reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
+        """Claim the thread for a run that asks: see `claim_to_ask`."""
+        if any(channel == INTERRUPT for channel, _ in writes.writes):
+            yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
+
+    def claim_to_ask(self, session: Session, thread_id: str, config: Mapping[str, Any]) -> Plan[None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
 
-        Whoever goes on meanwhile would run those again. No trip, if it is not the first question of a run that began
-        with new input.
+        Whoever goes on meanwhile would run those again. And as long as it stands, the checkpoint of the question may
+        still come. No trip, if it is not the first question of a run that began with new input.
         """
-        if all(channel != INTERRUPT for channel, _ in writes.writes):
-            return
-        run = next((each for each in live.find_runs(run_of(writes.config)) if each.run_id not in held_threads), None)
+        run = next((each for each in live.find_runs(run_of(config)) if each.run_id not in held_threads), None)
         if run is None:
             return
         try:
-            yield from self._take(
-                self._new_claim(writes.address.thread_id, run.run_id, session, run.is_async), run.run_id
-            )
+            yield from self._take(self._new_claim(thread_id, run.run_id, session, run.is_async), run.run_id)
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
@@ -404,6 +406,7 @@ class RunClaims(Hook):
         )
 
     def _take(self, held: HeldThread, run_id: UUID, waits: bool = False) -> Plan[None]:
+        """Claim a thread; if that was the claim of a run which is over, close what that one has asked in vain."""
         try:
             _enter(held, run_id)
             yield from self._wait_for_turn(held) if waits else take(held.session, held.claim, self.is_over)
@@ -416,6 +419,8 @@ class RunClaims(Hook):
             del held_threads[run_id]  # it stores nothing, and so does the run
         else:
             self.keeper.hold(held)
+            if held.claim.expected:
+                yield from close_all_unstored(held.session, held.claim.thread_id)
 
     def is_over(self, claim: Kept[ClaimRecord]) -> bool:
         """Return whether the run that made a claim is known to be no more."""
