@@ -244,11 +244,12 @@ class Inbox:
             reason: Why, for the agent and for the audit trail.
 
         Returns:
-            The request, decided. Of two decisions at the same moment one is taken; the other raises.
+            The request, decided. Of two decisions at the same moment one is taken; the other raises. Who decides the
+            same again, in the same words, gets what stands: a reply may have been lost.
 
         Raises:
             NotFound: There is no such request.
-            AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
+            AlreadyDecided: Something else was decided, it has expired, or the thread went on without it.
             NotAllowed: This reviewer may not decide, or this request allows no such decision.
             InvalidInput: `by` names nobody.
         """

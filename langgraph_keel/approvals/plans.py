@@ -27,6 +27,8 @@ from langgraph_keel.approvals.requests import (
     Approvals,
     Decision,
     KeptRequest,
+    check_open,
+    is_decided_so,
     request_at,
 )
 from langgraph_keel.approvals.run_claims import is_taken
@@ -35,7 +37,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
-from langgraph_keel.errors import AlreadyDecided, NotFound, ValueRefused
+from langgraph_keel.errors import NotFound, ValueRefused
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt
@@ -126,7 +128,7 @@ def _source_of(session: Session, entry: Entry) -> str:
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
-    """Decide a request; of two who do so at once, one wins.
+    """Decide a request; of two who do so at once, one wins. What stands already, is returned as it is.
 
     Raises:
         NotFound: There is no such request.
@@ -134,7 +136,10 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
         NotAllowed: Not by this reviewer, or not so.
     """
     while True:
-        held = yield from open_request(session, name)
+        held = yield from read_request(session, name)
+        if is_decided_so(held.request, decision):
+            return held.request
+        check_open(held.request)
         _check_format(held.request, decision)
         changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
@@ -155,28 +160,24 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def open_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request that somebody may decide, after a look at its thread.
+def read_request(session: Session, name: str) -> Plan[KeptRequest]:
+    """Return a request, after a look at its thread.
 
     Raises:
         NotFound: There is no such request.
-        AlreadyDecided: Nobody may, any more.
     """
     held = yield from Approvals(session).one(name)
     request = held.request
-    if held.request.status in OPEN:
-        found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
-        held = found.get(request.id) or (yield from Approvals(session).one(name))
-    if held.request.status not in OPEN:
-        by = held.request.decision.by if held.request.decision else ""
-        raise AlreadyDecided(held.request.id, held.request.status, by)
-    return held
+    if request.status in CLOSED:
+        return held
+    found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
+    return found.get(request.id) or (yield from Approvals(session).one(name))
 
 
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
-        held = yield from open_request(session, name)
+        held = yield from read_request(session, name)
         changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request

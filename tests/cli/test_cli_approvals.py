@@ -49,6 +49,7 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
         (("--status", "superseded"), ["trip"]),
         (("--status", "superseded", "--status", "waiting"), ["trip", "trip", EVIL]),
         (("--all",), ["trip", "trip", EVIL]),
+        (("--all", "--status", "superseded"), ["trip"]),
         (("--all", "--limit", "2"), ["trip", "trip"]),
         (("nobody",), []),
     ],
