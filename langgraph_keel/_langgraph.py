@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.checkpoint.serde import _msgpack
@@ -63,14 +63,21 @@ __all__ = [
 # this context. Says what graph, task and saver a call belongs to; set, it makes `interrupt()` look at another config.
 
 
-def register_configure_hook(variable: ContextVar[Any], *, inheritable: bool) -> None:
+class HandlerSource(Protocol):
+    """What LangChain asks for a handler: a `ContextVar`, of which it uses no more than this."""
+
+    def get(self) -> Any:
+        """Return the handler."""
+
+
+def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None:
     """langchain_core.tracers.context, undocumented: have LangChain ask a context variable for a handler at each run.
 
     So Keel hears of models, tools and graphs with no code of the user's. There is no way to take a hook back.
     """
     from langchain_core.tracers.context import register_configure_hook as register
 
-    register(variable, inheritable)
+    register(cast(ContextVar[Any], source), inheritable)
 
 
 # -- channels with a meaning, in pending writes and `versions_seen` --------------------------------------------------

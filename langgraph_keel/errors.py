@@ -227,7 +227,8 @@ class AlreadyDecided(KeelError, RuntimeError):
         self.status = status
         self.by = by
         whose = f" by {by!r}" if by else ""
-        super().__init__(f"approval {request_id} is {status}{whose} already: this decision was not taken")
+        why = ", and nobody asks it any more" if status == "superseded" else f"{whose} already"
+        super().__init__(f"approval {request_id} is {status}{why}: this decision was not taken")
 
     def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str]]:
         return type(self), (self.request_id, self.status, self.by)

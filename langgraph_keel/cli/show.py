@@ -14,12 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel._langgraph import INTERRUPT
-from langgraph_keel.cli.history import EVERY_NS, config_of, find_checkpoint, no_thread
+from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read
 from langgraph_keel.cli.output import block, console, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
 from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.errors import NotFound
 from langgraph_keel.history import changes as steps
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Argument(metavar="CHECKPOINT", help="Its id, or the start or end of it; the latest if left out."),
+    typer.Argument(metavar="[MOMENT]", help=f"A moment: {MOMENT}. The latest if left out."),
 ]
 
 
@@ -42,15 +43,22 @@ def show(
 ) -> None:
     """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
 
-    Example: `keel show my-thread`, or with an id from `keel history`:
-    `keel show my-thread 5f0c2a91`
+    Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
     """
     with open_to_read(url, imports) as saver:
-        found = _latest(saver, thread, ns) if checkpoint is None else find_checkpoint(saver, thread, ns, checkpoint)
+        found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
+        position = open_timeline(saver, thread).moment(found.config).position
     if json:
-        print_json(_checkpoint_json(found))
+        print_json({"position": position, **_checkpoint_json(found)})
     else:
-        console().print(_checkpoint_page(found, full=full))
+        console().print(_checkpoint_page(found, position, full=full))
+
+
+def _named(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
+    moment = moment_of(open_timeline(saver, thread), at)
+    if ns not in ("", EVERY_NS, moment.namespace):
+        raise NotFound(f"thread {thread!r}: {at!r} is in namespace {moment.namespace!r}, not in {ns!r}")
+    return cast(CheckpointTuple, saver.get_tuple(moment.config))
 
 
 def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
@@ -124,19 +132,19 @@ def _message(message: BaseMessage, full: bool) -> RenderableType:
     return Group(*(parts or [Text("(empty)", "dim")]))
 
 
-def _checkpoint_page(found: CheckpointTuple, *, full: bool = False) -> RenderableType:
+def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
     """Return the page of `keel show`: the state, then metadata, open questions and pending writes."""
     values = found.checkpoint["channel_values"]
     shown = {name: value for name, value in values.items() if full or not is_internal(name)}
     state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
-    return Group(_heading(found), *(state or [Text("\nno values", "dim")]), *_surroundings(found, full))
+    return Group(_heading(found, position), *(state or [Text("\nno values", "dim")]), *_surroundings(found, full))
 
 
-def _heading(found: CheckpointTuple) -> Text:
-    place = [f"thread {plain(str(found.config['configurable']['thread_id']))}"]
+def _heading(found: CheckpointTuple, position: int) -> Text:
+    place = [f"thread {plain(str(found.config['configurable']['thread_id']))}", f"#{position}"]
     if ns := ns_of(found):
         place.append(f"namespace {plain(ns)}")
-    place += [f"step {plain(str(found.metadata.get('step', '?')))}", local_time(found.checkpoint["ts"])]
+    place.append(local_time(found.checkpoint["ts"]))
     following = plain(", ".join(next_nodes(found))) or "nothing"
     return Text.assemble(
         ("checkpoint ", ""), (plain(id_of(found)), "bold green"), "\n",

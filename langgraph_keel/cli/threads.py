@@ -37,14 +37,13 @@ def _threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableT
     """Return the table of `keel threads`."""
     if not found:
         return Text(f"No threads in {without_password(url)}", "dim")
-    table = table_of("thread", "checkpoints", "last step", "last activity")
-    table.columns[1].justify = table.columns[2].justify = "right"
+    table = table_of("thread", "checkpoints", "last activity")
+    table.columns[1].justify = "right"
     narrow: list[RenderableType] = []
     for info in found:
         name = Text(plain(info.thread_id), "bold", overflow="fold")
-        step = "" if info.step is None else plain(str(info.step))
-        table.add_row(name, f"{info.checkpoints:,}", step, local_time(info.updated_at))
-        facts = f"  {info.checkpoints:,} checkpoints · step {step or '?'} · {local_time(info.updated_at)}"
+        table.add_row(name, f"{info.checkpoints:,}", local_time(info.updated_at))
+        facts = f"  {info.checkpoints:,} checkpoints · {local_time(info.updated_at)}"
         narrow += [name, Text(facts, "dim")]
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
     return Group(Fitting(table, Group(*narrow), 60), *older)
