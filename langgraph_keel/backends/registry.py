@@ -175,18 +175,3 @@ def path_in(url: str, prefix: str) -> str:
     if not url.startswith(prefix):
         raise refuse_url(url)
     return path
-
-
-def checked_path(path: object, scheme: str) -> str:
-    """Return the path that a saver was given.
-
-    Raises:
-        InvalidInput: It is a URL, or no path at all, such as a connection.
-    """
-    if not isinstance(path, str | os.PathLike):
-        kind = f"{type(path).__module__}.{type(path).__qualname__}"
-        raise InvalidInput(f"a {kind} is no path: Keel opens its files itself, so pass the path alone")
-    text = os.fsdecode(path)
-    if text.startswith(f"{scheme}:"):
-        raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
-    return text

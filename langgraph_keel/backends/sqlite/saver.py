@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from langgraph_keel.backends.registry import checked_path, path_in, refuse_url
+from langgraph_keel.backends.paths import checked_path
+from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.backends.sqlite.rows import Work
