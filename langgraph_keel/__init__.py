@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from langgraph_keel.approvals.worker import Resumed
     from langgraph_keel.backends.files import FileSaver
     from langgraph_keel.backends.memory import MemorySaver
-    from langgraph_keel.backends.postgres import PostgresSaver
-    from langgraph_keel.backends.redis import RedisSaver
-    from langgraph_keel.backends.sqlite import SqliteSaver
+    from langgraph_keel.backends.postgres import AsyncPostgresSaver, PostgresSaver
+    from langgraph_keel.backends.redis import AsyncRedisSaver, RedisSaver
+    from langgraph_keel.backends.sqlite import AsyncSqliteSaver, SqliteSaver
     from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
     from langgraph_keel.engine.records import ThreadInfo
     from langgraph_keel.engine.serde.serializer import KeelSerializer
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_SAVERS = {backend.saver: backend for backend in BACKENDS}
+_SAVERS = {name: backend for backend in BACKENDS for name in (backend.saver, backend.alias) if name}
 # The imports above, but for the savers and errors, as data: a test holds the two equal.
 _NAMES = {
     "approvals.ask": ("arequest_approval", "request_approval"),
@@ -156,6 +156,9 @@ __all__ = [
     "ApprovalRequest",
     "Archive",
     "Archived",
+    "AsyncPostgresSaver",
+    "AsyncRedisSaver",
+    "AsyncSqliteSaver",
     "AuditEvent",
     "AuditVerdict",
     "CacheStats",
@@ -237,6 +240,6 @@ for _name in __all__:
     if _name in globals():  # the errors, which stand below what `publish` is part of
         publish(globals()[_name])
 
-for _backend in BACKENDS:
+for _name, _backend in _SAVERS.items():
     if not _backend.is_installed:
-        __all__.remove(_backend.saver)  # `import *` must not fail where a client library is not installed
+        __all__.remove(_name)  # `import *` must not fail where a client library is not installed

@@ -1,11 +1,16 @@
-"""A saver by its URL."""
+"""A saver by its URL, and the classes of a program by their module."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Literal, Unpack
 
 from langgraph_keel.backends.registry import find_opener
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
 
@@ -57,3 +62,35 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
         NotFound: `read_only`, and there is nothing there.
     """
     return find_opener(url)(url, read_only=read_only, **options)
+
+
+def import_classes(module: str, asked_by: str) -> list[type]:
+    """Return the classes of a module and, of a package, those of the modules in it that are imported with it.
+
+    Args:
+        module: Its name; it is found from the current directory, too.
+        asked_by: What names it, for the error.
+
+    Raises:
+        InvalidInput: It cannot be imported.
+    """
+    _import(module, asked_by)
+    names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
+    return [cls for name in names for cls in _classes_in(sys.modules[name], name)]
+
+
+def _classes_in(holder: ModuleType | type, module: str, within: str = "") -> Iterator[type]:
+    for name, each in vars(holder).items():
+        if isinstance(each, type) and (each.__module__, each.__qualname__) == (module, within + name):
+            yield each
+            yield from _classes_in(each, module, f"{within}{name}.")
+
+
+def _import(module: str, asked_by: str) -> None:
+    sys.path.insert(0, "")
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"{asked_by} {module}: {error}") from error
+    finally:
+        sys.path.remove("")

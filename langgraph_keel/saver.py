@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import copy
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -57,6 +57,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.options import check_options
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
@@ -145,7 +146,9 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
+        **others: Never,
     ) -> None:
+        check_options(type(self), others)
         if on_conflict not in ("raise", "fork"):
             raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
         if owner is not None and not callable(owner):
@@ -190,8 +193,29 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
 
     # -- open and close ----------------------------------------------------------------------------------------
 
-    def setup(self) -> None:
-        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+    def setup(self) -> Awaitable[None]:
+        """Make the store ready. Happens by itself on first use, unless `auto_setup=False`.
+
+        Safe to call again, and from many processes at once. It is done when this returns, and may be awaited for the
+        sake of code that is used to it; what does not block a running loop meanwhile is `asetup`.
+
+        Raises:
+            NotSetUp: This user may not create the tables.
+            NotAKeelStore: What is there is somebody else's.
+        """
+        self._setup()
+        return Done()
+
+    async def asetup(self) -> None:
+        """As `setup`, asynchronously."""
+        await self._asetup()
+
+    def _setup(self) -> None:
+        """Make the store ready, for `setup`; backends with something to make override it."""
+
+    async def _asetup(self) -> None:
+        """As `_setup`, asynchronously."""
+        await to_thread(self._setup)
 
     @property
     def ddl(self) -> str:
@@ -208,6 +232,10 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         for closer in (*self.engine.closers, *self.engine.session.hooks.all):
             closer.close()
         self._close()
+
+    async def aclose(self) -> None:
+        """As `close`, asynchronously."""
+        await to_thread(self.close)
 
     def _close(self) -> None:
         """Give back what is open; backends override it. Must be safe to call again."""
@@ -230,7 +258,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the saver."""
-        await to_thread(self.close)
+        await self.aclose()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -495,6 +523,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     async def _alisten(self) -> AsyncSource | None:
         """As `_listen`, asynchronously."""
         return None
+
+
+class Done:
+    """What may be awaited, and is over already."""
+
+    def __await__(self) -> Generator[None]:
+        """Return at once."""
+        yield from ()
 
 
 def watch(provenance: bool) -> None:

@@ -24,7 +24,7 @@ FLOORS = (
     {"backends"},
     {"opening"},
     {""},  # the package itself: public names
-    {"cli", "testing"},
+    {"cli", "testing", "serving"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says.

@@ -30,7 +30,8 @@ from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, first_name, 
 from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.tools.keys import key_of
 
-PUBLIC = {name: getattr(langgraph_keel, name) for name in langgraph_keel.__all__}
+ALIASES = {"AsyncPostgresSaver", "AsyncRedisSaver", "AsyncSqliteSaver"}
+PUBLIC = {name: getattr(langgraph_keel, name) for name in langgraph_keel.__all__ if name not in ALIASES}
 OLD = ("langgraph_keel.core.decisions", "Decision")
 DECISION = Decision("approve", "ann", args={"a": 1})
 VALUES = [DECISION, ToolPolicy(ttl=3.0), Replay(source="t", thread_id=None, steps=1, differences=())]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +13,7 @@ import typer
 from langgraph_keel import open_saver
 from langgraph_keel.cli.output import without_password
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
+from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
 
 DEFAULT_URL = "sqlite:///keel.db"
@@ -79,7 +77,7 @@ def duration(text: str) -> float:
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
     """Open the store at `url` for reading only; values of the classes of these modules may be read."""
-    types = [cls for module in imports or () for cls in _import_classes(module)]
+    types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
         with open_saver(url, read_only=True, types=types or None) as saver:
             yield saver
@@ -103,30 +101,6 @@ def url_to_name(url: str) -> str:
     """Return the URL with which another command finds this store; empty if it finds it without one."""
     is_implied = url == (os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
-
-
-def _import_classes(module: str) -> list[type]:
-    """Return the classes of a module and, of a package, those of the modules in it that are imported with it."""
-    _import(module)
-    names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
-    return [cls for name in names for cls in _classes_in(sys.modules[name], name)]
-
-
-def _classes_in(holder: ModuleType | type, module: str, within: str = "") -> Iterator[type]:
-    for name, each in vars(holder).items():
-        if isinstance(each, type) and (each.__module__, each.__qualname__) == (module, within + name):
-            yield each
-            yield from _classes_in(each, module, f"{within}{name}.")
-
-
-def _import(module: str) -> None:
-    sys.path.insert(0, "")
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidInput(f"--import {module}: {error}") from error
-    finally:
-        sys.path.remove("")
 
 
 def advise_import(error: RefusedType) -> RefusedType:

@@ -13,7 +13,6 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
@@ -326,10 +325,9 @@ class Recorder(Hook):
         return replace(info, models=tuple(sorted(thread_models_of(header.about))))
 
 
-@cache
-def package_versions() -> Mapping[str, str]:
-    """Return the versions of the packages that every graph runs on."""
-    return {name: version(name) for name in ("langgraph", "langchain-core")}
+# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
+PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
+"""The versions of the packages that every graph runs on."""
 
 
 def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
@@ -344,7 +342,7 @@ def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool)
         raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
     if on_drift == "raise" and captures is not True:
         raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
-    return Recorder(package_versions(), graph_version, on_drift, captures)
+    return Recorder(PACKAGE_VERSIONS, graph_version, on_drift, captures)
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:

@@ -420,6 +420,8 @@ INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin
 PARAMETER = re.compile(r"%\((\w+)\)s")
 PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",)}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
+# Read with the module: a running loop must not wait for a disk.
+_SQL = {file: files(__package__).joinpath(file).read_text("utf-8") for file in PARTED}
 
 
 def quote(name: str) -> str:
@@ -504,7 +506,6 @@ class Tables:
         return self.fill_names("\n".join([*schema, *map(self._part, parts)]))
 
     def _part(self, file: str) -> str:
-        text = files(__package__).joinpath(file).read_text("utf-8")
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
         partitions = [
             f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
@@ -512,4 +513,4 @@ class Tables:
             for table in PARTED[file]
             for n in range(self.partitions)
         ]
-        return "\n".join([text.replace("{partitioned}", divided), *partitions])
+        return "\n".join([_SQL[file].replace("{partitioned}", divided), *partitions])

@@ -225,16 +225,15 @@ class PostgresSaver(KeelSaver):
         """The statements that `setup` runs, for somebody else to run."""
         return self._postgres.tables.ddl
 
-    def setup(self) -> None:
-        """Create the tables if they are not there. Safe to call again, and from many processes at once.
+    def _setup(self) -> None:
+        """Create the tables if they are not there.
 
         Raises:
             NotSetUp: They are not there, and this user may not create them.
         """
         self._postgres.open(create=True)
 
-    async def asetup(self) -> None:
-        """As `setup`, asynchronously."""
+    async def _asetup(self) -> None:
         await self._postgres.aopen(create=True)
 
     def _notify(self) -> None:

@@ -84,15 +84,19 @@ class Request:
 @cache
 def script(name: str) -> Script:
     """Return a script, preceded by the shared parts that its first lines name."""
-    text = _read_script(name)
-    parts = [_read_script(part) for part in _shared_names(text.splitlines())]
+    text = _SCRIPTS[name]
+    parts = [_SCRIPTS[part] for part in _shared_names(text.splitlines())]
     source = "\n".join([*parts, text])
     # Redis names scripts by SHA-1; nothing depends on its strength.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-def _read_script(name: str) -> str:
-    return files(__package__).joinpath("scripts", f"{name}.lua").read_text("utf-8")
+# Read with the module: a running loop must not wait for a disk.
+_SCRIPTS = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in files(__package__).joinpath("scripts").iterdir()
+    if file.name.endswith(".lua")
+}
 
 
 def _shared_names(lines: Iterable[str]) -> list[str]:
