@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from langgraph_keel.history.edits import Edit
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.standing import Standing
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
@@ -108,6 +109,7 @@ _NAMES = {
     "history.edits": ("Edit",),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
+    "history.standing": ("Standing",),
     "history.timeline": ("Timeline",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
@@ -207,6 +209,7 @@ __all__ = [
     "SaverOptions",
     "SlidingWindow",
     "SqliteSaver",
+    "Standing",
     "StateDiff",
     "StoreBusy",
     "StoreClosed",

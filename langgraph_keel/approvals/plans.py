@@ -190,8 +190,22 @@ def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
     did after the first one would be done again. What was taken is given again as long as the step has not ended: the
     process that took it may have died, and nothing else remembers what the graph was resumed with.
     """
-    found = [held.request for held in (yield from refresh_thread(session, thread_id))]
-    known = [request for request in found if request.status != SUPERSEDED]  # because of facts: it was asked anew
+    return answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
+
+
+def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[ApprovalRequest]]:
+    """Return the requests of a thread that are not over; nothing is written. One trip, and one for each."""
+    known: list[ApprovalRequest] = []
+    for held in (yield from Approvals(session).of_thread(thread_id)):
+        request = yield from request_now(session, held.request)
+        if request.status != SUPERSEDED:
+            known.append(request)
+    return known
+
+
+def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
+    """Return what `find_answers` does, of the requests of a thread."""
+    known = [request for request in requests if request.status != SUPERSEDED]  # because of facts: it was asked anew
     undecided = {request.task_id for request in known if not request.is_settled}
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     for request in known:

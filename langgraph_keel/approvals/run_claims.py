@@ -513,10 +513,15 @@ class RunClaims(Hook):
 
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether a run goes on from where a thread waits. One trip."""
+    """Return whether a run has claimed a thread. One trip."""
+    return (yield from find_claim(session, thread_id)) is not None
+
+
+def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
+    """Return the claim of the run that has a thread. One trip."""
     runs = session.hooks.find(RunClaims)
     found = yield from Cells(session, CLAIMS, thread_id).find(KEY)
-    return found is not None and (runs is None or not runs.is_over(found))
+    return found.record if found is not None and (runs is None or not runs.is_over(found)) else None
 
 
 def _asks(writes: Writes) -> bool:

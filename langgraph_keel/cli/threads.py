@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
@@ -12,15 +13,32 @@ from rich.text import Text
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, open_to_read
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, table_of, without_password
 from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.errors import InvalidInput
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
 
 
-def threads(url: Url = DEFAULT_URL, limit: Limit = 50, model: Model = None, json: AsJson = False) -> None:
+Unfinished = Annotated[
+    bool, typer.Option("--unfinished", help="Only threads that are not idle: cut off, waiting, decided, or being run.")
+]
+
+
+def threads(
+    url: Url = DEFAULT_URL,
+    limit: Limit = 50,
+    model: Model = None,
+    unfinished: Unfinished = False,
+    json: AsJson = False,
+) -> None:
     """List the threads in a store, the one last active first.
 
-    Example: `keel threads --url sqlite:///agent.db`
+    Example: `keel threads --unfinished --url sqlite:///agent.db`
     """
+    if unfinished and model is not None:
+        raise InvalidInput("--unfinished looks at all threads: leave out --model")
+    if unfinished:
+        _list_unfinished(url, limit, json)
+        return
     with open_to_read(url) as saver:
         found = list(saver.threads(limit=limit + 1, model=model))
         others = sum(1 for _ in saver.threads()) if model is not None and not found else 0
@@ -31,6 +49,32 @@ def threads(url: Url = DEFAULT_URL, limit: Limit = 50, model: Model = None, json
         console().print(Text(text, "dim"))
     else:
         console().print(_threads_table(found[:limit], url, more=len(found) > limit))
+
+
+def _list_unfinished(url: str, limit: int, json: bool) -> None:
+    with open_to_read(url) as saver:
+        found = list(islice(saver.unfinished(), limit + 1))
+    more, found = len(found) > limit, found[:limit]
+    if json:
+        print_json({"threads": list(map(_standing_json, found)), "more": more})
+    elif not found:
+        console().print(Text(f"All threads in {without_password(url)} are idle", "dim"))
+    else:
+        for standing in found:
+            console().print(Text(plain(str(standing))), soft_wrap=True)
+        if more:
+            console().print(Text("… and others: --limit shows more", "dim"))
+
+
+def _standing_json(standing: Any) -> dict[str, Any]:
+    fields = ("thread_id", "state", "updated_at", "questions")
+    return {
+        **{name: getattr(standing, name) for name in fields},
+        "next": list(standing.next),
+        "requests": [request.id for request in standing.requests],
+        "errors": list(standing.errors),
+        "doubts": [call.key for call in standing.doubts],
+    }
 
 
 def _threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -16,6 +16,7 @@ from langgraph_keel.history.labels import Label, give_label, read_labels, remove
 if TYPE_CHECKING:
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.standing import Standing, UnfinishedPages
     from langgraph_keel.history.timeline import Timeline
 
 At: TypeAlias = "Mapping[str, Any] | Moment"
@@ -49,6 +50,48 @@ class HistoryMethods(EngineSaver):
         await self.engine.arun(found.pages.upto(limit))
         await self.engine.arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
         return found
+
+    def where(self, thread_id: str) -> Standing:
+        """Return where a thread stands (idle, cut off, waiting, decided, run), and what to invoke its graph with.
+
+            standing = saver.where("ada")
+            graph.invoke(standing.given if standing.can_go_on else {"messages": [...]}, config)
+
+        Five round trips, and one for each question. Nothing is written.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidConfig: `thread_id` is no usable id.
+            CorruptStore: Its latest checkpoint cannot be read.
+        """
+        return self.engine.run(self._where(thread_id))
+
+    async def awhere(self, thread_id: str) -> Standing:
+        """As `where`, asynchronously."""
+        return await self.engine.arun(self._where(thread_id))
+
+    def _where(self, thread_id: str) -> Plan[Standing]:
+        from langgraph_keel.history.standing import read_standing
+
+        return read_standing(self.engine.session, thread_id_of(thread_id))
+
+    def unfinished(self) -> Iterator[Standing]:
+        """Yield where those threads stand that are not idle, last activity first: `where` of each thread."""
+        pages = self._unfinished()
+        while (page := self.engine.run(pages.next())) is not None:
+            yield from page
+
+    async def aunfinished(self) -> AsyncIterator[Standing]:
+        """As `unfinished`, asynchronously."""
+        pages = self._unfinished()
+        while (page := await self.engine.arun(pages.next())) is not None:
+            for standing in page:
+                yield standing
+
+    def _unfinished(self) -> UnfinishedPages:
+        from langgraph_keel.history.standing import UnfinishedPages
+
+        return UnfinishedPages(self.engine.session)
 
     def diff(self, before: At, after: At) -> StateDiff:
         """Return what changed between two checkpoints, also of two threads or branches.

@@ -59,6 +59,15 @@ def test_threads_limit_says_that_there_are_more(url: str) -> None:
     assert "older ones" in keel("threads", "--url", url, "--limit", "1").stdout
 
 
+def test_threads_that_are_not_idle(url: str) -> None:
+    found = {each["thread_id"]: each for each in keel_json("threads", "--unfinished", "--url", url)["threads"]}
+    assert found[EVIL]["state"] == "waits"
+    shown = keel("threads", "--unfinished", "--url", url).stdout
+    assert "waits for a person" in shown
+    assert not RAW.search(shown)
+    keel("threads", "--unfinished", "--model", "m", "--url", url, status=1)
+
+
 def test_the_url_comes_from_the_environment(url: str) -> None:
     assert "trip" in keel("threads", KEEL_URL=url).stdout
 
