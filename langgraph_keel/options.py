@@ -133,10 +133,8 @@ def check_options(saver: type, given: Iterable[str]) -> None:
 
 
 def _options_of(saver: type) -> Iterator[str]:
-    """Yield what a constructor takes by name, and what those take that it hands others on to."""
+    """Yield what a constructor takes by name, and those of the classes that it is made of."""
     for base in saver.__mro__:
         if "__init__" in vars(base):
             parameters = signature(vars(base)["__init__"]).parameters.values()
             yield from (each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)
-            if not any(each.kind is Parameter.VAR_KEYWORD for each in parameters):
-                return

@@ -149,13 +149,6 @@ class Pause:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A request that goes to no store: call what may wait for a disk, in another thread if a loop runs in this one."""
-
-    call: Callable[[], Any]
-
-
 class PatientDriver:
     """Carries out what a plan asks for that may wait, in the calling thread."""
 
@@ -163,9 +156,7 @@ class PatientDriver:
         self._store = store
 
     def send(self, request: Any) -> Any:
-        """Wait, call, or send to the store."""
-        if isinstance(request, Block):
-            return request.call()
+        """Wait, or send to the store."""
         return sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request)
 
 
@@ -176,9 +167,7 @@ class AsyncPatientDriver:
         self._store = store
 
     async def send(self, request: Any) -> Any:
-        """Wait, call, or send to the store."""
-        if isinstance(request, Block):
-            return await asyncio.to_thread(request.call)
+        """Wait, or send to the store."""
         return await (asyncio.sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request))
 
 

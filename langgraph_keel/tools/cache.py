@@ -299,7 +299,6 @@ class ToolCache:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
         slot = take_slot(config)
         try:
-            yield from self._builder.learn(tool)
             session = self._session_of(config)
             if guard := find_guard(config):
                 secret = yield from self._secret.read(self.saver.engine.session)

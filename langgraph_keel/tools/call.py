@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -28,8 +27,7 @@ from langgraph_keel._langgraph import (
 )
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.config import text_of, thread_id_of
-from langgraph_keel.engine.leases import Block, this_holder
-from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 from langgraph_keel.tools.answers import CallSlot, call_context, remember
 from langgraph_keel.tools.invocations import INVOCATIONS
@@ -233,16 +231,6 @@ class CallBuilder:
         )
         key = key_of_one(key, record) if is_alone else key
         return Call(policy, shelf, key, record, config, valid, slot, execute)
-
-    def learn(self, tool: BaseTool) -> Plan[None]:
-        """Find a tool's version for `build`: its source is on the disk.
-
-        Raises:
-            InvalidInput: The policy names an argument that the tool has not.
-        """
-        known = self._versions.get(id(tool))
-        if known is None or known[0] is not tool:
-            yield Block(partial(self._version_of, tool, self.policy_of(tool.name) or self._default))
 
     def _version_of(self, tool: BaseTool, policy: ToolPolicy) -> str:
         known = self._versions.get(id(tool))

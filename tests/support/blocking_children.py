@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 from blockbuster import BlockingError, blockbuster_ctx
+from blocking import allow_known
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, RemoveMessage
 from langchain_core.tools import tool
@@ -86,7 +87,8 @@ async def main(url: str, options: dict[str, Any]) -> None:
             super().__init__(name)
             blocked.append("".join(traceback.format_stack()))
 
-    with blockbuster_ctx(), mock.patch("blockbuster.blockbuster.BlockingError", Noted):
+    with blockbuster_ctx() as watch, mock.patch("blockbuster.blockbuster.BlockingError", Noted):
+        allow_known(watch)
         await use(url, options)
     assert not blocked, "\n\n".join(blocked)
 

@@ -82,6 +82,8 @@ def _redis(place: Place) -> Iterator[list[Spot]]:
         spots = []
         for key in client.scan_iter(match=f"{place.options['prefix']}:*", count=1000, _type="hash"):
             for field, value in client.hgetall(key).items():
+                if field.startswith(b"entry:"):
+                    continue  # it begins with what are columns elsewhere
                 write = partial(lambda key, field, new: client.hset(key, field, new), key, field)
                 spots.append(Spot(f"{key!r}, {field!r}", value, write))
         yield spots

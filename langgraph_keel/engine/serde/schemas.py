@@ -12,6 +12,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from time import monotonic
 from typing import Annotated, Any, NewType, get_args, get_origin, get_type_hints
 from weakref import WeakValueDictionary
 
@@ -27,18 +28,41 @@ def find_schema_class(module: str, qualname: str) -> type | None:
 
     The first time that a name is asked for, it looks at all objects: 10 ms for each 100,000 of them, about.
     """
-    if (module, qualname) not in _classes:
+    if (module, qualname) not in _classes and _patience.is_left():
+        began = monotonic()
         annotations = [annotation for graph in _find_graphs() for annotation in _annotations_of(graph)]
         _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
+        _patience.spend(monotonic() - began)
     return _classes.get((module, qualname))
+
+
+class _Patience:
+    """How long it may look: a second, then a tenth of the time; stored bytes with many names would stop a program."""
+
+    def __init__(self) -> None:
+        self._owed = 0.0
+        self._since = monotonic()
+
+    def is_left(self) -> bool:
+        """Return whether it may look again."""
+        now = monotonic()
+        self._owed, self._since = max(0.0, self._owed - (now - self._since) / 10), now
+        return self._owed < 1.0
+
+    def spend(self, seconds: float) -> None:
+        """Note how long it has looked."""
+        self._owed += seconds
+
+
+_patience = _Patience()
 
 
 def _find_graphs() -> list[Any]:
     module = sys.modules.get("langgraph.pregel")
     if module is None:
         return []
-    kinds = set(_kinds_of(module.Pregel))
-    return [each for each in _find_objects() if type(each) in kinds]
+    kinds = {id(kind) for kind in _kinds_of(module.Pregel)}  # to hash a class may run code of its own
+    return [each for each in _find_objects() if id(type(each)) in kinds]
 
 
 def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
