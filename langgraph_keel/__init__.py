@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from langgraph_keel.history.edits import Edit
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
-    from langgraph_keel.history.standing import Standing
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
@@ -109,7 +108,6 @@ _NAMES = {
     "history.edits": ("Edit",),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
-    "history.standing": ("Standing",),
     "history.timeline": ("Timeline",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
@@ -209,7 +207,6 @@ __all__ = [
     "SaverOptions",
     "SlidingWindow",
     "SqliteSaver",
-    "Standing",
     "StateDiff",
     "StoreBusy",
     "StoreClosed",

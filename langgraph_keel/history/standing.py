@@ -20,7 +20,6 @@ from langgraph_keel.engine.leases import is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.records import Address
-from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.moment import Moment
@@ -30,7 +29,6 @@ from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, shelf_of
 State: TypeAlias = Literal["idle", "cut off", "waits", "decided", "runs"]
 
 
-@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a thread stands.

@@ -14,7 +14,8 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, NotFound, Standing, ToolCache, request_approval
+from langgraph_keel import InvalidConfig, KeelSaver, NotFound, ToolCache, request_approval
+from langgraph_keel.history.standing import Standing
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 
