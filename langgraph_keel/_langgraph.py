@@ -8,11 +8,11 @@ any; most are in `langgraph._internal._constants`, which is not imported: what i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from copy import copy
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.tracers.context import register_configure_hook
 from langgraph.checkpoint.serde import _msgpack
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME, SCHEDULED, TASKS
 from langgraph.checkpoint.serde.types import _DeltaSnapshot as DeltaSnapshot
@@ -22,6 +22,7 @@ __all__ = [
     "BRANCH_TO",
     "CONFIG_KEY_CHECKPOINTER",
     "CONFIG_KEY_CHECKPOINT_MAP",
+    "CONFIG_KEY_DURABILITY",
     "CONFIG_KEY_READ",
     "CONFIG_KEY_REPLAY_STATE",
     "CONFIG_KEY_RUNTIME",
@@ -58,12 +59,26 @@ __all__ = [
 ]
 
 # -- hooks of LangChain ----------------------------------------------------------------------------------------------
-# `register_configure_hook` (langchain_core.tracers.context, undocumented): has LangChain ask a context variable for a
-# handler at each run that begins. So Keel hears of models, tools and graphs with no code of the user's. There is no way
-# to take a hook back.
-#
 # `var_child_runnable_config` (langchain_core.runnables.config, in no reference): the config of the node that runs in
 # this context. Says what graph, task and saver a call belongs to; set, it makes `interrupt()` look at another config.
+
+
+class HandlerSource(Protocol):
+    """What LangChain asks for a handler: a `ContextVar`, of which it uses no more than this."""
+
+    def get(self) -> Any:
+        """Return the handler."""
+
+
+def register_configure_hook(source: HandlerSource, *, inheritable: bool) -> None:
+    """langchain_core.tracers.context, undocumented: have LangChain ask a context variable for a handler at each run.
+
+    So Keel hears of models, tools and graphs with no code of the user's. There is no way to take a hook back.
+    """
+    from langchain_core.tracers.context import register_configure_hook as register
+
+    register(cast(ContextVar[Any], source), inheritable)
+
 
 # -- channels with a meaning, in pending writes and `versions_seen` --------------------------------------------------
 # From langgraph.checkpoint.serde.types, where LangGraph's own savers get them; to `langgraph.constants` they are
@@ -102,6 +117,8 @@ CONFIG_KEY_CHECKPOINTER = "__pregel_checkpointer"
 """The saver that a run stores with, maybe a copy of the user's. Keel: nodes and tools find their saver by it."""
 CONFIG_KEY_CHECKPOINT_MAP = "checkpoint_map"
 """Per namespace, which checkpoint a subgraph was called from. Keel: a request or a record names the root's."""
+CONFIG_KEY_DURABILITY = "__pregel_durability"
+"""When a run stores its checkpoints, if the caller says. Keel: one with "exit" stores none while its tools run."""
 CONFIG_KEY_READ = "__pregel_read"
 """The function that reads the state for a task, a `partial` whose arguments hold the channels. Keel: sees by them
 which reducer the messages have."""

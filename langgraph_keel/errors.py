@@ -29,9 +29,9 @@
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
         └── StoreClosed                    the saver was closed
 
-`DurabilityWarning`, `DriftWarning` and `SummaryWarning` are warnings, not errors: acknowledged puts can be lost the way
-the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a conversation stays as long
-as it was, because its summary failed.
+`DurabilityWarning`, `DriftWarning`, `SummaryWarning` and `TypeWarning` are warnings, not errors: acknowledged puts can
+be lost the way the server is set up; what `DriftDetected` says, where the saver was not told to raise it; a
+conversation stays as long as it was, because its summary failed; a class is stored that other programs do not have.
 
 Each class carries a stable `code` for logs and handlers in other languages; codes are never reused.
 """
@@ -139,6 +139,12 @@ class CheckpointConflict(KeelError, RuntimeError):
         )
 
 
+def short_key(key: str) -> str:
+    """Return how the key of a tool call is shown: enough of it to name the call, also among those that are equal."""
+    stem, mark, own = key.partition(".")
+    return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
+
+
 class ToolOutcomeUnknown(KeelError, RuntimeError):
     """A call of a tool was begun, and nobody knows how it ended: its process died, or it was cancelled.
 
@@ -167,11 +173,11 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         whose, where = "shared by threads", "--shared"
         if thread_id is not None:
             whose, where = f"in thread {thread_id!r}", f"--thread {shlex.quote(thread_id)}"
-        call = f"call {tool_call_id!r}" if tool_call_id else "a call"
+        call, name = f"call {tool_call_id!r}" if tool_call_id else "a call", short_key(key)
         super().__init__(
             f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
-            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {key[:16]} retry {where}`, or "
-            f"cache.settle({thread_id!r}, {key[:16]!r}, 'retry'). A tool that may simply run again: "
+            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {name} retry {where}`, or "
+            f"cache.settle({thread_id!r}, {name!r}, 'retry'). A tool that may simply run again: "
             f"ToolPolicy(unknown='retry')."
         )
 
@@ -221,7 +227,8 @@ class AlreadyDecided(KeelError, RuntimeError):
         self.status = status
         self.by = by
         whose = f" by {by!r}" if by else ""
-        super().__init__(f"approval {request_id} is {status}{whose} already: this decision was not taken")
+        why = ", and nobody asks it any more" if status == "superseded" else f"{whose} already"
+        super().__init__(f"approval {request_id} is {status}{why}: this decision was not taken")
 
     def __reduce__(self) -> tuple[type[AlreadyDecided], tuple[str, str, str]]:
         return type(self), (self.request_id, self.status, self.by)
@@ -435,3 +442,7 @@ class DriftWarning(UserWarning):
 
 class SummaryWarning(UserWarning):
     """A conversation was not summarized, and nothing was removed: see `__cause__` for what the model failed with."""
+
+
+class TypeWarning(UserWarning):
+    """A class of the script or notebook that runs is stored: a program that runs something else cannot read it."""

@@ -6,8 +6,10 @@ Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from typing import TypedDict
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -15,7 +17,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
+from langgraph_keel.errors import InvalidInput
 from langgraph_keel.provenance.hook import OnDrift
 
 
@@ -26,7 +30,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type."""
 
     types: Collection[type | tuple[str, ...]] | None
-    """With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`)."""
+    """With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`)."""
 
     on_conflict: OnConflict
     """What happens when two runs continue the same checkpoint: the second put raises `CheckpointConflict` ("raise",
@@ -89,6 +93,7 @@ class OptionsBesidesTtl(TypedDict, total=False):
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
 
 
+@publish
 class SaverOptions(OptionsBesidesTtl, total=False):
     """The options that `KeelSaver` takes, and with it every saver."""
 
@@ -97,3 +102,39 @@ class SaverOptions(OptionsBesidesTtl, total=False):
     `keep_last`, whoever has put it, but not in `close`; where a stored policy fits, by that one's `ttl` only. It must
     be longer than the longest step (see `Retention`). (`RedisSaver` leaves it to the server: its own `ttl` is meant
     there.)"""
+
+
+_PIPELINE = "leave it out: a put is one round trip, and what waits at the same moment goes together"
+_URL = "pass the URL as the first argument"
+_ELSEWHERE = {
+    "pipe": _PIPELINE,
+    "pipeline": _PIPELINE,
+    "redis_url": _URL,
+    "conn_string": _URL,
+    "connection_args": "make a client with them, and pass client=",
+    "redis_client": "pass client= (and async_client=)",
+}
+"""Options of LangGraph's savers and of the Redis package that Keel's do not have, and what to write."""
+
+
+def check_options(saver: type, given: Iterable[str]) -> None:
+    """Check that a saver has options of these names.
+
+    Raises:
+        InvalidInput: It has not; the error says what to write.
+    """
+    names = list(given)
+    known = set(names and _options_of(saver))
+    for name in names:
+        if name not in known:
+            near = [f"do you mean {each!r}?" for each in get_close_matches(name, sorted(known), 1)]
+            advice = _ELSEWHERE.get(name) or next(iter(near), f"it has {', '.join(sorted(known))}")
+            raise InvalidInput(f"{saver.__name__} has no option {name!r}: {advice}")
+
+
+def _options_of(saver: type) -> Iterator[str]:
+    """Yield what a constructor takes by name, and those of the classes that it is made of."""
+    for base in saver.__mro__:
+        if "__init__" in vars(base):
+            parameters = signature(vars(base)["__init__"]).parameters.values()
+            yield from (each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY)

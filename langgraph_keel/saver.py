@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import copy
 from asyncio import to_thread
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -27,8 +27,6 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
-from langgraph_keel.approvals.inbox import Inbox
-from langgraph_keel.approvals.notices import AsyncSource, Bell, Source
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
 from langgraph_keel.engine.checkpoints import (
     begin_run,
@@ -52,25 +50,30 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
-from langgraph_keel.provenance.capture import build_recorder
-from langgraph_keel.provenance.hook import OnDrift
+from langgraph_keel.options import check_options
+from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
 from langgraph_keel.retention.methods import RetentionMethods
 from langgraph_keel.retention.owners import OwnerHook
-from langgraph_keel.retention.prune import delete_for_runs
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.summaries.methods import ArchiveMethods
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.tools.methods import ToolMethods
 
+if TYPE_CHECKING:
+    from langgraph_keel.approvals.inbox import Inbox
+    from langgraph_keel.approvals.notices import AsyncSource, Source
 
+
+@publish
 class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods):
     """A LangGraph checkpointer over one store.
 
@@ -82,7 +85,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         driver: Sends the store's requests, blocking.
         async_driver: Sends them without blocking a loop.
         serde: Any serializer; `None` is `KeelSerializer(types=types)`, which is safe and keeps every type.
-        types: With Keel's serializer, the only classes of the program that may be revived (see `KeelSerializer`).
+        types: With Keel's serializer, classes of the program that may be stored and revived (see `KeelSerializer`).
         on_conflict: What happens when two runs continue the same checkpoint: the second put raises
             `CheckpointConflict` ("raise"), or is kept as a branch that is not the latest ("fork").
         provenance: Whether to record every call of a model with the step it leads to (`provenance`).
@@ -143,7 +146,9 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
+        **others: Never,
     ) -> None:
+        check_options(type(self), others)
         if on_conflict not in ("raise", "fork"):
             raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
         if owner is not None and not callable(owner):
@@ -169,6 +174,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             owner=owner,
         )
         self._engine = Engine(session, async_driver)
+        if not getattr(driver, "read_only", False):  # else no graph runs on it
+            watch(provenance)
 
     @property
     def engine(self) -> Engine:
@@ -186,8 +193,29 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
 
     # -- open and close ----------------------------------------------------------------------------------------
 
-    def setup(self) -> None:
-        """Make the store ready. Safe to call again; happens by itself on first use unless `auto_setup=False`."""
+    def setup(self) -> Awaitable[None]:
+        """Make the store ready. Happens by itself on first use, unless `auto_setup=False`.
+
+        Safe to call again, and from many processes at once. It is done when this returns, and may be awaited for the
+        sake of code that is used to it; what does not block a running loop meanwhile is `asetup`.
+
+        Raises:
+            NotSetUp: This user may not create the tables.
+            NotAKeelStore: What is there is somebody else's.
+        """
+        self._setup()
+        return Done()
+
+    async def asetup(self) -> None:
+        """As `setup`, asynchronously."""
+        await self._asetup()
+
+    def _setup(self) -> None:
+        """Make the store ready, for `setup`; backends with something to make override it."""
+
+    async def _asetup(self) -> None:
+        """As `_setup`, asynchronously."""
+        await to_thread(self._setup)
 
     @property
     def ddl(self) -> str:
@@ -204,6 +232,10 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         for closer in (*self.engine.closers, *self.engine.session.hooks.all):
             closer.close()
         self._close()
+
+    async def aclose(self) -> None:
+        """As `close`, asynchronously."""
+        await to_thread(self.close)
 
     def _close(self) -> None:
         """Give back what is open; backends override it. Must be safe to call again."""
@@ -226,7 +258,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the saver."""
-        await to_thread(self.close)
+        await self.aclose()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -408,11 +440,16 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         calls of these runs go too, and what a prune has carried of their calls of models, in threads that still have a
         checkpoint of theirs.
         """
-        self.engine.run(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
+        self.engine.run(self._delete_for_runs(run_ids))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """As `delete_for_runs`, asynchronously."""
-        await self.engine.arun(delete_for_runs(self.engine.session, texts_of(run_ids, "run id")))
+        await self.engine.arun(self._delete_for_runs(run_ids))
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+        from langgraph_keel.retention.prune import delete_for_runs
+
+        return delete_for_runs(self.engine.session, texts_of(run_ids, "run id"))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread, all namespaces, checkpoints and writes, to a new id, with its archive.
@@ -468,6 +505,9 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     @property
     def approvals(self) -> Inbox:
         """What waits for a person, in all threads, and what persons decide."""
+        from langgraph_keel.approvals.inbox import Inbox
+        from langgraph_keel.approvals.notices import Bell
+
         return Inbox(self.engine, Bell(self._notify, self._anotify, self._listen, self._alisten))
 
     def _notify(self) -> None:
@@ -483,6 +523,24 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     async def _alisten(self) -> AsyncSource | None:
         """As `_listen`, asynchronously."""
         return None
+
+
+class Done:
+    """What may be awaited, and is over already."""
+
+    def __await__(self) -> Generator[None]:
+        """Return at once."""
+        yield from ()
+
+
+def watch(provenance: bool) -> None:
+    """Have LangChain report from now on which graphs run, and which models they call if that is to be recorded."""
+    from langgraph_keel.approvals import run_claims
+    from langgraph_keel.provenance import capture
+
+    run_claims.watch()
+    if provenance:
+        capture.watch()
 
 
 class ThreadPages:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pty
 import shutil
@@ -9,7 +10,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import servers
+from blocking import no_blocking
 from cli_requests import asked
 from cli_threads import made_store
 from places import KINDS, Place, file_place, files_place, postgres_place, redis_place
@@ -32,6 +34,13 @@ from langgraph_keel.cli import app
 _TESTS = Path(__file__).parent
 _PATHS = (str(_TESTS), str(_TESTS / "support"), os.environ.get("PYTHONPATH", ""))
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in _PATHS if path)
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In asynchronous tests, Keel must not block the loop."""
+    with no_blocking() if inspect.iscoroutinefunction(getattr(request, "function", None)) else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ README = ROOT / "README.md"
 COMMANDS_PAGE = ROOT / "langgraph_keel" / "cli" / "README.md"
 ROOMS = ("langgraph_keel", "tests", "notebooks")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for room in ROOMS for page in (ROOT / room).rglob("*.md"))])
-RUN, SHOWN = ("python", "bash"), ("text", "console", "mermaid")
+RUN, SHOWN = ("python", "bash"), ("text", "console", "mermaid", "json")
 
 
 class Block(NamedTuple):

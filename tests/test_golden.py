@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from golden import KINDS, VERSIONS, aseen, expected, loaded, ours, seen, story
+from golden.kinds import TYPES
 from golden.seen import DELTA, thread_config, tuple_form
 from langchain_core.messages import AIMessage, HumanMessage
 from places import Place
 
-from langgraph_keel import Decision, KeelSaver, NotFound, RefusedType, Retention
+from langgraph_keel import Decision, KeelSaver, KeelSerializer, NotFound, RefusedType, Retention
 
 Store = tuple[str, Place]
 
@@ -101,14 +102,14 @@ async def test_the_other_face_says_the_same(golden: Store) -> None:
     same({part: wanted[part] for part in found}, found)
 
 
-def test_with_types_listed_all_but_what_is_not_listed_is_read(golden: Store) -> None:
+def test_with_types_listed_all_is_read(golden: Store) -> None:
     wanted = of(golden)["thread"]
-    with golden[1].open(types=story.LISTED) as saver:
-        for name in wanted.keys() - {ours.THREAD}:
+    with golden[1].open(serde=KeelSerializer(types=TYPES, strict=True)) as saver:
+        for name in wanted:
             found = [tuple_form(each) for each in saver.list(thread_config(name))]
             same(wanted[name]["checkpoints"], found)
-        with pytest.raises(RefusedType, match="langgraph_keel"):
-            saver.get_tuple(thread_config(ours.THREAD))
+    with golden[1].open(serde=KeelSerializer(strict=True)) as saver, pytest.raises(RefusedType, match=r"golden\.kinds"):
+        list(saver.list(thread_config(story.EVIL)))
 
 
 def test_values_of_keels_own_classes_are_those_of_today(golden: Store) -> None:

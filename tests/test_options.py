@@ -13,6 +13,7 @@ import pytest
 
 from langgraph_keel import (
     FileSaver,
+    InvalidInput,
     KeelSaver,
     MemorySaver,
     OpenOptions,
@@ -74,5 +75,5 @@ def test_every_argument_of_a_saver_is_typed_in_all_places(saver: type[KeelSaver]
 
 @pytest.mark.parametrize("make", [MemorySaver, lambda **options: open_saver("memory:", **options)])
 def test_an_unknown_option_is_an_error_at_run_time_too(make: type[MemorySaver]) -> None:
-    with pytest.raises(TypeError, match="on_drfit"):
+    with pytest.raises(InvalidInput, match=r"'on_drfit'.*'on_drift'"):
         make(on_drfit="raise")  # type: ignore[call-arg]

@@ -41,10 +41,12 @@ from langgraph_keel.approvals.requests import (
     request_at,
     request_id,
 )
+from langgraph_keel.approvals.run_claims import RunClaims
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import owner_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.session import Engine, engine_of
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import Engine, Session, engine_of
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 Facts = Mapping[str, Any]
@@ -92,6 +94,7 @@ def _earlier(old: ApprovalRequest) -> dict[str, Any]:
 _SHOWN = frozenset({"action", "args", "description", "allowed", *RESTRICTIONS})
 
 
+@publish
 def request_approval(
     action: str,
     args: Any = None,
@@ -149,6 +152,7 @@ def request_approval(
     return engine.run(plan)
 
 
+@publish
 async def arequest_approval(
     action: str,
     args: Any = None,
@@ -239,7 +243,13 @@ def _plan_question(question: _Question) -> tuple[Engine, Plan[Decision]]:
             f"not {type(saver).__name__}"
         )
     request = replace(question.request, owner=owner_of(config, engine.session.owner))
-    return engine, _ask_until_decided(Approvals(engine.session), replace(question, request=request))
+    return engine, _claim_and_ask(engine.session, config, replace(question, request=request))
+
+
+def _claim_and_ask(session: Session, config: Mapping[str, Any], question: _Question) -> Plan[Decision]:
+    if runs := session.hooks.find(RunClaims):
+        yield from runs.claim_to_ask(session, question.request.thread_id, config)
+    return (yield from _ask_until_decided(Approvals(session), question))
 
 
 def _ask_until_decided(approvals: Approvals, question: _Question) -> Plan[Decision]:

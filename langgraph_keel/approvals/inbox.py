@@ -6,12 +6,11 @@ Requests as a notebook shows them: a table, newest facts beside those of an earl
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.types import Command
 
-from langgraph_keel.approvals import plans, worker
+from langgraph_keel.approvals import plans
 from langgraph_keel.approvals.checks import ago, ahead
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.requests import (
@@ -21,13 +20,13 @@ from langgraph_keel.approvals.requests import (
     OPEN,
     OVER,
     STATUSES,
+    SUPERSEDED,
     ApprovalRequest,
     Approvals,
     Decision,
     KeptRequest,
     request_at,
 )
-from langgraph_keel.approvals.worker import PollTimer, Resumed, RetryList, Worker
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import one_line
@@ -38,6 +37,11 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.types import Command
+
+    from langgraph_keel.approvals.worker import Resumed, Worker
 
 SHORT = 12
 """Digits of an id that are shown: 8 of its thread, and 4 of its own."""
@@ -138,7 +142,10 @@ class Inbox:
         after: str | None = None,
         limit: int | None = 100,
     ) -> Requests:
-        """Return what waits for a person, the oldest first. One round trip for each 1,000 requests that are not over.
+        """Return what waits for a person, the oldest first.
+
+        One round trip for each 1,000 requests that are not over, and one for each that is returned, to see that its
+        checkpoint is there: what a run has asked that died before it came is superseded.
 
         Args:
             thread_id: Only of this thread. It is looked at itself then, and what it has gone on without is closed.
@@ -178,20 +185,26 @@ class Inbox:
         after: str | None,
         limit: int | None,
     ) -> Plan[Requests]:
-        wanted, limit = _statuses(status), checked_limit(limit)
-        found = [
-            request_at(held.request, self._engine.session.now) for held in (yield from self._find(thread_id, wanted))
-        ]
+        wanted, limit, session = _statuses(status), checked_limit(limit), self._engine.session
+        found = [request_at(held.request, session.now) for held in (yield from self._find(thread_id, wanted))]
         before = None if older_than is None else ago("older_than", older_than)
         fitting = [
             request
             for request in sorted(found, key=lambda request: (request.asked_at, request.id))
-            if request.status in wanted
+            if (request.status in wanted or SUPERSEDED in wanted)
             and owner in (None, request.owner)
             and action in (None, request.action)
             and (before is None or request.asked_at <= before)
         ]
-        return _page(fitting, after, limit)
+        page = Requests()
+        for request in _after(fitting, after):
+            if len(page) == limit:
+                break
+            # Of one thread, they were looked at just now.
+            now = request if thread_id is not None else (yield from plans.request_now(session, request))
+            if now.status in wanted:
+                page.append(now)
+        return page
 
     def _find(self, thread_id: str | None, wanted: Collection[str]) -> Plan[Sequence[KeptRequest]]:
         approvals = self.plans
@@ -205,16 +218,20 @@ class Inbox:
         return found
 
     def get(self, request_id: str) -> ApprovalRequest:
-        """Return a request, also one that is over, by its id or the beginning of it. Two round trips.
+        """Return a request, also one that is over, by its id or the beginning of it. Two round trips, mostly three.
 
         Raises:
             NotFound: No request, or more than one, has such an id.
         """
-        return request_at(self._engine.run(self.plans.one(request_id)).request, self._engine.session.now)
+        return self._engine.run(self._get(request_id))
 
     async def aget(self, request_id: str) -> ApprovalRequest:
         """As `get`, asynchronously."""
-        return request_at((await self._engine.arun(self.plans.one(request_id))).request, self._engine.session.now)
+        return await self._engine.arun(self._get(request_id))
+
+    def _get(self, request_id: str) -> Plan[ApprovalRequest]:
+        held = yield from self.plans.one(request_id)
+        return (yield from plans.request_now(self._engine.session, held.request))
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
@@ -227,11 +244,12 @@ class Inbox:
             reason: Why, for the agent and for the audit trail.
 
         Returns:
-            The request, decided. Of two decisions at the same moment one is taken; the other raises.
+            The request, decided. Of two decisions at the same moment one is taken; the other raises. Who decides the
+            same again, in the same words, gets what stands: a reply may have been lost.
 
         Raises:
             NotFound: There is no such request.
-            AlreadyDecided: Somebody has decided, it has expired, or the thread went on without it.
+            AlreadyDecided: Something else was decided, it has expired, or the thread went on without it.
             NotAllowed: This reviewer may not decide, or this request allows no such decision.
             InvalidInput: `by` names nobody.
         """
@@ -325,11 +343,15 @@ class Inbox:
         Raises:
             InvalidInput: `timeout` or `poll` is no such number.
         """
-        return worker.wait(self._engine, self.bell, PollTimer(poll, timeout))
+        from langgraph_keel.approvals.worker import PollTimer, wait
+
+        return wait(self._engine, self.bell, PollTimer(poll, timeout))
 
     async def await_decided(self, timeout: float | None = None, *, poll: float = 1.0) -> Sequence[str]:
         """As `wait`, asynchronously; `await` is Python's own word."""
-        return await worker.await_decided(self._engine, self.bell, PollTimer(poll, timeout))
+        from langgraph_keel.approvals.worker import PollTimer, await_decided
+
+        return await await_decided(self._engine, self.bell, PollTimer(poll, timeout))
 
     def run_when_decided(
         self, graph: Any, *, poll: float = 1.0, timeout: float | None = None, config: RunnableConfig | None = None
@@ -366,6 +388,8 @@ class Inbox:
         return self._worker(graph, poll, timeout, config).arun()
 
     def _worker(self, graph: Any, poll: float, timeout: float | None, config: RunnableConfig | None) -> Worker:
+        from langgraph_keel.approvals.worker import PollTimer, RetryList, Worker
+
         return Worker(self._engine, self.bell, graph, config or {}, PollTimer(poll, timeout), RetryList(poll))
 
     def sweep(self, remind_after: float | None = None) -> Sequence[ApprovalRequest]:
@@ -416,9 +440,8 @@ def _statuses(status: str | Collection[str]) -> Collection[str]:
     return wanted
 
 
-def _page(requests: Sequence[ApprovalRequest], after: str | None, limit: int | None) -> Requests:
+def _after(requests: Sequence[ApprovalRequest], after: str | None) -> Sequence[ApprovalRequest]:
     ids = [request.id for request in requests]
     if after is not None and after not in ids:
         raise InvalidInput(f"no request that fits has the id {after!r}: begin with the first page")
-    start = 0 if after is None else ids.index(after) + 1
-    return Requests(requests[start:] if limit is None else requests[start : start + limit])
+    return requests if after is None else requests[ids.index(after) + 1 :]

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-from langgraph.types import Command, Interrupt
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
 from langgraph_keel.approvals.interrupts import answer_of, asks_of
-from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
+from langgraph_keel.approvals.questions import (
+    close_request,
+    close_unstored,
+    interrupts_in,
+    is_stored,
+    record_interrupt,
+    supersede_unstored,
+)
 from langgraph_keel.approvals.requests import (
+    CLOSED,
     CURRENT,
     OPEN,
     SUPERSEDED,
@@ -21,15 +27,22 @@ from langgraph_keel.approvals.requests import (
     Approvals,
     Decision,
     KeptRequest,
+    check_open,
+    is_decided_so,
     request_at,
 )
+from langgraph_keel.approvals.run_claims import is_taken
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
-from langgraph_keel.errors import AlreadyDecided, NotFound, ValueRefused
+from langgraph_keel.errors import NotFound, ValueRefused
 
+if TYPE_CHECKING:
+    from langgraph.types import Command, Interrupt
+
+_UNSTORED = "unstored"
 _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
@@ -49,6 +62,8 @@ def refresh_thread(session: Session, thread_id: str) -> Plan[Sequence[KeptReques
         ended = yield from _find_end(session, held.request, head)
         if ended is None:
             found.append((yield from Approvals(session).expire(held, session.now)))
+        elif ended == _UNSTORED:
+            yield from close_unstored(Approvals(session), held, session.now)
         else:
             yield from close_request(Approvals(session), held, session.now, is_answered=ended == "loop")
     return found
@@ -78,12 +93,30 @@ def _find_end(session: Session, request: ApprovalRequest, head: Found | None) ->
     """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         return None
-    # An interrupt may be stored before its checkpoint is (G4): then there is none of that id yet.
-    if not (yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))):
-        return None
+    if not (yield from is_stored(session, request)):
+        return _UNSTORED if (yield from is_moot(session, request)) else None
     entries = yield from session.store.scan(Query(request.thread_id, "", limit=_LOOKED_AT))
     child = next((entry for entry in entries if entry.parent == request.checkpoint_id), None)
     return "unknown" if child is None else _source_of(session, child)
+
+
+def is_moot(session: Session, request: ApprovalRequest) -> Plan[bool]:
+    """Return whether the checkpoint of a request, that was read before, never came. One trip if a run has the thread.
+
+    An interrupt may be stored before its checkpoint is. But a run that asks has its thread claimed by then, until it
+    has ended, and all that it puts is stored: so the claim is read first.
+    """
+    if (yield from is_taken(session, request.thread_id)):
+        return False
+    return not (yield from is_stored(session, request))
+
+
+def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
+    """Return a request as it is: with nothing written, superseded if its checkpoint never came. One trip, mostly."""
+    request = request_at(request, session.now)
+    if request.status in CLOSED or (yield from is_stored(session, request)):
+        return request
+    return supersede_unstored(request, session.now) if (yield from is_moot(session, request)) else request
 
 
 def _source_of(session: Session, entry: Entry) -> str:
@@ -95,7 +128,7 @@ def _source_of(session: Session, entry: Entry) -> str:
 
 
 def decide_request(session: Session, name: str, decision: Decision) -> Plan[ApprovalRequest]:
-    """Decide a request; of two who do so at once, one wins.
+    """Decide a request; of two who do so at once, one wins. What stands already, is returned as it is.
 
     Raises:
         NotFound: There is no such request.
@@ -103,7 +136,10 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
         NotAllowed: Not by this reviewer, or not so.
     """
     while True:
-        held = yield from open_request(session, name)
+        held = yield from read_request(session, name)
+        if is_decided_so(held.request, decision):
+            return held.request
+        check_open(held.request)
         _check_format(held.request, decision)
         changed = yield from Approvals(session).decide(held, replace(decision, at=session.now))
         if changed is not None:
@@ -124,28 +160,24 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def open_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request that somebody may decide, after a look at its thread.
+def read_request(session: Session, name: str) -> Plan[KeptRequest]:
+    """Return a request, after a look at its thread.
 
     Raises:
         NotFound: There is no such request.
-        AlreadyDecided: Nobody may, any more.
     """
     held = yield from Approvals(session).one(name)
     request = held.request
-    if held.request.status in OPEN:
-        found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
-        held = found.get(request.id) or (yield from Approvals(session).one(name))
-    if held.request.status not in OPEN:
-        by = held.request.decision.by if held.request.decision else ""
-        raise AlreadyDecided(held.request.id, held.request.status, by)
-    return held
+    if request.status in CLOSED:
+        return held
+    found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
+    return found.get(request.id) or (yield from Approvals(session).one(name))
 
 
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
-        held = yield from open_request(session, name)
+        held = yield from read_request(session, name)
         changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request
@@ -158,8 +190,22 @@ def find_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
     did after the first one would be done again. What was taken is given again as long as the step has not ended: the
     process that took it may have died, and nothing else remembers what the graph was resumed with.
     """
-    found = [held.request for held in (yield from refresh_thread(session, thread_id))]
-    known = [request for request in found if request.status != SUPERSEDED]  # because of facts: it was asked anew
+    return answers_of([held.request for held in (yield from refresh_thread(session, thread_id))])
+
+
+def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[ApprovalRequest]]:
+    """Return the requests of a thread that are not over; nothing is written. One trip, and one for each."""
+    known: list[ApprovalRequest] = []
+    for held in (yield from Approvals(session).of_thread(thread_id)):
+        request = yield from request_now(session, held.request)
+        if request.status != SUPERSEDED:
+            known.append(request)
+    return known
+
+
+def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
+    """Return what `find_answers` does, of the requests of a thread."""
+    known = [request for request in requests if request.status != SUPERSEDED]  # because of facts: it was asked anew
     undecided = {request.task_id for request in known if not request.is_settled}
     by_interrupt: defaultdict[str, list[ApprovalRequest]] = defaultdict(list)
     for request in known:
@@ -181,6 +227,8 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
     Raises:
         NotFound: Nothing was decided that the agent has not taken.
     """
+    from langgraph.types import Command
+
     found = yield from find_answers(session, thread_id)
     if not found:
         if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:

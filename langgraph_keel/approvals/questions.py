@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
-
-from langgraph.types import Interrupt
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.approvals.interrupts import Ask, asks_of
 from langgraph_keel.approvals.requests import (
     CONSUMED,
+    DECIDED,
     OPEN,
     SUPERSEDED,
     ApprovalRequest,
     Approvals,
     Decision,
     KeptRequest,
+    add_event,
     request_id,
 )
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.records import Address, Query
 from langgraph_keel.engine.session import Session
 
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+
+_log = logging.getLogger(__name__)
+UNSTORED = "the run that asked has ended before its checkpoint was stored"
 RESTRICTIONS = ("facts", "before", "approvers", "expires_at", "on_expiry")
 
 
@@ -80,6 +86,36 @@ def close_request(approvals: Approvals, held: KeptRequest, now: str, *, is_answe
     yield from approvals.end(held, CONSUMED, now)
 
 
+def is_stored(session: Session, request: ApprovalRequest) -> Plan[bool]:
+    """Return whether the checkpoint is there that a request was made at. One trip."""
+    return bool((yield from session.store.scan(Query(request.thread_id, "", request.checkpoint_id, limit=1))))
+
+
+def supersede_unstored(request: ApprovalRequest, now: str) -> ApprovalRequest:
+    """Return a request that is moot as it is from then on: its checkpoint never came."""
+    return add_event(replace(request, status=SUPERSEDED), SUPERSEDED, now, reason=UNSTORED)
+
+
+def close_unstored(approvals: Approvals, held: KeptRequest, now: str) -> Plan[None]:
+    """Put a request with those that are over, as its checkpoint never came: an interrupt may be stored before it."""
+    request = held.request
+    if request.status in DECIDED:
+        by = request.decision.by if request.decision else ""
+        _log.warning("approval %s, %s by %r, is superseded: %s", request.id, request.status, by, UNSTORED)
+    yield from approvals.end(held, SUPERSEDED, now, UNSTORED)
+
+
+def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
+    """Close what a thread was asked at checkpoints that are not there, and never will be: the run that asked is dead.
+
+    One trip, one for each request, and some for each that is closed.
+    """
+    approvals = Approvals(session)
+    for held in (yield from approvals.of_thread(thread_id)):
+        if not (yield from is_stored(session, held.request)):
+            yield from close_unstored(approvals, held, session.now)
+
+
 def is_keel_question(request: ApprovalRequest) -> bool:
     """Return whether `request_approval` has asked it."""
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
@@ -87,6 +123,8 @@ def is_keel_question(request: ApprovalRequest) -> bool:
 
 def interrupts_in(value: Any) -> Sequence[Interrupt]:
     """Return the interrupts in a write to LangGraph's channel for them."""
+    from langgraph.types import Interrupt
+
     values = value if isinstance(value, tuple | list) else (value,)
     return [each for each in values if isinstance(each, Interrupt)]
 

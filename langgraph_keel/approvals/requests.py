@@ -12,6 +12,7 @@ changed; *consumed* once the agent has taken the decision.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
@@ -20,6 +21,7 @@ from typing import Any, Literal
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed, NotFound
@@ -45,6 +47,7 @@ BY_EXPIRY = "keel:expiry"
 """Who has decided where nobody did in time."""
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a person has decided.
@@ -72,6 +75,7 @@ class Decision:
         return self.kind in ("approve", "edit")
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class ApprovalRequest:
     """What a person is asked.
@@ -192,6 +196,19 @@ def apply_decision(request: ApprovalRequest, decision: Decision) -> ApprovalRequ
     return replace(request, status=STATUS_OF[decision.kind], decision=decision, claimed_by="", claimed_until="")
 
 
+def is_decided_so(request: ApprovalRequest, decision: Decision) -> bool:
+    """Return whether just this stands: decided by the same person, with the same outcome and the same content."""
+    if request.decision is None or request.status not in (*DECIDED, CONSUMED) or not _is_reviewer(decision.by):
+        return False
+    if decision.kind == "approve":
+        decision = replace(decision, args=request.args)
+    return _content(decision) == _content(request.decision)
+
+
+def _content(decision: Decision) -> str:
+    return json.dumps(asdict(replace(decision, at="")), sort_keys=True)  # 1, 1.0 and True are not the same
+
+
 def check_open(request: ApprovalRequest) -> None:
     """See that somebody may decide.
 
@@ -209,13 +226,17 @@ def check_reviewer(request: ApprovalRequest, by: str) -> None:
         InvalidInput: Nobody is named.
         NotAllowed: Somebody else has to, or is about to.
     """
-    if not isinstance(by, str) or not by.strip() or by.startswith("keel:"):
+    if not _is_reviewer(by):
         raise InvalidInput(f"by must name who decides, as your program has authenticated them, not {by!r}")
     if request.approvers and by not in request.approvers:
         raise NotAllowed(f"approval {request.id}: {by!r} is not among its approvers ({', '.join(request.approvers)})")
     if request.status == CLAIMED and request.claimed_by != by:
         whose = f"{request.claimed_by!r} has claimed it until {request.claimed_until}"
         raise NotAllowed(f"approval {request.id}: {whose}; nothing was decided")
+
+
+def _is_reviewer(by: object) -> bool:
+    return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
 
 
 _LEAST = 6

@@ -5,6 +5,10 @@ with the very input it was given, in the context in which LangGraph then asks th
 from; and hears it end, also by an error, a cancellation or a stream that is given up, after all was stored. (Measured
 with langgraph 1.2.22. An asynchronous stream that is neither read on nor closed ends when its loop closes it.)
 
+A run that has asked, and does nothing more, has its thread no longer than that: whoever brings an answer takes it, in
+the same process at once (a stream that was left half read may never end), from another one when the run has been like
+that for a while. Should the run begin another task after all, that is refused.
+
 What claims: `Command(resume=...)`; any other `Command`, and `None`, unless it begins from a checkpoint named by id, for
 that forks. A run with new input claims nothing before it asks something: of two that begin so, one is told by
 `CheckpointConflict`. With `on_busy="wait"` it claims the thread, too, and waits in line for that (`turns`).
@@ -23,25 +27,26 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, TypeAlias
 from uuid import UUID
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langgraph.types import Command
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
+from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, is_dead, this_holder
 from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.engine.writes import without_spent
@@ -167,22 +172,26 @@ _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each saver."""
 _SOON, _LATE = 0.02, 0.5
 """Seconds between two looks of a run that is next for a thread, and at most."""
+_PATIENCE = 5.0
+"""Seconds that a resume waits for a run of its process that has asked, while that stores the question."""
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Start:
-    """A graph that has begun, and has not asked for its checkpoint yet.
+    """A graph that has begun.
 
     Attributes:
         run_id: The run.
         goes_on: Whether it goes on from where a thread waits, and brings no new input.
         resume: The answer it brings.
+        run: The run, once it has asked for its checkpoint.
     """
 
     run_id: UUID
     goes_on: bool
     resume: Any
+    run: live.LiveRun | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -191,15 +200,17 @@ class HeldThread:
 
     Attributes:
         claim: The claim.
+        run: The run.
         runs: Who keeps it.
         session: Where it stands, and how it is written.
-        is_async: Whether the run has a loop, which must not be kept waiting.
+        was_at_question: Whether the run did nothing more than ask when the claim was to be renewed last.
     """
 
     claim: Claim
+    run: live.LiveRun
     runs: RunClaims
     session: Session
-    is_async: bool
+    was_at_question: bool = False
 
     @property
     def token(self) -> str:
@@ -212,7 +223,13 @@ class HeldThread:
         return self.claim.work
 
     def renew(self) -> bool:
-        """Make the claim hold longer; return whether it is still ours."""
+        """Make the claim hold longer; return whether it is still ours. It is given back if the run only asks by now."""
+        is_at_question = run(_is_at_question(self.session, self.run), self.session.driver)
+        if is_at_question and self.was_at_question:
+            _give_up(self.run, self.claim)
+            self.release()
+            return True
+        self.was_at_question = is_at_question
         until = self.runs.clock() + self.runs.lease
         return run(renew(self.session, self.claim, until), self.session.driver)
 
@@ -223,38 +240,56 @@ class HeldThread:
 
 
 class _RunHandler(BaseCallbackHandler):
-    """What LangChain calls when a graph, or anything else that it calls a chain, begins or ends."""
+    """What LangChain calls when a graph, or anything else that it calls a chain, begins or ends; each has its own.
+
+    By its id alone, the end of a run cannot be told from that of another one: programs choose the ids.
+    """
 
     run_inline = True
     ignore_llm = ignore_chat_model = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
+    def __init__(self) -> None:
+        self._start: _Start | None = None
+
     def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Note a graph that begins; what began before it in this context is past."""
+        from langgraph.types import Command
+
+        if self._start is not None:  # a program hands the callbacks of one run to another, which has its own as well
+            return
         is_command = type(inputs) is Command
-        _start.set(_Start(run_id, is_command or inputs is None, inputs.resume if is_command else None))
+        self._start = _Start(run_id, is_command or inputs is None, inputs.resume if is_command else None)
+        _start.set(self._start)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **more: Any) -> None:
         """Give back what the run has claimed."""
-        live.end_run(run_id)
-        if held := held_threads.pop(run_id, None):
-            held.runs.end(held, held.is_async)
+        self._end(run_id, is_given_up=False)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
-        """Give back what the run has claimed; but not what another one of the same id has, which this one met."""
-        if isinstance(error, ThreadTaken) and _refused.get(error) == run_id:
+        """Give back what the run has claimed."""
+        self._end(run_id, is_given_up=isinstance(error, GeneratorExit))
+
+    def _end(self, run_id: UUID, *, is_given_up: bool) -> None:
+        run = self._start.run if self._start and self._start.run_id == run_id else None
+        if run is None:
             return
-        live.end_run(run_id, error)
-        if held := held_threads.pop(run_id, None):
+        live.end_run(run)
+        if held := held_threads.pop(run, None):
             # A generator may be closed by the collector of garbage, in the middle of anything: a request to a store
             # there could wait for a lock that its own thread holds.
-            held.runs.end(held, held.is_async or isinstance(error, GeneratorExit))
+            held.runs.end(held, run.is_async or is_given_up)
+
+
+class _Handlers:
+    """Where LangChain looks for a handler of each run."""
+
+    def get(self) -> _RunHandler:
+        """Return a new one."""
+        return _RunHandler()
 
 
 _start: ContextVar[_Start | None] = ContextVar("keel_start", default=None)
-held_threads: dict[UUID, HeldThread] = {}
-_refused: WeakKeyDictionary[ThreadTaken, UUID] = WeakKeyDictionary()
-_HANDLER = _RunHandler()
-_handler: ContextVar[Any] = ContextVar("keel_begun", default=_HANDLER)
+held_threads: dict[live.LiveRun, HeldThread] = {}
 _all: WeakSet[RunClaims] = WeakSet()
 # What the tokens of this process begin with: a claim of ours is over when its run is, released or not.
 _ours = secrets.token_hex(8)
@@ -262,8 +297,8 @@ _ours = secrets.token_hex(8)
 
 @cache
 def watch() -> None:
-    """Have LangChain report every graph from now on. Once is enough, and twice does no harm: it knows the handler."""
-    register_configure_hook(_handler, inheritable=False)
+    """Have LangChain report every graph from now on, once."""
+    register_configure_hook(_Handlers(), inheritable=False)
     live.watch()
 
 
@@ -306,9 +341,9 @@ class RunClaims(Hook):
         self.lease = lease
         self.clock = _now
         self.timer = time.monotonic
+        self.patience = _PATIENCE
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
-        watch()
 
     def begin(self, session: Session, reading: Reading) -> Plan[None]:
         """Claim the thread that a run is about to read, if it goes on from where that waits: see `take`; else no trip.
@@ -328,10 +363,12 @@ class RunClaims(Hook):
         may_fork = reading.address.checkpoint_id or session.on_conflict != "raise"
         goes_on_from_head = start.goes_on and not (start.resume is None and may_fork)
         waits = self._waits and not goes_on_from_head and not _has_thread(thread_id)
-        if goes_on_from_head or waits:
-            held = self._new_claim(thread_id, start.run_id, session, reading.is_async)
-            yield from self._take(held, start.run_id, waits)
-        reading.notes[self] = live.begin_run(start.run_id, reading.config, reading.is_async), start
+        run = live.begin_run(start.run_id, thread_id, session.store, reading.config, reading.is_async)
+        start.run, reading.notes[self] = run, (run, start)
+        if goes_on_from_head:
+            yield from self._go_on(self._new_claim(run, session))
+        elif waits:
+            yield from self._take(self._new_claim(run, session), waits=True)
 
     def read(self, session: Session, reading: Reading) -> None:
         """Note where a run begins, and take away an answer that was given already."""
@@ -343,20 +380,28 @@ class RunClaims(Hook):
             reading.result = without_spent(reading.result, _is_by_id(start.resume))
 
     def before_writes(self, session: Session, writes: Writes) -> Plan[None]:
+        """Claim the thread for a run that asks: see `claim_to_ask`."""
+        if _asks(writes):
+            yield from self.claim_to_ask(session, writes.address.thread_id, writes.config)
+
+    def after_writes(self, session: Session, writes: Writes) -> None:
+        """Note that a task of a run is stored."""
+        if not writes.address.checkpoint_ns:
+            for each in live.find_runs(run_of(writes.config)):
+                each.end_task(writes.task_id, writes.address.checkpoint_id if _asks(writes) else None)
+
+    def claim_to_ask(self, session: Session, thread_id: str, config: Mapping[str, Any]) -> Plan[None]:
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
 
-        Whoever goes on meanwhile would run those again. No trip, if it is not the first question of a run that began
-        with new input.
+        Whoever goes on meanwhile would run those again. And as long as it stands, the checkpoint of the question may
+        still come. No trip, if it is not the first question of a run that began with new input.
         """
-        if all(channel != INTERRUPT for channel, _ in writes.writes):
-            return
-        run = next((each for each in live.find_runs(run_of(writes.config)) if each.run_id not in held_threads), None)
+        runs = [each for each in live.find_runs(run_of(config)) if each.thread_id == thread_id]
+        run = next((each for each in runs if each not in held_threads), None)
         if run is None:
             return
         try:
-            yield from self._take(
-                self._new_claim(writes.address.thread_id, run.run_id, session, run.is_async), run.run_id
-            )
+            yield from self._take(self._new_claim(run, session))
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
@@ -389,11 +434,11 @@ class RunClaims(Hook):
                 # In the keeper's thread: the run may be cancelled, and its loop must not be kept waiting.
                 self.keeper.defer(lambda: run(place.leave(), held.session.driver))
 
-    def _new_claim(self, thread_id: str, run_id: UUID, session: Session, is_async: bool) -> HeldThread:
+    def _new_claim(self, run: live.LiveRun, session: Session) -> HeldThread:
         now = self.clock()
         since = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-        record = ClaimRecord(this_holder(), str(run_id), now + self.lease, since)
-        return HeldThread(Claim(thread_id, _token(), record), self, session, is_async)
+        record = ClaimRecord(this_holder(), str(run.run_id), now + self.lease, since)
+        return HeldThread(Claim(run.thread_id, _token(), record), run, self, session)
 
     def _check(self, resume: Any) -> None:
         if resume is None or self._plain_resume == "allow" or _is_by_id(resume):
@@ -403,19 +448,48 @@ class RunClaims(Hook):
             "question. This saver refuses it (plain_resume='refuse'): name the interrupt, Command(resume={id: value})"
         )
 
-    def _take(self, held: HeldThread, run_id: UUID, waits: bool = False) -> Plan[None]:
+    def _go_on(self, held: HeldThread) -> Plan[None]:
+        """Claim a thread for a run that goes on from where it waits, also from a run which does no more than ask.
+
+        No trip more, if no run of this process has asked there that is not over.
+
+        Raises:
+            ThreadTaken: Another run goes on from there, or does something beside its question.
+        """
+        asking = yield from self._wait_for_questions(held)
+        yield from self._take(held, asking)
+        for each in asking:
+            _give_up(each, held.claim)
+
+    def _wait_for_questions(self, held: HeldThread) -> Plan[Collection[live.LiveRun]]:
+        """Return the runs of this process that do no more than ask in a thread, once that is so; none after a while."""
+        until = self.timer() + self.patience
+        while asking := live.find_asking(held.session.store, held.claim.thread_id):
+            if self.timer() >= until:
+                return ()
+            yield Pause(_SOON)  # a run that nobody has left ends meanwhile
+            if (yield from _are_at_question(held.session, asking)):
+                return asking
+        return ()
+
+    def _take(self, held: HeldThread, asking: Collection[live.LiveRun] = (), *, waits: bool = False) -> Plan[None]:
+        """Claim a thread; if that was the claim of a run which is over, close what that one has asked in vain."""
+        given_up = {held_threads[run].token for run in asking if run in held_threads}
         try:
-            _enter(held, run_id)
-            yield from self._wait_for_turn(held) if waits else take(held.session, held.claim, self.is_over)
-        except ThreadTaken as error:
-            _refused[error] = run_id
-            if held_threads.get(run_id) is held:
-                del held_threads[run_id]
+            held_threads[held.run] = held
+            if waits:
+                yield from self._wait_for_turn(held)
+            else:
+                yield from take(held.session, held.claim, lambda other: other.token in given_up or self.is_over(other))
+        except ThreadTaken:
+            del held_threads[held.run]
             raise
         except ReadOnlyStore:
-            del held_threads[run_id]  # it stores nothing, and so does the run
+            del held_threads[held.run]  # it stores nothing, and so does the run
         else:
             self.keeper.hold(held)
+            if held.claim.expected:
+                yield from close_all_unstored(held.session, held.claim.thread_id)
 
     def is_over(self, claim: Kept[ClaimRecord]) -> bool:
         """Return whether the run that made a claim is known to be no more."""
@@ -439,23 +513,46 @@ class RunClaims(Hook):
 
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether a run goes on from where a thread waits. One trip."""
+    """Return whether a run has claimed a thread. One trip."""
+    return (yield from find_claim(session, thread_id)) is not None
+
+
+def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
+    """Return the claim of the run that has a thread. One trip."""
     runs = session.hooks.find(RunClaims)
     found = yield from Cells(session, CLAIMS, thread_id).find(KEY)
-    return found is not None and (runs is None or not runs.is_over(found))
+    return found.record if found is not None and (runs is None or not runs.is_over(found)) else None
 
 
-def _enter(held: HeldThread, run_id: UUID) -> None:
-    # The end of a run is told by its id alone, and programs may choose that: two at a time must not share one.
-    other = held_threads.setdefault(run_id, held)
-    if other is not held:
-        raise ThreadTaken(other.claim.thread_id, other.claim.record.holder, other.claim.record.since)
+def _asks(writes: Writes) -> bool:
+    return any(channel == INTERRUPT for channel, _ in writes.writes)
+
+
+def _is_at_question(session: Session, run: live.LiveRun) -> Plan[bool]:
+    """Return whether a run does no more than ask, and all that it has to store is stored. One trip, or none."""
+    if not run.is_at_question:
+        return False
+    return bool((yield from session.store.scan(Query(run.thread_id, "", run.asked_at, limit=1))))
+
+
+def _are_at_question(session: Session, runs: Collection[live.LiveRun]) -> Plan[bool]:
+    for each in runs:
+        if not (yield from _is_at_question(session, each)):
+            return False
+    return True
+
+
+def _give_up(left: live.LiveRun, claim: Claim) -> None:
+    """Let a run that does no more than ask do nothing more: its thread has been claimed so, or may be by anybody."""
+    live.refuse_run(left, ThreadTaken(claim.thread_id, claim.record.holder, claim.record.since))
+    if held := held_threads.pop(left, None):
+        held.runs.keeper.drop(held)
 
 
 def _has_thread(thread_id: str) -> bool:
     """Return whether a run that has the thread is around this call: one that its node begins must not wait for it."""
-    outer = {run.run_id for run in live.find_runs(run_of(var_child_runnable_config.get() or {}))}
-    return any(run_id in outer and held.claim.thread_id == thread_id for run_id, held in list(held_threads.items()))
+    outer = live.find_runs(run_of(var_child_runnable_config.get() or {}))
+    return any(run in held_threads and run.thread_id == thread_id for run in outer)
 
 
 def _is_by_id(resume: Any) -> bool:

@@ -34,6 +34,7 @@ from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalReque
 from langgraph_keel.approvals.run_claims import is_taken
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
@@ -48,6 +49,7 @@ _STRICT = {CONFIG_KEY_STRICT_RESUME: True}
 _NOT_ASKED: Any = getattr(errors, "UnknownInterruptError", ())
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Resumed:
     """A thread that went on.

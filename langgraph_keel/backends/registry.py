@@ -57,6 +57,7 @@ class Backend(NamedTuple):
         example: How its URLs are written, for error messages.
         client: The library that it needs, if that is not installed with Keel.
         extra: The extra of langgraph-keel that installs it.
+        alias: Another name of the class, which LangGraph's users know.
     """
 
     package: str
@@ -65,6 +66,7 @@ class Backend(NamedTuple):
     example: str
     client: str = ""
     extra: str = ""
+    alias: str = ""
 
     @property
     def is_installed(self) -> bool:
@@ -91,6 +93,7 @@ BACKENDS = (
         "SqliteSaver",
         ("sqlite",),
         "sqlite:///relative.db, sqlite:////absolute/path.db",
+        alias="AsyncSqliteSaver",
     ),
     Backend(
         "langgraph_keel.backends.postgres",
@@ -99,6 +102,7 @@ BACKENDS = (
         "postgresql://...",
         client="psycopg",
         extra="postgres",
+        alias="AsyncPostgresSaver",
     ),
     Backend(
         "langgraph_keel.backends.redis",
@@ -107,6 +111,7 @@ BACKENDS = (
         "redis://...",
         client="redis",
         extra="redis",
+        alias="AsyncRedisSaver",
     ),
     Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
     Backend("langgraph_keel.backends.memory", "MemorySaver", ("memory",), "memory:"),

@@ -27,6 +27,7 @@ from langgraph_keel.approvals.requests import (
     ApprovalRequest,
     Decision,
     apply_decision,
+    is_decided_so,
 )
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
 from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
@@ -324,7 +325,7 @@ def approvals(
     Example: `keel approvals --action book_flight`
     """
     given: Any = {"owner": owner, "action": action, "older_than": older_than}
-    wanted = STATUSES if every else status or OPEN
+    wanted = status or (STATUSES if every else OPEN)
     with open_to_read(url) if thread is None else open_to_change(url) as saver:
         found = saver.approvals.pending(thread, **given, status=wanted, limit=limit + 1)
     shown, more = found[:limit], len(found) > limit
@@ -450,7 +451,8 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
     """Show a request, ask whether it is meant, decide, and say how the thread goes on."""
     with open_to_change(url) as saver:
         found = saver.approvals.get(name)
-        apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
+        if not is_decided_so(found, decision):
+            apply_decision(found, decision)  # what will be refused is refused before anybody thinks about it
         if not json:
             console().print(request_page(found, decision))
         if not (yes or json):

@@ -99,8 +99,7 @@ def _messages_page(
 ) -> RenderableType:
     shown: list[RenderableType] = [] if search is None else [_count(found, search)]
     for entry, index, message in found:
-        step = "" if entry.step is None else f"step {entry.step}"
-        text = (local_time(entry.at.isoformat()), step, f"{entry.id[:SHORT]} #{index}", plain(str(message.id or "")))
+        text = (local_time(entry.at.isoformat()), f"{entry.id[:SHORT]}, message {index}", plain(str(message.id or "")))
         shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, text)), "dim")))
         shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)

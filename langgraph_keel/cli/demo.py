@@ -331,7 +331,7 @@ def _claims_about_messages(found: Evidence) -> Iterator[Claim]:
     read = next((event["read"] for event in found.after if event["event"] == "model_paid"), 0)
     yield Claim(
         "The second process was given the thread id and no task; "
-        f"it went on from step {found.kept.moments[0].step} with all {count} messages.",
+        f"it went on from #{found.kept.moments[0].position} with all {count} messages.",
         is_same and read == count + len(found.cut) + len(found.replayed),
     )
     before, after = found.paid
@@ -480,7 +480,7 @@ class Screen:
     def show_kept(self, found: Snapshot) -> None:
         """Show what the store holds after the kill."""
         latest = found.moments[0]
-        count = (f"{len(found.moments)} checkpoints, the latest at step {latest.step}", "bold")
+        count = (f"{len(found.moments)} checkpoints, the latest is #{latest.position}", "bold")
         rest = f": {len(found.messages)} messages; next: {', '.join(latest.next)}"
         self.console.print(Text.assemble(("  the store holds ", "dim"), count, rest))
 

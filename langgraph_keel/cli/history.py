@@ -8,11 +8,10 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -36,7 +35,6 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.diff import DiffPage
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -47,30 +45,6 @@ def config_of(thread: str, ns: str | None, checkpoint: str | None = None) -> Any
     """Return the config that names a thread, and what else is given."""
     given = {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}
     return {"configurable": {key: value for key, value in given.items() if value is not None}}
-
-
-def find_checkpoint(saver: Any, thread: str, ns: str, wanted: str) -> CheckpointTuple:
-    """Return the checkpoint that has this position, label or id, or whose id starts or ends so.
-
-    Raises:
-        NotFound: There is none.
-        InvalidInput: There are several.
-    """
-    if ns != EVERY_NS and (exact := saver.get_tuple(config_of(thread, ns, wanted))):
-        return cast(CheckpointTuple, exact)
-    if moment := _find_moment(saver, thread, wanted):
-        return cast(CheckpointTuple, saver.get_tuple(moment.config))
-    every: list[CheckpointTuple] = list(saver.list(config_of(thread, None if ns == EVERY_NS else ns)))
-    if not every:
-        raise no_thread(saver, thread, ns)
-    ids = {item.checkpoint["id"]: item for item in every}
-    found = [each for each in ids if wanted and (each.startswith(wanted) or each.endswith(wanted))]
-    if not found:
-        raise NotFound(f"thread {thread!r} has no checkpoint {wanted!r}: `keel history` lists its checkpoints")
-    if len(found) > 1:
-        some = ", ".join(found[:3]) + ", …" * (len(found) > 3)
-        raise InvalidInput(f"{wanted!r} fits {len(found)} checkpoints ({some}): give more of it")
-    return ids[found[0]]
 
 
 def no_thread(saver: Any, thread: str, ns: str) -> NotFound:
@@ -100,7 +74,7 @@ def moment_of(found: Timeline, at: str) -> Moment:
 
     Raises:
         NotFound: There is none.
-        InvalidInput: Several ids end so, the thread has no such position, or it is a misspelt option.
+        InvalidInput: Several ids begin or end so, the thread has no such position, or it is a misspelt option.
     """
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
@@ -114,19 +88,9 @@ def _is_position(at: str) -> bool:
     return at.removeprefix("-").isdecimal() and len(at) < 8  # longer ones are ends of ids
 
 
-def _find_moment(saver: Any, thread: str, at: str) -> Moment | None:
-    """Return the moment that has this position or label; `None` if it is neither."""
-    is_named = _is_position(at) or at in {label.name for label in saver.labels(thread)}
-    found: Timeline = saver.timeline(thread)
-    return moment_of(found, at) if is_named and found else None
-
-
-MOMENTS = {"ignore_unknown_options": True}
-"""For commands that take moments: `-1`, the last one, is no option."""
-At = Annotated[
-    str,
-    typer.Argument(metavar="MOMENT", help="Its position in `keel timeline`, its label, its id or the end of that."),
-]
+MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
+"""How a moment is named, in the help of every command that takes one."""
+At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
@@ -182,6 +146,7 @@ def follows_previous(moments: Sequence[Moment], place: int) -> bool:
 def _moment_json(moment: Moment) -> dict[str, Any]:
     """Return what `keel history` and `keel timeline` both print of a moment."""
     return {
+        "position": moment.position,
         "checkpoint_id": moment.id,
         "parent_checkpoint_id": moment.parent,
         "checkpoint_ns": moment.namespace,
@@ -194,11 +159,13 @@ def _moment_json(moment: Moment) -> dict[str, Any]:
         "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in moment.interrupts],
         "errors": list(moment.errors),
         "pending_writes": list(moment.pending),
+        "head": moment.is_head,
+        "leaf": moment.is_leaf,
     }
 
 
 def _history_json(moment: Moment, follows: bool) -> dict[str, Any]:
-    return _moment_json(moment) | {"follows_previous": follows, "head": moment.is_leaf}
+    return _moment_json(moment) | {"follows_previous": follows}
 
 
 def history_table(
@@ -224,8 +191,8 @@ def history_table(
     short = {each.id: each.id for each in shown} if full else short_ids(each.id for each in shown)
     cells = [
         (
-            "" if moment.step is None else plain(str(moment.step)),
-            Text(plain(short[moment.id]), "bold green" if moment.is_leaf else "green"),
+            str(moment.position),
+            Text(plain(short[moment.id]), "bold green" if moment.is_head else "green"),
             local_time(moment.time.isoformat()) if moment.time else "",
             _happened(moment, short, follows_previous(moments, place), every_ns),
             _next(moment, (marks or {}).get(moment.id, "")),
@@ -247,7 +214,7 @@ def history_table(
 
 def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
     """Return the rows of a history as a table, with a column for models if they are given."""
-    table = table_of("step", "checkpoint", "time", "what happened", *(["model"] if models else []), "next")
+    table = table_of("#", "checkpoint", "time", "what happened", *(["model"] if models else []), "next")
     table.columns[0].justify = "right"
     for column in table.columns[:3]:
         column.no_wrap = True
@@ -256,9 +223,9 @@ def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[s
     return table
 
 
-def _stack(step: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
+def _stack(place: str, marker: Text, time: str, happened: Text, following: Text) -> list[RenderableType]:
     """Return one checkpoint in two lines, for a terminal that is too narrow for a table."""
-    first = Text.assemble(f"{step:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
+    first = Text.assemble(f"{place:>4}  ", marker, ("  " + time, "dim"), overflow="fold")
     return [first, Padding(Text.assemble(happened, (" → ", "dim"), following, overflow="fold"), (0, 0, 0, 6))]
 
 
@@ -309,22 +276,16 @@ def timeline(
 
 
 def _timeline_json(moment: Moment) -> dict[str, Any]:
-    return (
-        {"position": moment.position}
-        | _moment_json(moment)
-        | {
-            "changes": {change.channel: change.text for change in moment.changes},
-            "labels": list(moment.labels),
-            "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
-            "not_read": list(moment.unread),
-            "drift": list(moment.drift),
-            "tokens": list(moment.tokens),
-            "cost": moment.cost,
-            "bytes": moment.bytes,
-            "head": moment.is_head,
-            "leaf": moment.is_leaf,
-        }
-    )
+    return _moment_json(moment) | {
+        "changes": {change.channel: change.text for change in moment.changes},
+        "labels": list(moment.labels),
+        "tools": [{"name": tool.name, "is_replayed": tool.is_replayed} for tool in moment.tools],
+        "not_read": list(moment.unread),
+        "drift": list(moment.drift),
+        "tokens": list(moment.tokens),
+        "cost": moment.cost,
+        "bytes": moment.bytes,
+    }
 
 
 def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -340,7 +301,7 @@ def rewind(thread: Thread, at: At, url: Url = DEFAULT_URL, json: AsJson = False)
     if json:
         print_json({"thread_id": thread, "rewound_to": moment.id, "checkpoint_id": now.id})
         return
-    console().print(_sentence("rewound ", thread, f" to moment {moment.position}, step {plain(str(moment.step))}"))
+    console().print(_sentence("rewound ", thread, f" to #{moment.position}"))
     _hint(["timeline", thread], url, "shows it")
 
 
@@ -357,9 +318,9 @@ def fork(thread: Thread, at: At, new: NewThread = None, url: Url = DEFAULT_URL, 
         print_json({"thread_id": config["thread_id"], "checkpoint_id": config.get("checkpoint_id", moment.id)})
     elif new is None:
         branch = plain(config["checkpoint_id"])
-        console().print(_sentence("a branch of ", thread, f" at moment {moment.position}: checkpoint {branch}"))
+        console().print(_sentence("a branch of ", thread, f" at #{moment.position}: checkpoint {branch}"))
     else:
-        console().print(_sentence("forked ", thread, f" at moment {moment.position} to thread {plain(new)}"))
+        console().print(_sentence("forked ", thread, f" at #{moment.position} to thread {plain(new)}"))
         _hint(["timeline", new], url, "shows it")
 
 
@@ -372,7 +333,7 @@ def label(thread: Thread, at: At, name: Name, url: Url = DEFAULT_URL, json: AsJs
         found = open_timeline(saver, thread)
         moment = moment_of(found, at)
         moment.label(name)
-    _print_label(thread, name, f"moment {moment.position} is now", json, moment.id)
+    _print_label(thread, name, f"#{moment.position} is now", json, moment.id)
 
 
 def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -402,10 +363,8 @@ def _hint(words: Sequence[str], url: str, what: str) -> None:
     console().print(Text(f"{line}  {what}", "dim"))
 
 
-Before = Annotated[
-    str, typer.Argument(metavar="A", help="A moment: its position in `keel timeline`, its label, its id or its end.")
-]
-After = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one; the latest if left out.")]
+Before = Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")]
+After = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one, named so too; the latest if left out.")]
 Other = Annotated[str | None, typer.Option("--other", metavar="THREAD", help="The thread of B, if it is another one.")]
 AsPatch = Annotated[bool, typer.Option("--patch", help="Print a JSON Patch (RFC 6902), which makes B of A as JSON.")]
 
@@ -423,8 +382,10 @@ def diff(
 ) -> None:
     """Show what changed between two moments: messages word by word, other values by their paths.
 
-    Example: `keel diff my-thread 5f0c2a91 9be01c22`
+    Example: `keel diff my-thread 14 "before migration"`
     """
+    from langgraph_keel.history.render.diff import DiffPage
+
     with open_to_read(url, imports) as saver:
         found = saver.diff(config_at(saver, thread, before), config_at(saver, other or thread, after))
     if patch or json:

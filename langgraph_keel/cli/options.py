@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -15,6 +13,7 @@ import typer
 from langgraph_keel import open_saver
 from langgraph_keel.cli.output import without_password
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
+from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
 
 DEFAULT_URL = "sqlite:///keel.db"
@@ -77,11 +76,10 @@ def duration(text: str) -> float:
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
-    """Open the store at `url` for reading only, with the user's own classes imported before."""
-    for module in imports or ():
-        _import(module)
+    """Open the store at `url` for reading only; values of the classes of these modules may be read."""
+    types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
-        with open_saver(url, read_only=True) as saver:
+        with open_saver(url, read_only=True, types=types or None) as saver:
             yield saver
     except RefusedType as error:
         raise advise_import(error) from None
@@ -105,20 +103,10 @@ def url_to_name(url: str) -> str:
     return "" if is_implied else without_password(url)
 
 
-def _import(module: str) -> None:
-    sys.path.insert(0, "")
-    try:
-        importlib.import_module(module)
-    except ImportError as error:
-        raise InvalidInput(f"--import {module}: {error}") from error
-    finally:
-        sys.path.remove("")
-
-
 def advise_import(error: RefusedType) -> RefusedType:
-    """Return the error; if the class was only not imported, with advice to import it."""
+    """Return the error, with advice to name the module of the class, if there can be one."""
     module = error.type_name.rpartition(".")[0]
-    if module in sys.modules:
+    if "<locals>" in module or module == "__main__":
         return error
     advice = f"{error.reason} If you trust it: --import {module}"
     return type(error)(error.type_name, advice, error.path, error.where)

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -124,6 +123,8 @@ PATIENCE = 0.5
 @contextmanager
 def bar(what: str, *, quiet: bool = False) -> Iterator[Tell]:
     """Show progress on standard error, if that is a terminal and the work takes longer than `PATIENCE`."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     errors = console(stderr=True, quiet=quiet)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = Progress(*columns, console=errors, transient=True)

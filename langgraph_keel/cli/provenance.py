@@ -9,7 +9,7 @@ import json as lines
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel.cli.history import EVERY_NS, config_of, find_checkpoint, no_thread
+from langgraph_keel.cli.history import MOMENT, config_of, moment_of, no_thread, open_timeline
 from langgraph_keel.cli.options import (
     DEFAULT_URL,
     AsJson,
@@ -38,7 +38,6 @@ from langgraph_keel.cli.options import (
     open_to_read,
 )
 from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
-from langgraph_keel.cli.threads import id_of, ns_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, plain
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
@@ -47,11 +46,9 @@ from langgraph_keel.provenance.records import ModelCall
 
 Checkpoint = Annotated[
     str | None,
-    typer.Option(
-        "--checkpoint", "-c", metavar="ID", help="Only the calls that led to this one: its id, or its start or end."
-    ),
+    typer.Option("--checkpoint", "-c", metavar="MOMENT", help=f"Only the calls that led to this moment: {MOMENT}."),
 ]
-_COLUMNS = ("step", "node", "model → served", "with", "tokens", "time")
+_COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
 _GAP = 2
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
@@ -71,10 +68,11 @@ def provenance(
     with open_to_read(url, imports) as saver:
         calls, marks = _read_calls(saver, thread, checkpoint)
         is_cut = checkpoint is None and not json and _is_cut(saver, thread)
+        places = {} if json else {moment.id: moment.position for moment in saver.timeline(thread)[:]}
     if json:
         print_json({"thread_id": thread, "calls": as_json(calls), "drift": as_json(marks)})
     else:
-        console().print(calls_page(thread, calls, marks, console().width, full=full))
+        console().print(calls_page(thread, calls, marks, places, console().width, full=full))
     if is_cut:
         console().print(_GONE)
 
@@ -83,8 +81,8 @@ def _read_calls(saver: Any, thread: str, wanted: str | None) -> tuple[Sequence[M
     """Return the calls and the marks of a thread, or of one checkpoint in it."""
     calls, marks = saver.provenance(config_of(thread, None)), saver.drifts(thread)
     if wanted is not None:
-        place = find_checkpoint(saver, thread, EVERY_NS, wanted)
-        at = ns_of(place), id_of(place)
+        moment = moment_of(open_timeline(saver, thread), wanted)
+        at = moment.namespace, moment.id
         calls = [call for call in calls if (call.checkpoint_ns, call.checkpoint_id) == at]
         marks = [mark for mark in marks if ("", mark.checkpoint_id) == at]
     elif not calls and not next(iter(saver.list(config_of(thread, None), limit=1)), None):
@@ -101,17 +99,23 @@ def _is_cut(saver: Any, thread: str) -> bool:
 
 
 def calls_page(
-    thread: str, calls: Sequence[ModelCall], marks: Sequence[DriftMark], width: int, *, full: bool
+    thread: str,
+    calls: Sequence[ModelCall],
+    marks: Sequence[DriftMark],
+    places: Mapping[str, int],
+    width: int,
+    *,
+    full: bool,
 ) -> RenderableType:
-    """Return the page of `keel provenance` for a terminal of this width."""
+    """Return the page of `keel provenance` for a terminal of this width; `places` are the positions of checkpoints."""
     if not calls and not marks:
         return Text(f"No calls of models recorded for thread {plain(thread)}", "dim")
     parts = list(_merge_marks(calls, marks))
     if full:
-        body = [_mark(part) if isinstance(part, DriftMark) else _whole(part) for part in parts]
+        body = [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
         return Group(_title(thread, calls), *body)
-    narrow = [_mark(part) if isinstance(part, DriftMark) else _stack(part) for part in parts]
-    return Group(_title(thread, calls), Fitting(Group(*_tables(parts, width)), Group(*narrow), 70))
+    narrow = [_mark(part, places) if isinstance(part, DriftMark) else _stack(part, places) for part in parts]
+    return Group(_title(thread, calls), Fitting(Group(*_tables(parts, places, width)), Group(*narrow), 70))
 
 
 def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
@@ -133,18 +137,18 @@ def _title(thread: str, calls: Sequence[ModelCall]) -> Text:
     return Text.assemble("thread ", (plain(thread), "bold"), (text, "dim"))
 
 
-def _mark(mark: DriftMark) -> Text:
+def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
     """Return what changed, a line for each change."""
-    step = "" if mark.step is None else f"drift at step {mark.step}: "
+    at = f"drift at #{places[mark.checkpoint_id]}: " if mark.checkpoint_id in places else ""
     text = Text(style="yellow", overflow="fold")
     for number, change in enumerate(mark.changes):
-        text.append(("\n" if number else "") + f"! {step}{plain(change)}")
+        text.append(("\n" if number else "") + f"! {at}{plain(change)}")
     return text
 
 
-def _tables(parts: Sequence[ModelCall | DriftMark], width: int) -> Iterator[RenderableType]:
+def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> Iterator[RenderableType]:
     """Yield tables of calls with the marks between them, all with the same widths of columns."""
-    rows = {part.id: _cells(part) for part in parts if isinstance(part, ModelCall)}
+    rows = {part.id: _cells(part, places) for part in parts if isinstance(part, ModelCall)}
     widths = _widths(rows.values(), width)
     table = _table(widths, with_header=True)
     for part in parts:
@@ -153,7 +157,7 @@ def _tables(parts: Sequence[ModelCall | DriftMark], width: int) -> Iterator[Rend
             continue
         if table.row_count or table.show_header:
             yield table
-        yield _mark(part)
+        yield _mark(part, places)
         table = _table(widths, with_header=False)
     if table.row_count:
         yield table
@@ -178,8 +182,8 @@ def _widths(rows: Iterable[Sequence[Text]], width: int) -> list[int]:
     return widths
 
 
-def _cells(call: ModelCall) -> list[Text]:
-    step = Text("" if call.step is None else str(call.step))
+def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
+    place = Text(_place(call, places))
     node = _lines((plain(call.path or call.node), "bold"), (f"attempt {call.attempt}" * (call.attempt > 1), "dim"))
     served = f"→ {plain(call.served_model)}" if call.served_model not in (None, call.model) else ""
     failed = f"→ failed: {plain(call.error)}" if call.error else ""
@@ -187,7 +191,12 @@ def _cells(call: ModelCall) -> list[Text]:
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
     tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
     time = _lines((local_time(call.started_at).replace(" ", "\n"), ""), (_took(call), "dim"))
-    return [step, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
+    return [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
+
+
+def _place(call: ModelCall, places: Mapping[str, int]) -> str:
+    """Return the position of the moment that a call led to; empty if that is gone."""
+    return str(places.get(call.checkpoint_id or "", ""))
 
 
 def _lines(*lines: tuple[str, str]) -> Text:
@@ -220,17 +229,17 @@ def _took(call: ModelCall) -> str:
     return f"{call.seconds:,.1f} s" if call.seconds >= 1 else f"{call.seconds * 1000:,.0f} ms"
 
 
-def _stack(call: ModelCall) -> RenderableType:
+def _stack(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
     """Return a call for a terminal too narrow for a table."""
-    step, node, *others = _cells(call)
-    first = Text.assemble(f"{step.plain:>4}  ", Text(", ").join(node.split("\n")))
+    place, node, *others = _cells(call, places)
+    first = Text.assemble(f"{place.plain:>4}  ", Text(", ").join(node.split("\n")))
     text = "  ".join(" ".join(other.plain.split("\n")) for other in others if other.plain)
     return Group(first, Padding(Text(text, "dim", overflow="fold"), (0, 0, 0, 6)))
 
 
-def _whole(call: ModelCall) -> RenderableType:
+def _whole(call: ModelCall, places: Mapping[str, int]) -> RenderableType:
     """Return all that is known of a call."""
-    heading = Text.assemble("\nstep ", str(call.step), " ", (plain(call.path or call.node), "bold"))
+    heading = Text.assemble("\n#", _place(call, places), " ", (plain(call.path or call.node), "bold"))
     known = [(each.name, getattr(call, each.name)) for each in fields(call)]
     grid = Table.grid(padding=(0, 2))
     for name, value in known:

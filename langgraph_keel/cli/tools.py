@@ -29,14 +29,12 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput
-from langgraph_keel.tools import KeelCache, ToolCache
-from langgraph_keel.tools.ledger import KeptCall
+from langgraph_keel.errors import InvalidInput, short_key
+from langgraph_keel.tools.ledger import KeptCall, begins_with
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
 _DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}
-_KEY = 12
 _ADVISED = 5
 """Calls that a command is shown for."""
 
@@ -68,7 +66,7 @@ def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     if call.error and not call.decided:
         name.append("\n" + (plain(call.error, "\n") if full else one_line(call.error, 120)), "not bold red")
     state = Text(_state(call), _STYLE.get(call.state, ""))
-    key = call.key if full else call.key[:_KEY]
+    key = call.key if full else short_key(call.key)
     return local_time(call.started_at), name, state, _took(call), f"{call.hits:,}", _money(call.saved), key
 
 
@@ -116,7 +114,7 @@ def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[Ke
     if calls:
         yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
-        words = ["keel", "settle", call.key[:_KEY], decision, *where]
+        words = ["keel", "settle", short_key(call.key), decision, *where]
         yield Text("  " + " ".join(map(shell_word, words)), "cyan")
     if len(calls) > _ADVISED:
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")
@@ -129,7 +127,7 @@ def settlement_line(call: KeptCall, decision: str) -> Text:
         "done": "counts as done",
         "skip": "will not be repeated",
     }
-    which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {call.key[:_KEY]}"
+    which = f"{plain(call.tool)} of thread {plain(call.thread_id)}: call {short_key(call.key)}"
     return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 
 
@@ -263,10 +261,12 @@ def settle(
 
     Example: `keel settle 3f2a91 done --thread my-thread --result "paid, receipt 17"`
     """
+    from langgraph_keel.tools.cache import ToolCache
+
     owner = _owner(thread, shared)
     with open_to_change(url) as saver:
         ToolCache(saver).settle(owner, key, decision.value, result)
-        (call,) = [call for call in saver.tools(owner) if call.key.startswith(key)]
+        (call,) = [call for call in saver.tools(owner) if begins_with(call.key, key)]
     if json:
         print_json({"decision": decision.value, **call_json(call)})
     else:
@@ -324,6 +324,9 @@ def _would_go(call: KeptCall, expired: bool) -> bool:
 
 
 def _clear(url: str, owners: Iterable[str | None], nodes: bool, expired: bool) -> dict[str, int]:
+    from langgraph_keel.tools.cache import ToolCache
+    from langgraph_keel.tools.node_cache import KeelCache
+
     with open_to_change(url) as saver:
         ledger = ToolCache(saver)
         if nodes:

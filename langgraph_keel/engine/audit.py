@@ -32,6 +32,7 @@ from typing import Any
 from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.plan import Plan, Q, R, T
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, InvalidInput
@@ -171,6 +172,7 @@ _PAGE = 200
 _ANCHOR = re.compile("([0-9]{1,16}):([0-9a-f]{64})")
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
     """One event of the audit trail.
@@ -190,6 +192,7 @@ class AuditEvent:
     hash: str
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
     """What a check of the whole trail has found.

@@ -65,7 +65,7 @@ def configurable(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def thread_id_of(value: object) -> str:
-    """Return a valid thread id; an int is accepted, as LangGraph does.
+    """Return a valid thread id; an int or a UUID is accepted, as LangGraph does.
 
     Raises:
         InvalidConfig: It is missing, of another type, empty, or not text that any encoding can carry.
@@ -78,11 +78,13 @@ def thread_id_of(value: object) -> str:
 
 
 def text_of(value: object, what: str, empty: bool = True) -> str:
-    """Return a name or id that every store can carry.
+    """Return a name or id that every store can carry; a UUID is accepted, as text.
 
     Raises:
         InvalidConfig: It is not a str, empty where it may not be, or holds a lone surrogate.
     """
+    if isinstance(value, UUID):
+        return str(value)
     if not isinstance(value, str):
         raise InvalidConfig(f"{what} must be a str, not {type(value).__name__}: {_show(value)}")
     if not (value or empty):

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import Any, Generic, Protocol, TypeVar
@@ -212,16 +212,31 @@ def _is_gone(pid: int) -> bool:
 
 def _machine() -> str:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
+        with _open_proc("self/ns/pid") as namespace:
+            return f"{_read_proc('sys/kernel/random/boot_id').strip()}.{os.fstat(namespace).st_ino}"
     except OSError:
         return _UNKNOWN
+
+
+def _read_proc(name: str) -> str:
+    with _open_proc(name) as file:
+        return os.read(file, 4096).decode("utf-8", errors="replace")
+
+
+@contextmanager
+def _open_proc(name: str) -> Iterator[int]:
+    """Open what the kernel says of processes: from its memory, so that a running loop has nothing to wait for."""
+    file = os.open(f"/proc/{name}", os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        yield file
+    finally:
+        os.close(file)
 
 
 def _began(pid: int) -> str:
     """Return when a process began, in ticks since the machine did; `-` if there is no such process."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
+        stat = _read_proc(f"{pid}/stat")
     except OSError:
         return _UNKNOWN
     # The second field, the name of the program in brackets, may hold anything; see proc(5). The state comes next.

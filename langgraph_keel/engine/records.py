@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
+
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import CorruptStore
 
 T = TypeVar("T")
 
@@ -94,6 +97,10 @@ class Ref:
     runs: tuple[Run, ...] = ()
 
 
+MOST_ITEMS = 0xFFFFFFFF
+"""In a row: msgpack's own limit for an array."""
+
+
 @record
 class Row:
     """Items `[lo, lo + count)` of one item log, framed (see `engine.encoding.frames`)."""
@@ -109,6 +116,17 @@ class Row:
         """
         numbers = [self.lo, *(row.lo + row.count for row in rows)]
         return [row.lo for row in rows] == numbers[:-1] and numbers[-1] == self.lo + self.count
+
+
+def read_row(lo: int, count: Any, body: Any) -> Row:
+    """Return a row as a store holds it.
+
+    Raises:
+        CorruptStore: The number of its items cannot be one.
+    """
+    if type(count) is not int or not 0 < count <= MOST_ITEMS:
+        raise CorruptStore(f"a row of items says that it holds {count!r:.40} of them")
+    return Row(lo, count, body)
 
 
 @record
@@ -274,6 +292,7 @@ class Graph:
     epoch: Stamp | None
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class ThreadInfo:
     """One thread as `keel threads` lists it.

@@ -3,11 +3,12 @@
 With LangGraph's default durability a checkpoint is stored while the run goes on, and the run is told at its very end
 that one was refused: of two runs on one thread, the loser ran all its nodes. So what it does next is refused instead.
 LangChain asks a handler before each node, task, model and tool, and a handler may raise (`raise_error`). While no run
-of this process is refused, LangChain is told to ignore this one, which costs a look at an empty set.
+of this process is refused, LangChain is told not to ask it of models and tools, which costs a look at an empty set.
 
-A run is known from when it asks for the checkpoint to begin from until LangChain says that it has ended. Programs
-choose the ids of runs, and may hand one `RunControl` to several: what names more than one run is refused if all of
-them are.
+A run is known from when it asks for the checkpoint to begin from until LangChain says that it has ended. A stream that
+is left at a question ends late, or never: so it is noted which tasks of a run have begun, and what of them is stored.
+Programs choose the ids of runs, and may hand one `RunControl` to several: what names more than one run is refused if
+all of them are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from threading import RLock
 from typing import Any
@@ -23,9 +24,18 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, register_configure_hook, var_child_runnable_config
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_RUNTIME,
+    METADATA_NS,
+    METADATA_STEP,
+    NS_END,
+    register_configure_hook,
+    var_child_runnable_config,
+)
 from langgraph_keel.engine.config import run_of
-from langgraph_keel.errors import CheckpointConflict
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CheckpointConflict, ThreadTaken
 
 
 @dataclass(slots=True, eq=False)
@@ -34,19 +44,51 @@ class LiveRun:
 
     Attributes:
         run_id: Its id, as LangChain names it.
+        thread_id: Its thread.
+        store: Where that is.
         runtime: LangGraph's `Runtime`, which the configs of its checkpoints share.
         control: What it shares with its tasks and subgraphs (`run_of`).
         is_async: Whether it has a loop, which must not be kept waiting.
+        is_late: Whether it stores nothing before it ends (`durability="exit"`).
         began_at: The checkpoint that it began from; `None` if the thread had none.
         refusal: Why nothing of it is stored any more.
+        step: The step that it is in.
+        tasks: The tasks of that step which have begun, and of which nothing is stored since, by LangChain's ids.
+        has_asked: Whether one of them has asked something.
+        asked_at: The checkpoint of that step, once a question is stored.
     """
 
     run_id: UUID
+    thread_id: str
+    store: Store[Any, Any]
     runtime: object
     control: object
     is_async: bool
+    is_late: bool
     began_at: str | None = None
-    refusal: CheckpointConflict | None = None
+    refusal: CheckpointConflict | ThreadTaken | None = None
+    step: Any = None
+    tasks: dict[UUID, str] = field(default_factory=dict)
+    has_asked: bool = False
+    asked_at: str | None = None
+
+    def begin_task(self, step: Any, call_id: UUID, task_id: str) -> None:
+        """Note that a task has begun."""
+        with _lock:
+            if step != self.step:
+                self.step, self.tasks, self.has_asked, self.asked_at = step, {}, False, None
+            self.tasks[call_id] = task_id
+
+    def end_task(self, task_id: str, asked_at: str | None) -> None:
+        """Note that what a task has written is stored; `asked_at` is given if that is a question."""
+        with _lock:
+            self.tasks = {call: task for call, task in self.tasks.items() if task != task_id}
+            self.asked_at = asked_at or self.asked_at
+
+    @property
+    def is_at_question(self) -> bool:
+        """Whether it does no more than ask, and all that its tasks have written is stored."""
+        return self.asked_at is not None and not self.tasks
 
 
 _lock = RLock()  # a run may be ended by the collector of garbage, in the middle of anything
@@ -54,27 +96,32 @@ _runs: dict[UUID, tuple[LiveRun, ...]] = {}
 _refused: set[LiveRun] = set()
 
 
-def begin_run(run_id: UUID, config: Mapping[str, Any], is_async: bool) -> LiveRun:
+def begin_run(
+    run_id: UUID, thread_id: str, store: Store[Any, Any], config: Mapping[str, Any], is_async: bool
+) -> LiveRun:
     """Note that a run is under way; `config` is the one that it asks for its checkpoint with."""
-    run = LiveRun(run_id, config["configurable"][CONFIG_KEY_RUNTIME], run_of(config), is_async)
+    values = config["configurable"]
+    is_late = values.get(CONFIG_KEY_DURABILITY) == "exit"
+    run = LiveRun(run_id, thread_id, store, values[CONFIG_KEY_RUNTIME], run_of(config), is_async, is_late)
     with _lock:
         _runs[run_id] = (*_runs.get(run_id, ()), run)
     return run
 
 
-def end_run(run_id: UUID, error: BaseException | None = None) -> None:
-    """Forget a run that has ended; of several with one id, the one that was refused so."""
+def end_run(ended: LiveRun) -> None:
+    """Forget a run that has ended."""
     with _lock:
-        runs = _runs.get(run_id)
-        if not runs:
-            return
-        rejected = getattr(error, "rejected", None)
-        ended = next((run for run in runs if (run.refusal and run.refusal.rejected) == rejected), runs[0])
         _refused.discard(ended)
-        if left := tuple(run for run in runs if run is not ended):
-            _runs[run_id] = left
+        if left := tuple(run for run in _runs.get(ended.run_id, ()) if run is not ended):
+            _runs[ended.run_id] = left
         else:
-            del _runs[run_id]
+            _runs.pop(ended.run_id, None)
+
+
+def find_asking(store: Store[Any, Any], thread_id: str) -> Collection[LiveRun]:
+    """Return the runs that have asked something in a thread, and do not keep it to themselves until they end."""
+    runs = [run for run in _all() if run.has_asked and not (run.is_late or run.refusal)]
+    return [run for run in runs if run.store is store and run.thread_id == thread_id]
 
 
 def forget_runs() -> None:
@@ -100,10 +147,12 @@ def find_run(config: Mapping[str, Any]) -> LiveRun | None:
     return next((run for run in _all() if run.runtime is runtime), None)
 
 
-def refuse_run(run: LiveRun, error: CheckpointConflict) -> None:
-    """Let a run not act any more, for a checkpoint of its root graph was refused."""
-    run.refusal = error
-    _refused.add(run)
+def refuse_run(run: LiveRun, error: CheckpointConflict | ThreadTaken) -> None:
+    """Let a run not act any more: a checkpoint of its root graph was refused, or another one goes on in its place."""
+    with _lock:
+        run.refusal = error
+        if run in _runs.get(run.run_id, ()):  # else it has ended meanwhile
+            _refused.add(run)
 
 
 def check_run(config: Mapping[str, Any]) -> None:
@@ -111,6 +160,7 @@ def check_run(config: Mapping[str, Any]) -> None:
 
     Raises:
         CheckpointConflict: It was.
+        ThreadTaken: It had asked, and another run has gone on from there.
     """
     if _refused:
         _check(find_runs(run_of(config)))
@@ -122,33 +172,74 @@ def _check(runs: Collection[LiveRun]) -> None:
         raise copy(refusals[0])  # each has a traceback of its own
 
 
-class _RefusalHandler(BaseCallbackHandler):
-    """What LangChain asks before anything of a run begins, as long as some run is refused."""
+def _check_start(parent: UUID | None) -> None:
+    """See that what begins is of no run that was refused: a node is known by its graph, all else by its context."""
+    _check(_runs_of(parent))
+    check_run(var_child_runnable_config.get() or {})
+
+
+def _runs_of(run_id: UUID | None) -> Collection[LiveRun]:
+    return _runs.get(run_id, ()) if run_id else ()
+
+
+class _TaskHandler(BaseCallbackHandler):
+    """What LangChain calls when a task of a graph begins; and, as long as some run is refused, before anything else."""
 
     run_inline = raise_error = True
     ignore_retriever = ignore_retry = ignore_custom_event = True
 
     @property
-    def ignore_chain(self) -> bool:
+    def ignore_llm(self) -> bool:
         """Whether no run is refused."""
         return not _refused
 
-    ignore_llm = ignore_chat_model = ignore_agent = ignore_chain
+    ignore_chat_model = ignore_agent = ignore_llm
 
-    def on_chain_start(self, *given: Any, parent_run_id: UUID | None = None, **more: Any) -> None:
-        """See that whatever begins is of no run that was refused: a node by its graph, all else by its context.
+    def on_chain_start(
+        self,
+        *given: Any,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        """Note a task that begins.
+
+        Raises:
+            CheckpointConflict: Its run was refused.
+            ThreadTaken: It was, too.
+        """
+        if _refused:
+            _check_start(parent_run_id)
+        about = metadata or {}
+        for run in _runs_of(parent_run_id):
+            if run.thread_id == str(about.get("thread_id")):
+                run.begin_task(about.get(METADATA_STEP), run_id, str(about.get(METADATA_NS)).rpartition(NS_END)[2])
+
+    def on_chain_error(
+        self, error: BaseException, *, run_id: UUID, parent_run_id: UUID | None = None, **more: Any
+    ) -> None:
+        """Note a task that asks."""
+        from langgraph.errors import GraphInterrupt
+
+        if isinstance(error, GraphInterrupt) and any(error.args):
+            for run in _runs_of(parent_run_id):
+                run.has_asked |= run_id in run.tasks
+
+    def on_tool_start(self, *given: Any, parent_run_id: UUID | None = None, **more: Any) -> None:
+        """See that whatever begins is of no run that was refused.
 
         Raises:
             CheckpointConflict: It is.
+            ThreadTaken: It is, too.
         """
-        _check(_runs.get(parent_run_id, ()) if parent_run_id else ())
-        check_run(var_child_runnable_config.get() or {})
+        _check_start(parent_run_id)
 
-    on_chat_model_start = on_llm_start = on_tool_start = on_chain_start
+    on_chat_model_start = on_llm_start = on_tool_start
 
 
-_HANDLER = _RefusalHandler()
-_handler: ContextVar[Any] = ContextVar("keel_refusals", default=_HANDLER)
+_HANDLER = _TaskHandler()
+_handler: ContextVar[Any] = ContextVar("keel_tasks", default=_HANDLER)
 
 
 @cache

@@ -42,7 +42,7 @@ def pack_batch(
         UnstorableValue: The serializer cannot store one of them; the error names its channel.
     """
     heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
-    values = [value for _, value in writes]
+    values = [codec.plain_error(value) if channel == ERROR else value for channel, value in writes]
     if beside:
         heads.append([_BESIDE, _BESIDE_AT])
     try:

@@ -6,23 +6,26 @@ Changes are found by comparing references, so that only new values are read, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.checkpoint.base import PendingWrite
 from langgraph.constants import START
-from langgraph.types import Interrupt, Send
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
+from langgraph_keel.approvals.questions import interrupts_in
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.records import Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore, ValueRefused
 from langgraph_keel.history.records import Change, ToolUse
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 SHOWN = 20
 """Most new elements of a list that are decoded; in the first checkpoint after a prune all elements are new."""
@@ -291,7 +294,10 @@ def _addressee(channel: str, value: Any) -> str | None:
 
 
 def _sent(values: Values) -> Iterator[str]:
-    return (send.node for send in values.get(TASKS) or () if isinstance(send, Send))
+    if sent := values.get(TASKS):
+        from langgraph.types import Send
+
+        yield from (send.node for send in sent if isinstance(send, Send))
 
 
 def nodes_run(checkpoint: Checkpoint, before: Checkpoint, sent_before: Values) -> tuple[str, ...]:
@@ -309,12 +315,7 @@ def open_questions(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
 
 def questions(writes: Sequence[PendingWrite]) -> tuple[Interrupt, ...]:
     """Return the questions of tasks, answered or not."""
-    values = (value for _, channel, value in writes if channel == INTERRUPT)
-    return tuple(item for value in values for item in _each(value) if isinstance(item, Interrupt))
-
-
-def _each(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list | tuple) else (value,)
+    return tuple(item for _, channel, value in writes if channel == INTERRUPT for item in interrupts_in(value))
 
 
 def written_channels(writes: Sequence[PendingWrite]) -> tuple[str, ...]:

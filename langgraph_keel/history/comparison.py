@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.render.compare import ComparisonPage, comparison_html
-from langgraph_keel.history.render.terminal import page_text
 
 Pair: TypeAlias = tuple[Moment | None, Moment | None]
 
@@ -40,15 +38,21 @@ class Comparison:
 
     def __str__(self) -> str:
         """Return them in two columns of plain text."""
+        from langgraph_keel.history.render.terminal import page_text
+
         return page_text(self.__rich__())
 
     __repr__ = __str__
 
     def __rich__(self) -> Any:
         """Return them in two columns for a terminal."""
+        from langgraph_keel.history.render.compare import ComparisonPage
+
         return ComparisonPage(self.common, self.pairs, self.ends)
 
     def _repr_html_(self) -> str:
+        from langgraph_keel.history.render.compare import comparison_html
+
         return comparison_html(self.common, self.pairs, self.ends)
 
 

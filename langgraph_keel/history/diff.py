@@ -25,12 +25,12 @@ from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.edits import NOTHING, Edit, Step, aligned_edits, edits, ids_of, named_edits
 from langgraph_keel.history.records import DiffRecord
-from langgraph_keel.history.render.diff import DiffPage, diff_html, diff_text
 
 Operation: TypeAlias = dict[str, Any]
 _Path: TypeAlias = tuple[Step, ...]
@@ -107,6 +107,7 @@ _DELTAS = "counters_since_delta_snapshot"
 """The key in the metadata under which LangGraph counts the writes to each delta channel that is not whole."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class StateDiff(DiffRecord):
     """What changed between two checkpoints: a sequence of edits that shows itself, and is false if nothing changed.
@@ -141,10 +142,14 @@ class StateDiff(DiffRecord):
         Args:
             full: Shorten nothing, and show LangGraph's own channels, too.
         """
+        from langgraph_keel.history.render.diff import diff_text
+
         return diff_text(self, full=full)
 
     def to_html(self) -> str:
         """Return it as HTML that needs no styles of the page, in a light page and in a dark one."""
+        from langgraph_keel.history.render.diff import diff_html
+
         return diff_html(self)
 
     def __str__(self) -> str:
@@ -155,6 +160,8 @@ class StateDiff(DiffRecord):
 
     def __rich__(self) -> Any:
         """Return it in the colours of a terminal."""
+        from langgraph_keel.history.render.diff import DiffPage
+
         return DiffPage(self)
 
     def _repr_html_(self) -> str:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.jsonable import DEEPEST, fields_of
+from langgraph_keel.engine.serde.moved import publish
 
 _MOST_PAIRS = 1_000_000
 """Pairs of equal elements above which sequences are not aligned; so many take a quarter of a second."""
@@ -82,6 +83,7 @@ class Nothing:
 NOTHING = Nothing()
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Edit:
     """One change.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Query
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -22,6 +23,7 @@ LONGEST = 200
 """Most characters of a name."""
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Label:
     """A name and the checkpoint it stands for."""

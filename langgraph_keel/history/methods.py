@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
@@ -11,14 +11,15 @@ from langgraph_keel.engine.config import address_of, config_of, thread_id_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.session import EngineSaver
-from langgraph_keel.history import travel as forks
-from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.labels import Label, give_label, read_labels, remove_label
-from langgraph_keel.history.moment import Moment
-from langgraph_keel.history.reading import Pages
-from langgraph_keel.history.timeline import SHOWN, Timeline
 
-At: TypeAlias = Mapping[str, Any] | Moment
+if TYPE_CHECKING:
+    from langgraph_keel.history.diff import StateDiff
+    from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.standing import Standing, UnfinishedPages
+    from langgraph_keel.history.timeline import Timeline
+
+At: TypeAlias = "Mapping[str, Any] | Moment"
 """A checkpoint: the config that names it, or a moment of a timeline. A config without an id names the latest."""
 
 
@@ -34,10 +35,13 @@ class HistoryMethods(EngineSaver):
         Raises:
             InvalidConfig: `thread_id` is no usable id.
         """
+        from langgraph_keel.history.reading import Pages
+        from langgraph_keel.history.timeline import Timeline
+
         thread_id = thread_id_of(thread_id)
         return Timeline(self, thread_id, lambda: Pages(self.engine.session, thread_id))
 
-    async def atimeline(self, thread_id: str, limit: int | None = SHOWN) -> Timeline:
+    async def atimeline(self, thread_id: str, limit: int | None = 20) -> Timeline:
         """As `timeline`, with the latest moments read already, asynchronously: `None` for all of them.
 
         Looking at those does not block the running loop; what was not read is read by the blocking face.
@@ -46,6 +50,48 @@ class HistoryMethods(EngineSaver):
         await self.engine.arun(found.pages.upto(limit))
         await self.engine.arun(found.pages.moments(range(0, limit or len(found.pages.entries))))
         return found
+
+    def where(self, thread_id: str) -> Standing:
+        """Return where a thread stands (idle, cut off, waiting, decided, run), and what to invoke its graph with.
+
+            standing = saver.where("ada")
+            graph.invoke(standing.given if standing.can_go_on else {"messages": [...]}, config)
+
+        Five round trips, and one for each question. Nothing is written.
+
+        Raises:
+            NotFound: There is no such thread.
+            InvalidConfig: `thread_id` is no usable id.
+            CorruptStore: Its latest checkpoint cannot be read.
+        """
+        return self.engine.run(self._where(thread_id))
+
+    async def awhere(self, thread_id: str) -> Standing:
+        """As `where`, asynchronously."""
+        return await self.engine.arun(self._where(thread_id))
+
+    def _where(self, thread_id: str) -> Plan[Standing]:
+        from langgraph_keel.history.standing import read_standing
+
+        return read_standing(self.engine.session, thread_id_of(thread_id))
+
+    def unfinished(self) -> Iterator[Standing]:
+        """Yield where those threads stand that are not idle, last activity first: `where` of each thread."""
+        pages = self._unfinished()
+        while (page := self.engine.run(pages.next())) is not None:
+            yield from page
+
+    async def aunfinished(self) -> AsyncIterator[Standing]:
+        """As `unfinished`, asynchronously."""
+        pages = self._unfinished()
+        while (page := await self.engine.arun(pages.next())) is not None:
+            for standing in page:
+                yield standing
+
+    def _unfinished(self) -> UnfinishedPages:
+        from langgraph_keel.history.standing import UnfinishedPages
+
+        return UnfinishedPages(self.engine.session)
 
     def diff(self, before: At, after: At) -> StateDiff:
         """Return what changed between two checkpoints, also of two threads or branches.
@@ -60,11 +106,16 @@ class HistoryMethods(EngineSaver):
             RefusedType: What changed is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
-        return self.engine.run(diff_checkpoints(self.engine.session, _address(before), _address(after)))
+        return self.engine.run(self._diff(before, after))
 
     async def adiff(self, before: At, after: At) -> StateDiff:
         """As `diff`, asynchronously."""
-        return await self.engine.arun(diff_checkpoints(self.engine.session, _address(before), _address(after)))
+        return await self.engine.arun(self._diff(before, after))
+
+    def _diff(self, before: At, after: At) -> Plan[StateDiff]:
+        from langgraph_keel.history.diff import diff_checkpoints
+
+        return diff_checkpoints(self.engine.session, _address(before), _address(after))
 
     def rewind(self, at: At) -> RunnableConfig:
         """Make a checkpoint the latest of its thread again. Nothing is deleted: a twin of it is added.
@@ -90,7 +141,9 @@ class HistoryMethods(EngineSaver):
         return _thread(await self.engine.arun(self._rewound(at)))
 
     def _rewound(self, at: At) -> Plan[Address]:
-        return forks.rewind(self.engine.session, _address(at))
+        from langgraph_keel.history.travel import rewind
+
+        return rewind(self.engine.session, _address(at))
 
     def fork(self, at: At, thread_id: str | None = None) -> RunnableConfig:
         """Begin another way from a checkpoint: in a thread of its own, or on a branch.
@@ -119,10 +172,14 @@ class HistoryMethods(EngineSaver):
         return _thread(await self.engine.arun(self._forked(at, thread_id)))
 
     def _branch(self, at: At) -> Plan[Address]:
-        return forks.branch(self.engine.session, _address(at))
+        from langgraph_keel.history.travel import branch
+
+        return branch(self.engine.session, _address(at))
 
     def _forked(self, at: At, thread_id: str) -> Plan[Address]:
-        return forks.fork(self.engine.session, _address(at), thread_id_of(thread_id))
+        from langgraph_keel.history.travel import fork
+
+        return fork(self.engine.session, _address(at), thread_id_of(thread_id))
 
     def label(self, at: At, name: str) -> None:
         """Give a checkpoint a name, by which a timeline finds it. It is kept when the thread is pruned.
@@ -163,6 +220,8 @@ class HistoryMethods(EngineSaver):
 
 
 def _address(at: At) -> Address:
+    from langgraph_keel.history.moment import Moment
+
     return at.address if isinstance(at, Moment) else address_of(at)
 
 

@@ -10,12 +10,9 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.display.text import plain
 from langgraph_keel.engine.config import config_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.records import MomentRecord
-from langgraph_keel.history.render.details import MomentPage, moment_html
-from langgraph_keel.history.render.html import timeline_html
-from langgraph_keel.history.render.plots import plot_moments
-from langgraph_keel.history.render.terminal import TimelinePage, page_text
 
 
 class TimelineDoor(Protocol):
@@ -34,6 +31,7 @@ class TimelineDoor(Protocol):
         """Return the state at a moment."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Moment(MomentRecord):
     """One checkpoint. Two moments are equal if they are the same checkpoint.
@@ -77,13 +75,20 @@ class Moment(MomentRecord):
 
     def __str__(self) -> str:
         """Return all that is known of it, except for the state."""
+        from langgraph_keel.history.render.details import MomentPage
+        from langgraph_keel.history.render.terminal import page_text
+
         return page_text(MomentPage(self))
 
     def __rich__(self) -> Any:
         """Return the same for a terminal."""
+        from langgraph_keel.history.render.details import MomentPage
+
         return MomentPage(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        from langgraph_keel.history.render.details import moment_html
+
         return {"text/plain": str(self), "text/html": moment_html(self)}
 
     @property
@@ -157,6 +162,8 @@ class Moments(Sequence[Moment]):
 
     def plot(self) -> Any:
         """Return a picture: size of the state, tokens and cost, step by step."""
+        from langgraph_keel.history.render.plots import plot_moments
+
         return plot_moments(self._measure(self._moments) if self._measure else self._moments)
 
     def _newest(self) -> tuple[Sequence[Moment], int | None]:
@@ -166,16 +173,22 @@ class Moments(Sequence[Moment]):
 
     def __str__(self) -> str:
         """Return them as a table in plain text."""
+        from langgraph_keel.history.render.terminal import TimelinePage, page_text
+
         return page_text(TimelinePage(*self._newest()))
 
     __repr__ = __str__
 
     def __rich__(self) -> Any:
         """Return all of them as a table for a terminal."""
+        from langgraph_keel.history.render.terminal import TimelinePage
+
         return TimelinePage(self._drawn, self.older)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self._repr_html_()}
 
     def _repr_html_(self) -> str:
+        from langgraph_keel.history.render.html import timeline_html
+
         return timeline_html(*self._newest())

@@ -228,7 +228,7 @@ PAGE = 500
 """Headers to a page."""
 STRETCH = 50
 """Moments that are read together: of these, what is new in them, and their writes."""
-SHORTEST_END = 4
+SHORTEST_PART = 4
 """Characters of the end of an id that name it at least: fewer are a slip rather than a name."""
 SAMPLES = 100
 """Moments whose whole state is measured for a picture of a long thread."""
@@ -342,10 +342,12 @@ class Pages:
         return None
 
     def named(self, name: str) -> list[int]:
-        """Return where the entries stand, of those read, that have this id; if none has, those whose ids end so."""
+        """Return where the entries stand, of those read, that have this id; if none has, whose ids begin or end so."""
         ids = [(str(address.checkpoint_id), place) for address, place in self._places.items()]
         same = [place for each, place in ids if each == name]
-        return same or [place for each, place in ids if len(name) >= SHORTEST_END and each.endswith(name)]
+        if same or len(name) < SHORTEST_PART:
+            return same
+        return [place for each, place in ids if each.startswith(name) or each.endswith(name)]
 
     def labelled(self, name: str) -> Address | None:
         """Return the checkpoint that has a label."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
-
-from langgraph.types import Interrupt
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.records import Address
 from langgraph_keel.history.edits import Edit
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+else:
+    Interrupt = Any  # for who asks a moment for its types at run time: a thread without questions is shown without it
 
 
 @dataclass(frozen=True, slots=True)

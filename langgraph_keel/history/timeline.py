@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel.engine.config import address_of, config_of
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound
 from langgraph_keel.history.comparison import Comparison, compare_branches
@@ -24,7 +25,7 @@ SHOWN = 20
 
 T = TypeVar("T")
 Reference: TypeAlias = Moment | int | str | Mapping[str, Any]
-"""A moment: itself, its position, its id or the unique end of it, its label, or its config."""
+"""A moment: itself, its position, its id or the unique beginning or end of it, its label, or its config."""
 
 
 class Saver(Protocol):
@@ -146,7 +147,7 @@ class Listing:
         Raises:
             MomentNotFound: There is no such position; it is an `IndexError`, too.
             NotFound: There is no such moment.
-            InvalidInput: It belongs to another thread, or several ids end so.
+            InvalidInput: It belongs to another thread, or several ids begin or end so.
         """
         found = self._between(place := self._place(which), place + 1)
         if not found:
@@ -188,9 +189,10 @@ class Listing:
         self._read(None)
         places = self.pages.named(name)
         if len(places) > 1:
-            raise InvalidInput(f"thread {self.thread_id!r}: {len(places)} ids end in {name!r}: give more of it")
+            count = f"{len(places)} ids begin or end with {name!r}"
+            raise InvalidInput(f"thread {self.thread_id!r}: {count}: give more of it")
         if not places:
-            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: neither a label nor an id ends so")
+            raise NotFound(f"thread {self.thread_id!r} has no moment {name!r}: no label, and no id begins or ends so")
         return places[0]
 
     def find(
@@ -279,6 +281,7 @@ def _is_tail(which: slice) -> bool:
 __all__ = ["SHOWN", "Timeline"]
 
 
+@publish
 class Timeline(Listing):
     """A thread's moments, oldest first. `tl[0]` is the first one, `tl[-1]` the one that was put last.
 

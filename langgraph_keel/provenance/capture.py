@@ -23,9 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from hashlib import blake2b
-from importlib.metadata import version
 from math import isfinite
 from threading import Lock
 from typing import Any, TypeAlias
@@ -52,8 +50,7 @@ from langgraph_keel._langgraph import (
     var_child_runnable_config,
 )
 from langgraph_keel.engine.config import run_of
-from langgraph_keel.errors import InvalidInput
-from langgraph_keel.provenance.hook import OnDrift, Recorder, find_last_run
+from langgraph_keel.provenance.hook import Recorder, find_last_run
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
 from langgraph_keel.provenance.waiting import WaitingRecord
@@ -435,26 +432,3 @@ def watch() -> None:
         if not _registered:
             register_configure_hook(_handler, inheritable=True)
             _registered.append(_handler)
-
-
-@cache
-def package_versions() -> Mapping[str, str]:
-    """Return the versions of the packages that every graph runs on."""
-    return {name: version(name) for name in ("langgraph", "langchain-core")}
-
-
-def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
-    """Return a recorder; if it captures, have all model calls of this process reported from now on.
-
-    Raises:
-        InvalidInput: There is no such way to treat drift, or the version is no text.
-    """
-    if on_drift not in ("ignore", "warn", "raise"):
-        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
-    if not isinstance(graph_version, str | None):
-        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
-    if on_drift == "raise" and captures is not True:
-        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
-    if captures:
-        watch()
-    return Recorder(package_versions(), graph_version, on_drift, captures)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import Record, names_of
 
 MARK = "keel_drift"
@@ -31,6 +32,7 @@ TOOLS = 200
 T = TypeVar("T")
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Change:
     """One thing that is not what it was.
@@ -56,6 +58,7 @@ class Change:
         return f"{node}{self.what} was {self.was or 'none'}{since}, now {self.now or 'none'}"
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class DriftReport:
     """What has changed since a thread was written.

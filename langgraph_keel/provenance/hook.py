@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any, Literal, TypeAlias
 from weakref import WeakSet
 
@@ -24,7 +25,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pack_batch
-from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, StoreError
+from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
 from langgraph_keel.provenance.carryover import carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.known_threads import UNKNOWN, KnownThreads
@@ -322,6 +323,26 @@ class Recorder(Hook):
     def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
         """Say which models wrote a thread."""
         return replace(info, models=tuple(sorted(thread_models_of(header.about))))
+
+
+# Looked up with the module: a running loop, in which a saver may be made, must not wait for a disk.
+PACKAGE_VERSIONS: Mapping[str, str] = {name: version(name) for name in ("langgraph", "langchain-core")}
+"""The versions of the packages that every graph runs on."""
+
+
+def build_recorder(graph_version: str | None, on_drift: OnDrift, captures: bool) -> Recorder:
+    """Return the recorder of a saver.
+
+    Raises:
+        InvalidInput: There is no such way to treat drift, or the version is no text.
+    """
+    if on_drift not in ("ignore", "warn", "raise"):
+        raise InvalidInput(f"on_drift must be 'ignore', 'warn' or 'raise', not {on_drift!r}")
+    if not isinstance(graph_version, str | None):
+        raise InvalidInput(f"graph_version must be a str, such as '1.4' or a commit's hash, not {graph_version!r}")
+    if on_drift == "raise" and captures is not True:
+        raise InvalidInput("on_drift='raise' needs provenance=True: what is not recorded cannot be compared")
+    return Recorder(PACKAGE_VERSIONS, graph_version, on_drift, captures)
 
 
 def find_last_run(thread_id: str) -> tuple[Recorder, object] | None:

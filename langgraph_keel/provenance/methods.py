@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.encoding.memo import Memo
@@ -13,14 +13,14 @@ from langgraph_keel.engine.queries import query_of
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Engine, EngineSaver, Hooks
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.provenance.capture import build_recorder
-from langgraph_keel.provenance.export import Export, Label, OnSkip, ThreadFilter
-from langgraph_keel.provenance.hook import Recorder
+from langgraph_keel.provenance.hook import Recorder, build_recorder
 from langgraph_keel.provenance.reading import DriftMark, read_calls, read_trace
 from langgraph_keel.provenance.records import ModelCall
-from langgraph_keel.provenance.replay.replay import Order, Replayer, check_order
-from langgraph_keel.provenance.replay.run import AsyncReplayDriver, ReplayDriver
-from langgraph_keel.provenance.replay.verdict import Replay
+
+if TYPE_CHECKING:
+    from langgraph_keel.provenance.export import Export, Label, OnSkip
+    from langgraph_keel.provenance.replay.replay import Order, Replayer
+    from langgraph_keel.provenance.replay.verdict import Replay
 
 
 class ProvenanceMethods(EngineSaver):
@@ -113,8 +113,8 @@ class ProvenanceMethods(EngineSaver):
             CorruptStore: Stored bytes of a thread do not add up.
             RefusedType: A stored value is of a type that may not be revived here.
         """
-        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
-        export = Export(self.engine.session, wanted, threads, limit, on_skip)
+        wanted = {"channel": channel, "model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost}
+        export = self._export(wanted, threads, limit, on_skip)
         while (found := self.engine.run(export.next())) is not None:
             yield found
 
@@ -131,10 +131,17 @@ class ProvenanceMethods(EngineSaver):
         on_skip: OnSkip | None = None,
     ) -> AsyncIterator[dict[str, Any]]:
         """As `trajectories`, asynchronously."""
-        wanted = ThreadFilter(channel=channel, model=model, label=label, min_cost=min_cost, max_cost=max_cost)
-        export = Export(self.engine.session, wanted, threads, limit, on_skip)
+        wanted = {"channel": channel, "model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost}
+        export = self._export(wanted, threads, limit, on_skip)
         while (found := await self.engine.arun(export.next())) is not None:
             yield found
+
+    def _export(
+        self, wanted: Mapping[str, Any], threads: Iterable[str] | None, limit: int | None, on_skip: OnSkip | None
+    ) -> Export:
+        from langgraph_keel.provenance.export import Export, ThreadFilter
+
+        return Export(self.engine.session, ThreadFilter(**wanted), threads, limit, on_skip)
 
     def replay(
         self,
@@ -197,6 +204,9 @@ class ProvenanceMethods(EngineSaver):
             InvalidConfig: `config` names no usable thread.
             StoreError: The store failed. The thread is as it was: it is only read.
         """
+        from langgraph_keel.provenance.replay.replay import check_order
+        from langgraph_keel.provenance.replay.run import ReplayDriver
+
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return run(self._replayer(graph, order).replay(), ReplayDriver(self.engine.driver))
@@ -217,11 +227,16 @@ class ProvenanceMethods(EngineSaver):
         on_step: Callable[[int], object] | None = None,
     ) -> Replay:
         """As `replay`, asynchronously: the graph is run by its async face."""
+        from langgraph_keel.provenance.replay.replay import check_order
+        from langgraph_keel.provenance.replay.run import AsyncReplayDriver
+
         options = {} if context is None else {"context": context}
         order = check_order(config, configurable, inputs, options, bind, allow_tools, ignore, limit, keep, on_step)
         return await arun(self._replayer(graph, order).replay(), AsyncReplayDriver(self.engine.async_driver))
 
     def _replayer(self, graph: Any, order: Order) -> Replayer:
+        from langgraph_keel.provenance.replay.replay import Replayer
+
         if not (callable(getattr(graph, "copy", None)) and hasattr(graph, "input_channels")):
             raise InvalidInput(f"replay needs a compiled graph, not a {type(graph).__name__}")
         # In strict mode the graph runs on a copy of this saver, which alone may revive classes of its schema.
@@ -238,6 +253,9 @@ def engine_apart(engine: Engine) -> Engine:
 
     Nothing prunes what it puts: a replay's fork stays whole until it was looked at.
     """
+    from langgraph_keel.provenance import capture
+
+    capture.watch()
     session = engine.session
     known = session.hooks.find(Recorder)
     recorder = build_recorder(known.graph_version if known else None, "ignore", captures=True)

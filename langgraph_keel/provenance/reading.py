@@ -9,6 +9,7 @@ from typing import Any
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Batch, Entry, Query
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.provenance.carryover import Carryover, may_be_pruned, read_carryovers
@@ -19,6 +20,7 @@ PAGE = 500
 """Checkpoints to a page: headers and pending writes, no values."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftMark:
     """A checkpoint that says that its thread went on with something else than it was written with.

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field, fields
 from types import NoneType
 from typing import Any, TypeAlias
 
+from langgraph_keel.engine.serde.moved import publish
+
 Record: TypeAlias = dict[str, Any]
 """A record as it is stored: what is known, under the names of `ModelCall`."""
 CALLS = "__keel_calls__"
 """The name under which records stand among a task's writes; no channel of LangGraph's."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCall:
     """One call of a model, as `saver.provenance` returns it. What nobody reported is `None`, or empty.
@@ -146,16 +149,16 @@ def pack_call(call: ModelCall) -> dict[str, Any]:
 _UNKNOWN = {name: getattr(ModelCall(id=""), name) for name in _STORED}
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "str": (str,),
-    "str | None": (str, NoneType),
-    "int": (int,),
-    "int | None": (int, NoneType),
-    "float | None": (int, float, NoneType),
-    "bool": (bool,),
-    "tuple[str, ...]": (list,),
-    "Mapping[str, Any]": (dict,),
-    "Mapping[str, str]": (dict,),
+_KINDS: Mapping[Any, tuple[type, ...]] = {
+    str: (str,),
+    str | None: (str, NoneType),
+    int: (int,),
+    int | None: (int, NoneType),
+    float | None: (int, float, NoneType),
+    bool: (bool,),
+    tuple[str, ...]: (list,),
+    Mapping[str, Any]: (dict,),
+    Mapping[str, str]: (dict,),
 }
 
 
@@ -167,7 +170,7 @@ def unpack_call(stored: Any) -> ModelCall | None:
     return ModelCall(**{name: _convert(stored[name], name) for name in known})
 
 
-_ACCEPTED = {name: _KINDS[str(_FIELDS[name].type)] for name in _STORED}
+_ACCEPTED = {name: _KINDS[_FIELDS[name].type] for name in _STORED}
 
 
 def _convert(value: Any, name: str) -> Any:

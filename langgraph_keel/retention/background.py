@@ -13,8 +13,6 @@ from langgraph_keel.engine.hooks import Hook, Put
 from langgraph_keel.engine.session import EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
-from langgraph_keel.retention.prune import Pruning, prune
-from langgraph_keel.retention.sweep import Sweep, policy_for, read_policies
 
 _log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0
@@ -147,9 +145,14 @@ class UpkeepThread(Hook):
                 return
 
     def _read_policies(self) -> Sequence[Retention]:
+        from langgraph_keel.retention.sweep import read_policies
+
         return self.saver.engine.run(read_policies(self.saver.engine.session))
 
     def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
+        from langgraph_keel.retention.prune import Pruning, prune
+        from langgraph_keel.retention.sweep import policy_for
+
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
@@ -157,6 +160,9 @@ class UpkeepThread(Hook):
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
+        from langgraph_keel.retention.prune import Pruning
+        from langgraph_keel.retention.sweep import Sweep
+
         policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._read_policies()), ttl]
         engine = self.saver.engine
         sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))

@@ -8,19 +8,20 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.errors import InvalidInput, KeelError
-from langgraph_keel.retention import erase as erasure
-from langgraph_keel.retention.policy import Retention
-from langgraph_keel.retention.prune import PruneReport, Pruning, SweepReport, ThreadPruned, check_request, prune
-from langgraph_keel.retention.receipt import Receipt, receipt_of, record_receipt
-from langgraph_keel.retention.reclaim import Reclaimed, sweep_all
-from langgraph_keel.retention.sweep import Sweep, check_policies, read_policies, store_policies
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.erase import Order
+    from langgraph_keel.retention.policy import Retention
+    from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
+    from langgraph_keel.retention.receipt import Receipt
+    from langgraph_keel.retention.reclaim import Leftovers, Reclaimed
 
 Progress: TypeAlias = Callable[[int, int | None], object]
 """Is called with how many threads are done, and of how many if that is known."""
@@ -77,8 +78,11 @@ class PruneMethods(EngineSaver):
     def _prune(
         self, thread_ids: Iterable[str], strategy: str | Retention, dry_run: bool, on_progress: Progress | None
     ) -> Plan[PruneReport]:
+        from langgraph_keel.retention.prune import PruneReport, Pruning, check_request, prune
+
         names, policy = check_request(thread_ids, strategy)
-        task, done = Pruning(policy, self.engine.session.milliseconds, dry_run), list[ThreadPruned]()
+        task = Pruning(policy, self.engine.session.milliseconds, dry_run)
+        done: list[ThreadPruned] = []
         for thread_id in names:
             done.append((yield from prune(self.engine.session, thread_id, task)))
             _tell(on_progress, len(done), len(names))
@@ -106,6 +110,8 @@ class PruneMethods(EngineSaver):
         await self.engine.arun(self._replace_policies(policies))
 
     def _replace_policies(self, policies: Sequence[Any]) -> Plan[None]:
+        from langgraph_keel.retention.sweep import check_policies, store_policies
+
         found = check_policies(policies[0] if len(policies) == 1 else policies)
         yield from store_policies(self.engine.session, found)
 
@@ -116,11 +122,16 @@ class PruneMethods(EngineSaver):
             CorruptStore: They do not decode: `set_retention` replaces them.
             StoreError: The store fails.
         """
-        return self.engine.run(read_policies(self.engine.session))
+        return self.engine.run(self._policies())
 
     async def aretention(self) -> tuple[Retention, ...]:
         """As `retention`, asynchronously."""
-        return await self.engine.arun(read_policies(self.engine.session))
+        return await self.engine.arun(self._policies())
+
+    def _policies(self) -> Plan[tuple[Retention, ...]]:
+        from langgraph_keel.retention.sweep import read_policies
+
+        return read_policies(self.engine.session)
 
     def sweep(
         self,
@@ -176,12 +187,15 @@ class PruneMethods(EngineSaver):
         remind_after: float | None,
         on_progress: Progress | None,
     ) -> Plan[SweepReport]:
+        from langgraph_keel.retention.prune import Pruning
+        from langgraph_keel.retention.sweep import Sweep, check_policies
+
         # All is checked before anything is written.
         given, limit = None if policies is None else check_policies(policies), checked_limit(limit)
         reminders: list[Any] = []
         for hear in () if dry_run else self.engine.session.hooks.before_sweep:
             reminders += yield from hear(self.engine.session, remind_after)
-        found = given if given is not None else (yield from read_policies(self.engine.session))
+        found = given if given is not None else (yield from self._policies())
         task = Pruning(None, self.engine.session.milliseconds, dry_run)
         sweep = Sweep(self.engine.session, found, task, limit)
         while (yield from sweep.next()):
@@ -240,7 +254,9 @@ class RetentionMethods(PruneMethods):
             ReadOnlyStore: This saver only reads, and it is no `dry_run`.
             StoreError: The store cannot be asked; what was deleted by then is, and the next erasure goes on.
         """
-        order = erasure.check_order(user_id, dry_run, shared, node_cache, reclaim)
+        from langgraph_keel.retention.erase import check_order
+
+        order = check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = self._weight() if reclaim and not dry_run else None
         receipt = self.engine.run(self._erase(order, on_progress or _ignore_progress, self._elsewhere()))
         return (
@@ -258,7 +274,9 @@ class RetentionMethods(PruneMethods):
         on_progress: Progress | None = None,
     ) -> Receipt:
         """As `erase`, asynchronously."""
-        order = erasure.check_order(user_id, dry_run, shared, node_cache, reclaim)
+        from langgraph_keel.retention.erase import check_order
+
+        order = check_order(user_id, dry_run, shared, node_cache, reclaim)
         before = await to_thread(self._weight) if reclaim and not dry_run else None
         elsewhere = await to_thread(self._elsewhere)
         receipt = await self.engine.arun(self._erase(order, on_progress or _ignore_progress, elsewhere))
@@ -298,9 +316,7 @@ class RetentionMethods(PruneMethods):
         """
         _check(full=full, strays=strays)
         before = self._weight() if full or strays else None
-        leftovers = self.engine.run(
-            sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
-        )
+        leftovers = self.engine.run(self._sweep_rest(full, strays, on_progress))
         return _compare_with(before, self._reclaim(full=full, scrub=strays), str(leftovers))
 
     async def areclaim(
@@ -309,10 +325,13 @@ class RetentionMethods(PruneMethods):
         """As `reclaim`, asynchronously."""
         _check(full=full, strays=strays)
         before = await to_thread(self._weight) if full or strays else None
-        leftovers = await self.engine.arun(
-            sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
-        )
+        leftovers = await self.engine.arun(self._sweep_rest(full, strays, on_progress))
         return _compare_with(before, await self._areclaim(full=full, scrub=strays), str(leftovers))
+
+    def _sweep_rest(self, full: bool, strays: bool, on_progress: Progress | None) -> Plan[Leftovers]:
+        from langgraph_keel.retention.reclaim import sweep_all
+
+        return sweep_all(self.engine.session, on_progress or _ignore_progress, rows=full, strays=strays)
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         """Give back space; backends override it, and the next three.
@@ -321,6 +340,8 @@ class RetentionMethods(PruneMethods):
             full: Whether to do all that can be done, whatever waits for it.
             scrub: Whether nothing of what was deleted may be left in what is free.
         """
+        from langgraph_keel.retention.reclaim import Reclaimed
+
         return Reclaimed(None, None, "this store has given the space back already")
 
     async def _areclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
@@ -335,8 +356,11 @@ class RetentionMethods(PruneMethods):
         """Return where else this store's data may be, out of reach of an erasure: a sentence each."""
         return ()
 
-    def _erase(self, order: erasure.Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
-        erased = yield from erasure.erase(self.engine.session, order, tell)
+    def _erase(self, order: Order, tell: Progress, elsewhere: Sequence[str]) -> Plan[Receipt]:
+        from langgraph_keel.retention.erase import erase
+        from langgraph_keel.retention.receipt import receipt_of, record_receipt
+
+        erased = yield from erase(self.engine.session, order, tell)
         receipt = receipt_of(erased, self.engine.session.clock().isoformat(), elsewhere)
         if not receipt.threads or order.dry_run:
             return receipt

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.lineage import Ancestry, Moment, made_at, origin_of, step_of
 from langgraph_keel.engine.records import Address, Node, Stamp
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
 Per: TypeAlias = Literal["run", "day"]
@@ -26,6 +27,7 @@ LONGEST = 1e10
 """Seconds: some 300 years."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Retention:
     """What of a thread stays. A checkpoint of the root graph stays if any of the rules keeps it.

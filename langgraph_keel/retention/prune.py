@@ -28,6 +28,7 @@ from langgraph_keel.engine.removal import (
     survey,
 )
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
@@ -37,6 +38,7 @@ from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules,
 NO_POLICIES = "no policies are stored: nothing was pruned (see set_retention)"
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadPruned:
     """What went of one thread, or would go.
@@ -78,6 +80,7 @@ class ThreadPruned:
         return f"{name}: {done} {self.removed:,} of {count_of(count, 'checkpoint')}{rows}{size}"
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PruneReport:
     """What a prune has removed, or would remove.
@@ -124,6 +127,7 @@ class PruneReport:
         return str(self)
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SweepReport(PruneReport):
     """What a sweep has done, or would do. `threads` are those of which something goes.

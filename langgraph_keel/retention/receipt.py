@@ -10,6 +10,7 @@ from typing import Any
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.retention.erase import Erased
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -23,6 +24,7 @@ BEYOND = (
 """What no erasure reaches; of interest where something was erased."""
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What an erasure has done. It is returned and not stored; the audit trail keeps counts and the hash.

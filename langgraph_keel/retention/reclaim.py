@@ -11,6 +11,7 @@ from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.removal import sweep_rows
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.retention.erase import each_stray
@@ -23,6 +24,7 @@ FEW = 5
 Tell: TypeAlias = Callable[[int, int | None], object]
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
     """What `reclaim` has given back.

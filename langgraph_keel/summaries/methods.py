@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.summaries.archive.archive import Archive
 
 if TYPE_CHECKING:
     from langchain.agents.middleware import AgentMiddleware
+
+    from langgraph_keel.summaries.archive.archive import Archive
 
 
 class ArchiveMethods(EngineSaver):
@@ -26,6 +27,8 @@ class ArchiveMethods(EngineSaver):
         Raises:
             InvalidConfig: `thread_id` is no usable id.
         """
+        from langgraph_keel.summaries.archive.archive import Archive
+
         return Archive(self.engine, thread_id_of(thread_id))
 
     def summarization_middleware(self, model: Any, **options: Any) -> AgentMiddleware[Any, Any]:

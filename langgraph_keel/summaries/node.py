@@ -15,6 +15,7 @@ from langgraph.constants import TAG_NOSTREAM
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.summaries.archive.parts import Archived
@@ -29,6 +30,7 @@ _USED = 0.8
 """How much of a window is used: tokens are counted approximately, and the answer may need room in it."""
 
 
+@publish
 class SummarizationNode(Runnable[Any, Any]):
     """A node that shortens a conversation: a summary takes the place of old messages, which go to the archive.
 
@@ -174,6 +176,7 @@ class SummarizationNode(Runnable[Any, Any]):
         return ModelDriver(self._model, engine, _config_for_model(config), engine_of(runs_on))
 
 
+@publish
 class SlidingWindow(SummarizationNode):
     """A node that keeps the end of a conversation, without a model; what goes is in the archive.
 

@@ -28,6 +28,7 @@ from typing_extensions import TypedDict
 
 from langgraph_keel._langgraph import METADATA_STEP
 from langgraph_keel.engine.plan import StorePlan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, KeelError, SummaryFailed, SummaryWarning
 from langgraph_keel.summaries.archive.parts import Archived, By, Removal, removal_id
 from langgraph_keel.summaries.channels import (
@@ -259,6 +260,7 @@ class Provenance(TypedDict, total=False):
     step: int | None
 
 
+@publish
 class Summary(Provenance, total=False):
     """A summary in a key of the state (`summary_key`): its text, and where it comes from. A plain dict.
 

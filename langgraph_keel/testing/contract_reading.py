@@ -18,10 +18,12 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, get_checkpoint_metadata
+from pydantic import SecretStr
 
-from langgraph_keel._langgraph import BRANCH_TO, INTERRUPT, METADATA_NODE, TASKS
+from langgraph_keel._langgraph import BRANCH_TO, ERROR, INTERRUPT, METADATA_NODE, TASKS
 from langgraph_keel.engine.records import Query
-from langgraph_keel.errors import InvalidConfig, InvalidInput, RefusedType, UnstorableValue
+from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.errors import CorruptStore, InvalidConfig, InvalidInput, RefusedType, UnstorableValue
 from langgraph_keel.testing.machine import HISTORIES, TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, checkpoint_of, exact, id_of, values_of
 
@@ -649,6 +651,24 @@ class Unknown:
     __slots__ = ("lock",)
 
 
+class Failed(Exception):
+    """An exception of the program, whose constructor takes something else than its arguments."""
+
+    def __init__(self, why: str, *, code: int) -> None:
+        super().__init__(f"failed: {why}")
+        self.code = code
+
+
+def local_value() -> Any:
+    """Return an object of a class that no other process finds."""
+
+    @dataclass
+    class Local:
+        a: int
+
+    return Local(1)
+
+
 class InputContract(RigFixtures):
     """What callers pass."""
 
@@ -782,6 +802,44 @@ class InputContract(RigFixtures):
         assert rig.backend.raw() == before
         rig.continuing(at()).put({"list": [*good["list"], "next"]})
         assert values_of(rig.face.read(at())) == {"list": [*good["list"], "next"]}
+
+    def test_what_no_other_process_should_read_is_refused_by_name(self, rig: Rig) -> None:
+        config = rig.author().put({"mine": 1})
+        before = rig.backend.raw()
+        for value, named in ((local_value(), "local_value.<locals>.Local"), (SecretStr("s"), "SecretStr")):
+            with pytest.raises(UnstorableValue, match=rf"thread 't'.*'mine'.*{named}"):
+                rig.continuing(at()).put({"mine": {"deep": [value]}})
+            with pytest.raises(UnstorableValue, match=rf"thread 't'.*task 1.*mine.*{named}"):
+                rig.face.put_writes(config, [("mine", value)], "task 1")
+        assert rig.backend.raw() == before
+
+    def test_exceptions_come_back_as_themselves(self, warm: Rig) -> None:
+        errors = {"built in": [KeyError("x"), OSError(2, "gone", "a file")], "own": Failed("late", code=3)}
+        warm.author().follow([{"errors": {}}, {"errors": errors}])
+        found = values_of(warm.face.read(at()))["errors"]
+        of_key, of_file = found["built in"]
+        assert (type(of_key), of_key.args) == (KeyError, ("x",))
+        assert (type(of_file), of_file.args, of_file.filename) == (FileNotFoundError, (2, "gone"), "a file")
+        assert (type(found["own"]), found["own"].args, found["own"].code) == (Failed, ("failed: late",), 3)
+
+    def test_what_a_task_failed_with_is_text(self, rig: Rig) -> None:
+        config = rig.author().put({"a": 1})
+        rig.face.put_writes(config, [(ERROR, Failed("late", code=3))], "task 1")
+        assert rig.face.read(at()).pending_writes == [("task 1", ERROR, "Failed('failed: late')")]
+
+    def test_a_value_is_bounded_by_what_it_takes_in_memory(self, rig: Rig) -> None:
+        large: dict[str, Any] = {"large": tuple([] for _ in range(500_000))}
+        bounded = {"serde": KeelSerializer(max_bytes=1 << 26)}
+        config = rig.author().put(large)
+        with pytest.raises(CorruptStore, match=r"thread 't'.*'large'.*larger in memory"):
+            rig.open(**bounded).get_tuple(at())
+        assert len(values_of(rig.face.read(at()))["large"]) == 500_000
+        before = rig.backend.raw()
+        with pytest.raises(UnstorableValue, match="larger in memory"):
+            rig.open(**bounded).put(at("u"), checkpoint_of("c1", large))
+        with pytest.raises(UnstorableValue, match="larger in memory"):
+            rig.open(**bounded).put_writes(config, [("large", large)], "task 1")
+        assert rig.backend.raw() == before
 
     def test_a_type_that_is_not_allowed_is_refused_on_reading(self, warm: Rig) -> None:
         warm.author().follow([{"mine": 1}, {"mine": Allowed("x")}])

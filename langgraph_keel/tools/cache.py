@@ -23,17 +23,30 @@ from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, is_dead
 from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, engine_of
 from langgraph_keel.engine.tables import Cells, Kept
-from langgraph_keel.errors import InvalidInput, NotFound
+from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.tools import answers
 from langgraph_keel.tools.adapters import KeptTool, with_argument
 from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.guard import find_guard
+from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import HashSecret
-from langgraph_keel.tools.ledger import CALLS, DONE, FAILED, CallRecord, Claim, Ledger, forget, is_lost
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    DONE,
+    FAILED,
+    OWN,
+    CallRecord,
+    Claim,
+    Ledger,
+    begins_with,
+    forget,
+    is_lost,
+)
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
 from langgraph_keel.tools.playback import Playback
@@ -60,7 +73,7 @@ def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result:
     key, kept = yield from _find_one(session, shelf, key)
     record = kept.record
     if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
-        raise NotFound(f"call {key[:16]} of tool {record.tool!r} is {record.state}: there is nothing to settle")
+        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     body, record = b"", replace(record, ended_at=now, decided=decision)
     if decision == "retry":
         ended = replace(record, state=FAILED, error="a person said that it may be made again")
@@ -69,11 +82,12 @@ def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result:
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
     done = yield from Ledger(session, is_dead).settle_doubt(shelf, key, kept.token, ended, body)
     if not done:
-        raise NotFound(f"call {key[:16]} of tool {record.tool!r} was settled by somebody else meanwhile")
+        raise NotFound(f"call {short_key(key)} of tool {record.tool!r} was settled by somebody else meanwhile")
 
 
 def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[CallRecord]]]:
-    found = yield from Cells(session, CALLS, shelf.thread_id).page(key, limit=2)
+    calls = yield from Cells(session, CALLS, shelf.thread_id).every(key.partition(OWN)[0])
+    found = [each for each in calls if begins_with(each[0], key)]
     if len(found) != 1:
         where = "shared by threads" if shelf.thread_id is None else f"of thread {shelf.thread_id!r}"
         if found:
@@ -115,6 +129,7 @@ _AT_EXIT = 2.0
 """Seconds that the end of a program waits for each cache."""
 
 
+@publish
 class ToolCache:
     """Runs each tool call once: claimed in the ledger before it runs, its result stored before it is used.
 
@@ -123,9 +138,10 @@ class ToolCache:
         create_agent(model, tools, middleware=[..., cache.middleware()], checkpointer=saver)  # last: innermost
         kept = cache.tool(my_tool)  # to call from any node
 
-    A call is known by a keyed hash of its tool and validated arguments, in its thread unless the policy says otherwise:
-    an equal one is answered, not made, until its `ttl` is over. A resumed agent gets stored results; another process
-    that makes the same call at the same time waits and shares the result. Not kept: results that say they are errors,
+    A resumed agent gets the stored results of its calls, also where its checkpoint was lost, and the model has named
+    them anew; another call with the same arguments is another call. Policies with another scope answer equal calls,
+    known by a keyed hash of tool and validated arguments, until their `ttl` is over. Another process that makes the
+    same call at the same time waits and shares the result. Not kept: results that say they are errors,
     exceptions (the tool has failed, and may run again), results that used a person's answer (outside of the very same
     call), commands that name their call in a way that cannot be rewritten, tools that are volatile.
 
@@ -200,7 +216,7 @@ class ToolCache:
     # -- where it plugs in ---------------------------------------------------------------------------------------
 
     def wrap_tool_call(self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
-        """Answer a tool call of a `ToolNode`. A hit is one round trip to the store; a miss is two, around the tool.
+        """Answer a tool call of a `ToolNode`. A hit is one round trip to the store; a miss is two or three.
 
         Raises:
             ToolOutcomeUnknown: The call was cut off before, and the policy is `"raise"`.
@@ -378,6 +394,7 @@ def _at_exit() -> None:
 
 def _after_fork() -> None:
     answers.forget()
+    INVOCATIONS.forget()
     for cache in list(_CACHES):
         cache.forget()
 

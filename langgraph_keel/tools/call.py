@@ -17,6 +17,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from langgraph_keel._langgraph import (
+    CONFIG_KEY_CHECKPOINT_MAP,
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_SCRATCHPAD,
     NS_SEP,
@@ -29,8 +30,9 @@ from langgraph_keel.engine.config import text_of, thread_id_of
 from langgraph_keel.engine.leases import this_holder
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 from langgraph_keel.tools.answers import CallSlot, call_context, remember
-from langgraph_keel.tools.keys import arguments_of, canonical, key_of, version_of
-from langgraph_keel.tools.ledger import CLAIMED, TOOLS, CallRecord
+from langgraph_keel.tools.invocations import INVOCATIONS
+from langgraph_keel.tools.keys import arguments_of, canonical, key_of, key_of_one, version_of
+from langgraph_keel.tools.ledger import CLAIMED, OWN, TOOLS, CallRecord
 from langgraph_keel.tools.policy import Scope, ToolPolicy
 
 _log = logging.getLogger(__name__)
@@ -40,13 +42,17 @@ _VERSIONS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a call is made. Empty where the config does not say; `checkpoint_ns` is that of the graph."""
+    """Where a call is made. Empty where the config does not say; `checkpoint_ns` is that of the graph.
+
+    `steps` says for each graph around it, by its namespace, which checkpoint the step runs from.
+    """
 
     thread_id: str
     checkpoint_ns: str
     checkpoint_id: str
     task_id: str
     run_id: str
+    steps: Mapping[str, str]
 
 
 def place_of(config: Mapping[str, Any]) -> Place:
@@ -71,6 +77,7 @@ def place_of(config: Mapping[str, Any]) -> Place:
         str(getattr(info, "checkpoint_id", None) or ""),
         str(getattr(info, "task_id", None) or ""),
         "" if run_id is None else text_of(str(run_id), "run_id"),
+        dict(configurable.get(CONFIG_KEY_CHECKPOINT_MAP) or {}),
     )
 
 
@@ -124,6 +131,11 @@ class Call:
     args: Mapping[str, Any]
     slot: CallSlot
     execute: Callable[[str], Any]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it answers no other call, and is made by a task, which may be lost."""
+        return OWN in self.key and bool(self.record.task_id)
 
 
 class CallBuilder:
@@ -196,6 +208,7 @@ class CallBuilder:
         argument = policy.idempotency_argument
         valid = arguments_of(tool, args, {*policy.ignore, *([argument] if argument else [])})
         key = key_of(secret, tool.name, (scope, context), valid)
+        is_alone = policy.scope == "call"
         record = CallRecord(
             tool.name,
             version,
@@ -213,7 +226,10 @@ class CallBuilder:
             slot.name(call_id, key),
             cost=policy.cost,
             args=canonical(tool.name, valid) if self._stores_arguments else None,
+            steps=where.steps if is_alone and where.checkpoint_ns else {},
+            invocation=INVOCATIONS.name(config) if is_alone else "",
         )
+        key = key_of_one(key, record) if is_alone else key
         return Call(policy, shelf, key, record, config, valid, slot, execute)
 
     def _version_of(self, tool: BaseTool, policy: ToolPolicy) -> str:

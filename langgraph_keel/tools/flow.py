@@ -26,6 +26,7 @@ from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call
 from langgraph_keel.tools.keys import own_key
 from langgraph_keel.tools.ledger import (
+    CLAIMED,
     DONE,
     FAILED,
     UNKNOWN,
@@ -38,13 +39,16 @@ from langgraph_keel.tools.ledger import (
     Ledger,
     SpokenFor,
     Verdict,
+    is_lost,
     is_past,
     is_same_call,
 )
+from langgraph_keel.tools.orphans import Orphan, find_orphan, stores_meanwhile
 from langgraph_keel.tools.results import (
     ask_person,
     can_be_replayed,
     error_of_doubt,
+    for_call,
     is_error,
     mark_replay,
     message_of,
@@ -110,6 +114,7 @@ class Flow:
         by_time: bool,
     ) -> None:
         self._by_time = by_time
+        self._session = session
         self._ledger = Ledger(session, is_dead)
         self._codec = session.codec
         self._keeper = keeper
@@ -120,7 +125,7 @@ class Flow:
         self._driver = session.driver
 
     def answer(self, call: Call) -> Steps:
-        """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two."""
+        """Return a call's result: the stored one, or else the tool's own. A hit is one trip, a miss two or three."""
         if call.slot.is_in_itself:
             return (yield RunTool(partial(call.execute, call.record.lineage)))
         try:
@@ -229,11 +234,87 @@ class Flow:
         record = replace(call.record, started_at=now, until=now + self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)
         try:
-            return (yield from self._ledger.claim(draft, doubt))
+            verdict = yield from self._ledger.claim(draft, doubt)
+            # Whoever resolves a doubt, or goes on from a question, has looked for orphans before.
+            if isinstance(verdict, Claim) and call.is_alone and verdict.record.before in ("", FAILED):
+                return (yield from self._look_for_orphan(call, verdict))
+            return verdict
         except BaseException:
             # Cancelled, or the reply was lost: the claim may stand, and nobody would ever run the tool.
             self._keeper.defer(lambda: run(self._ledger.withdraw(draft, self._clock()), self._driver))
             raise
+
+    # -- a call that was made by another name ------------------------------------------------------------------------
+
+    def _look_for_orphan(self, call: Call, claim: Claim) -> Plan[Verdict]:
+        """Return the claim; or what became of an orphan (`orphans.py`), which is this call from then on.
+
+        One trip, if there is no equal call in the thread.
+        """
+        own, pause, waited = claim.record, _MOMENT, 0.0
+        while True:
+            equals = yield from self._ledger.read_equals(call.shelf, call.key)
+            is_patient = waited * 1000 < self._lease and stores_meanwhile(self._session, call.config)
+            found = yield from find_orphan(self._session, own, equals, call.config, is_patient)
+            if isinstance(found, Orphan) and not self._is_live(found.kept.record):
+                verdict = yield from self._adopt(call, claim, found)
+                if verdict is not None:
+                    return verdict
+                continue
+            if isinstance(found, Orphan) and found.key < call.key:
+                claim.record = own
+                yield from self._ledger.withdraw(claim, self._clock())  # of two that wait for each other, one gives way
+                return Busy(found.kept.record)
+            if found is None and claim.record is own:
+                return claim
+            if found is not None:
+                yield Pause(pause)
+                pause, waited = min(pause * 1.5, _LATE), waited + pause
+            claim.record = own
+            if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
+                return Busy(own)
+
+    def _is_live(self, record: CallRecord) -> bool:
+        return record.state == CLAIMED and not is_lost(record, self._clock(), is_dead)
+
+    def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
+        """Return what became of an orphan, as this call's own; `None` if another call was quicker.
+
+        The claim says first that it goes on from there: if this is cut off, what is left is a doubt with the orphan's
+        idempotency key.
+        """
+        record = orphan.kept.record
+        before = FAILED if record.state == FAILED else UNKNOWN
+        claim.record = replace(claim.record, lineage=record.lineage, before=before)
+        if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
+            return Busy(record)
+        cell = yield from self._ledger.take_over(call.shelf, orphan.key, orphan.kept)
+        if cell is None:
+            return None
+        if record.state == FAILED:
+            return claim
+        body = self._read_for(call, record, cell) if orphan.is_certain else None
+        state = DONE if record.state == DONE else UNKNOWN
+        ours = replace(claim.record, state=state, before="", is_kept=body is not None, nbytes=len(body or b""))
+        ours = replace(ours, started_at=record.started_at, until=record.until, ended_at=record.ended_at)
+        ours = replace(ours, is_persons=record.is_persons, decided=record.decided)
+        settlement = self._ledger.settlement(ours, body or b"", cell.expires_at)
+        if not (yield from self._write(claim, settlement)):
+            return Busy(record)
+        if body is None:
+            return Doubtful(ours, settlement.token)
+        return Finished(record, body, settlement.token)
+
+    def _read_for(self, call: Call, record: CallRecord, cell: Cell) -> bytes | None:
+        """Return an orphan's result as this call's; `None` if it has none that can be used: then it is a doubt."""
+        if record.state != DONE or not record.is_kept or record.version != call.record.version:
+            return None
+        try:
+            (result,) = self._codec.decode(cell.body)
+        except ValueRefused as error:
+            _log.warning("tool %r: its stored result cannot be read here: %s", record.tool, error)
+            return None
+        return self._codec.encode([for_call(result, record.tool_call_id, call.record.tool_call_id)])
 
     # -- making a call -------------------------------------------------------------------------------------------
 

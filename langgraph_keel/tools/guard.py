@@ -25,7 +25,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_keel._langgraph import register_configure_hook, var_child_runnable_config
 from langgraph_keel.errors import ToolNotReplayed
-from langgraph_keel.tools.ledger import CallRecord, speaks_for_one
+from langgraph_keel.tools.ledger import OWN, CallRecord, speaks_for_one
 
 FORKS = 1000
 """Most forks that are remembered after their replay, for threads that outlive it."""
@@ -126,6 +126,8 @@ class ToolGuard(_ToolHandler):
             return self._given[mine]
 
     def _may_answer(self, key: str, record: CallRecord) -> bool:
+        if OWN in key:
+            return key not in self._given.values()
         if not speaks_for_one(record):
             return True
         return key not in self._given.values() and self._step_of(record) in (None, self.step)

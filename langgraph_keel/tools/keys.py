@@ -37,7 +37,7 @@ from langgraph_keel.engine.serde.moved import first_name
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.tools.ledger import CallRecord
+from langgraph_keel.tools.ledger import OWN, CallRecord
 
 _SAFE = 2**53 - 1
 """The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
@@ -254,6 +254,11 @@ _FORMS: Mapping[Any, Callable[[Any, str], Any]] = {
     _NAMED: lambda value, where: _tagged(type(value).__name__, str(value)),
     BaseModel: _model,
 }
+
+
+def key_of_one(key: str, record: CallRecord) -> str:
+    """Return the key of a call that answers no other, so that those of all calls like it begin with `key`."""
+    return f"{key}{OWN}{own_key(key, record)[:32]}"
 
 
 def own_key(key: str, record: CallRecord) -> str:

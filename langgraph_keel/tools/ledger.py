@@ -11,13 +11,14 @@ The ledger as people read it: each call, what became of it, how often it was ans
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, iso_time
 from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
 
@@ -26,6 +27,9 @@ TOOLS = "tool"
 
 HITS = "hits"
 """The kind of cells that count how often a call was answered from the ledger, under the keys of the calls."""
+
+OWN = "."
+"""In the key of a call that answers no other (`scope="call"`): after the hash of all calls like it, before its own."""
 
 CLAIMED, DONE, FAILED, UNKNOWN, WAITING = "claimed", "done", "failed", "unknown", "waiting"
 """The states of a call. *Unknown*: its holder died, or was cancelled while the tool ran; *waiting*: for a person."""
@@ -63,6 +67,10 @@ class CallRecord:
         error: What it failed with.
         decided: What a person said became of it: `retry`, `done` or `skip`.
         args: The arguments, if the user lets them be stored.
+        steps: Of a call in a subgraph that answers no other: for each graph around it, by its namespace, which
+            checkpoint the step ran from.
+        invocation: Which invocation of the root graph made such a call (`invocations.py`).
+        past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
     """
 
     tool: str
@@ -92,6 +100,9 @@ class CallRecord:
     error: str | None = None
     decided: str = ""
     args: Any = None
+    steps: Mapping[str, str] = field(default_factory=dict)
+    invocation: str = ""
+    past_of: Sequence[str] = ()
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -101,7 +112,7 @@ _DEFAULTS: dict[str, Any] = {"version": "", "started_at": 0, "until": 0, "holder
 
 def _pack_call(record: CallRecord) -> list[Any]:
     values = ((name, getattr(record, name)) for name in _FIELDS)
-    return [{name: value for name, value in values if value not in (None, "", 0, False, (), [])}]
+    return [{name: value for name, value in values if value not in (None, "", 0, False, (), [], {})}]
 
 
 def _unpack_call(parts: Sequence[Any]) -> CallRecord:
@@ -284,6 +295,24 @@ class Ledger:
         """
         return (yield from self._calls(shelf).swap_raw(key, expected, self._cell(record, body=body))).done
 
+    def read_equals(self, shelf: Shelf, key: str) -> Plan[dict[str, Kept[CallRecord]]]:
+        """Read the other calls with the same arguments as one that answers no other (`key`). One trip for each 500."""
+        calls = yield from self._calls(shelf).every(key.partition(OWN)[0])
+        return {other: kept for other, kept in calls if other != key}
+
+    def take_over(self, shelf: Shelf, key: str, kept: Kept[CallRecord]) -> Plan[Cell | None]:
+        """Take over what became of a call, body and all; `None` if somebody else was quicker.
+
+        One trip; two for a result, which stays where it is, for those who go on from its own step.
+        """
+        calls, cell, left = self._calls(shelf), kept.cell, None
+        if kept.record.state == DONE:
+            found = (yield from calls.read_raw([key])).get(key)
+            if found is None or found.token != kept.token:
+                return None
+            cell, left = found, replace(found, token=self._session.new_token())
+        return cell if (yield from calls.swap_raw(key, kept.token, left)).done else None
+
     def note_doubt(self, shelf: Shelf, key: str, token: str, record: CallRecord) -> Plan[None]:
         """Write that a person was asked about a doubt, which stays the same one, if it is still there. One trip."""
         yield from self._calls(shelf).swap_raw(key, token, self._cell(record, token=token))
@@ -316,6 +345,13 @@ def is_past(record: CallRecord, mine: CallRecord) -> bool:
     return not record.task_id or is_of_another_step
 
 
+def begins_with(key: str, given: str) -> bool:
+    """Return whether a person means this key: its beginning, or that of both of its parts (`errors.short_key`)."""
+    stem, _, own = given.partition(OWN)
+    whole, _, rest = key.partition(OWN)
+    return whole.startswith(stem) and rest.startswith(own)
+
+
 def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:
     """Return whether nobody knows how a call ended, as far as can be seen from here."""
     if record.state == CLAIMED:
@@ -336,23 +372,46 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
 
 
 def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
-    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many.
+    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many. Trips as `revise`."""
+    return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
 
-    One trip a page; three more for every page with something to remove.
+
+def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
+    """Remove or rewrite the calls of a shelf; return how many were removed.
+
+    One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
+
+    Args:
+        session: What it runs on.
+        shelf: Which calls.
+        change: Returns what a record is to be: `None` if it is no longer needed.
     """
     calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
     page = yield from calls.page()
     while page:
-        gone = {key: kept.token for key, kept in page if is_over(kept.record, kept.cell)}
+        new = {key: change(kept.record, kept.cell) for key, kept in page}
+        gone = {key: kept.token for key, kept in page if new[key] is None}
         if gone:
             removed += yield from calls.remove(gone)
             counts = yield from hits.read_raw(gone)
             if counts:
                 yield from hits.remove({key: cell.token for key, cell in counts.items()})
+        for key, kept in page:
+            if (record := new[key]) is not None and record is not kept.record:
+                yield from _rewrite(calls, key, kept, record)
         page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
     return removed
 
 
+def _rewrite(calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord) -> Plan[None]:
+    """Replace a record, unless somebody else has; its result stays."""
+    cell = (yield from calls.read_raw([key])).get(key)
+    if cell is not None and cell.token == kept.token:
+        new = calls.cell(record, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
+        yield from calls.swap_raw(key, kept.token, new)
+
+
+@publish
 @dataclass(frozen=True, slots=True)
 class KeptCall:
     """One tool call as the ledger has it.

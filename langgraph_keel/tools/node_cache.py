@@ -15,6 +15,7 @@ from langgraph_keel._langgraph import ERROR, INTERRUPT, RESUME
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import EngineSaver, engine_of
 from langgraph_keel.engine.tables import NODE_CACHE, Cells
 from langgraph_keel.errors import InvalidInput, ValueRefused
@@ -24,6 +25,7 @@ _ASKED = {RESUME, INTERRUPT, ERROR}
 """Channels whose writes say that a person or an error had a part in a result: it is not the node's alone."""
 
 
+@publish
 class KeelCache(BaseCache[Any]):
     """Results of nodes and tasks with a `cache_policy`, on any backend, shared by all threads and processes.
 

@@ -22,7 +22,7 @@ from langgraph_keel.tools.call import Call, CallBuilder, place_of, shelf_of
 from langgraph_keel.tools.flow import RunTool, Steps
 from langgraph_keel.tools.guard import Refused, ToolGuard
 from langgraph_keel.tools.keys import key_of, own_key
-from langgraph_keel.tools.ledger import CALLS, DONE, CallRecord, read_ledger
+from langgraph_keel.tools.ledger import CALLS, DONE, OWN, CallRecord, read_ledger, speaks_for_one
 from langgraph_keel.tools.results import mark_replay, reference_of, shorten
 
 _ONCE = "a person had a part in this call, and the ledger keeps the last one of those only"
@@ -88,10 +88,11 @@ class Playback:
     def _find_answer(self, call: Call, args: Mapping[str, Any]) -> Plan[tuple[str, CallRecord, bytes]]:
         """Return the recorded call that answers this one: its key, its record, and its result."""
         known = yield from self._read_calls_like(call)
-        candidates = _calls_under([call.key], known)
+        candidates = _calls_under([call.key.partition(OWN)[0]], known)
         key = self._guard.choose(call.record, candidates)
         if key is None:
-            raise self._refuse(call, args, known, _ONCE if candidates else self._explain_change(call, args, known))
+            is_persons = any(map(speaks_for_one, candidates.values()))
+            raise self._refuse(call, args, known, _ONCE if is_persons else self._explain_change(call, args, known))
         kept = yield from self._calls(call).find(key)
         record = kept.record if kept else replace(candidates[key], is_kept=False)
         if kept is None or record.state != DONE or not record.is_kept:
@@ -146,4 +147,8 @@ class Playback:
 
 def _calls_under(keys: Collection[str], known: Mapping[str, CallRecord]) -> dict[str, CallRecord]:
     """Return the recorded calls that stand under one of these keys, or one of their own made of it."""
-    return {key: record for key, record in known.items() if any(key in (each, own_key(each, record)) for each in keys)}
+    return {
+        key: record
+        for key, record in known.items()
+        if any(each in (key, key.partition(OWN)[0]) or key == own_key(each, record) for each in keys)
+    }

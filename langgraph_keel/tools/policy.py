@@ -8,28 +8,31 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
-Scope: TypeAlias = Literal["thread", "run", "shared"] | Callable[[RunnableConfig], str]
-_SCOPES = ("thread", "run", "shared")
+Scope: TypeAlias = Literal["call", "thread", "run", "shared"] | Callable[[RunnableConfig], str]
+_SCOPES = ("call", "thread", "run", "shared")
 _UNKNOWN = ("raise", "retry", "ask")
 _MOST = 1e11
 """More than 3,000 years, or 100 GB: not infinite, and what can be shown as a date."""
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
-    """How one tool is kept. The defaults suit a tool that acts: it runs once, and a doubt is yours to settle.
+    """How one tool is kept. The defaults suit a tool that acts: each call runs once, and a doubt is yours to settle.
 
     Attributes:
         unknown: What happens to a call that was begun, and whose end nobody knows, because its process died: `"raise"`
             raises `ToolOutcomeUnknown`; `"retry"` runs the tool again, for those that only read, or that recognize a
             call by its idempotency key; `"ask"` asks a person by an interrupt (see `ToolCache`).
-        scope: Where a result may be used again: in the same `"thread"`; in the same `"run"`, the one with this
-            `run_id` in its config (for a tool in a subgraph: in the config's `metadata`); everywhere (`"shared"`); or
-            wherever a function of the run's config gives the same text, such as a tenant. What may be used in several
-            threads is settled by `cache.settle(None, ...)` and `keel settle --shared`.
-        ttl: Seconds for which a result may be used again; `None` is as long as the thread lives.
+        scope: Which equal calls are answered with one result. `"call"`: none but the very same call, when its step runs
+            again. All others are for tools that read: those of the same `"thread"`; of the same `"run"`, the one with
+            this `run_id` in its config (for a tool in a subgraph: in the config's `metadata`); all (`"shared"`); or
+            those for which a function of the run's config gives the same text, such as a tenant. What may be used in
+            several threads is settled by `cache.settle(None, ...)` and `keel settle --shared`.
+        ttl: Seconds for which another call may be answered with a result; `None` is as long as the thread lives.
         ignore: Arguments that make no difference.
         version: The tool's version; `None` derives one from its schema and source. Results of others are not used.
         cache_if: Whether a result (as the tool's node gets it) may be used again; `None` is always. If it fails, the
@@ -46,7 +49,7 @@ class ToolPolicy:
     """
 
     unknown: Literal["raise", "retry", "ask"] = "raise"
-    scope: Scope = "thread"
+    scope: Scope = "call"
     ttl: float | None = None
     ignore: Collection[str] = ()
     version: str | None = None
@@ -62,7 +65,9 @@ class ToolPolicy:
         if self.unknown not in _UNKNOWN:
             raise InvalidInput(f"unknown={self.unknown!r}: use 'raise', 'retry' or 'ask'")
         if self.scope not in _SCOPES and not callable(self.scope):
-            raise InvalidInput(f"scope={self.scope!r}: use 'thread', 'run', 'shared' or a function of the config")
+            raise InvalidInput(
+                f"scope={self.scope!r}: use 'call', 'thread', 'run', 'shared' or a function of the config"
+            )
         is_list = isinstance(self.ignore, Collection) and not isinstance(self.ignore, str | bytes)
         if not is_list or not all(isinstance(name, str) for name in self.ignore):
             raise InvalidInput(f"ignore={self.ignore!r}: pass a list of names of arguments")

@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.types import Command
 
 from langgraph_keel.engine.cells import Shelf
-from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.serde.serializer import encode
 from langgraph_keel.engine.session import iso_time
 from langgraph_keel.errors import InvalidInput, ToolOutcomeUnknown
 from langgraph_keel.tools.call import Answers, Call
@@ -29,7 +29,6 @@ REFERENCE = "keel_result"
 _PREVIEW = 500
 """Characters of a large result that stay in the conversation."""
 _PROBE = "keel-probe"
-_PLAIN = KeelSerializer()
 _OF_THREAD, _SHARED = "keel-tool", "keel-shared-tool"
 
 Change = Callable[[BaseMessage], BaseMessage]
@@ -73,7 +72,7 @@ def can_be_replayed(result: Any, call_id: str) -> bool:
     if not call_id or isinstance(result, ToolMessage):
         return True
     # In the bytes of our own serializer: those of another one may be compressed or encrypted.
-    return call_id.encode() not in _PLAIN.pack_item(for_call(result, call_id, _PROBE))
+    return call_id.encode() not in encode(for_call(result, call_id, _PROBE))
 
 
 def for_call(result: Any, old_id: str, new_id: str) -> Any:

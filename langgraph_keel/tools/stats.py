@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from langgraph_keel.engine.leases import Keeper
 from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools.call import Call
@@ -24,6 +25,7 @@ _EVERY = 5.0
 """Seconds between two writings of what was counted."""
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class CacheStats:
     """What one `ToolCache` has seen in this process.

@@ -16,11 +16,10 @@ from langgraph.types import Interrupt, interrupt
 from savers import SAVERS, needing
 from tool_graphs import ASKED, BACKENDS, FACES, Scripted, answers, calls, hello, resume, run, thread, tool_graph
 
-from langgraph_keel import InvalidInput, KeelSaver
+from langgraph_keel import InvalidInput, KeelSaver, ToolCache, ToolPolicy
 from langgraph_keel.approvals.interrupts import Ask, answer_of, as_hitl, asks_of, decision_from
 from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 ALL = ("approve", "reject", "edit", "answer")
 MODES = ("batched", "per_call")

@@ -35,9 +35,9 @@ from tool_graphs import ASKED, FACES, hello, loop_of, resume, run, thread, tool_
 from langgraph_keel import (
     KeelSaver,
     NotFound,
+    ToolCache,
 )
 from langgraph_keel.approvals.ask import request_approval
-from langgraph_keel.tools import ToolCache
 
 # -- two tools of one step ---------------------------------------------------------------------------------------------
 

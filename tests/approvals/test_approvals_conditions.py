@@ -16,9 +16,18 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 from tool_graphs import ASKED, FACES, calls, hello, run, thread, tool_graph
 
-from langgraph_keel import AlreadyDecided, InvalidConfig, InvalidInput, KeelSaver, MemorySaver, NotAllowed, NotFound
+from langgraph_keel import (
+    AlreadyDecided,
+    InvalidConfig,
+    InvalidInput,
+    KeelSaver,
+    MemorySaver,
+    NotAllowed,
+    NotFound,
+    ToolCache,
+    ToolPolicy,
+)
 from langgraph_keel.approvals.ask import arequest_approval, request_approval
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 __all__ = ["saver"]
 

@@ -29,6 +29,21 @@ def test_any_text_comes_back(postgres_url: str, text: str) -> None:
         assert [info.thread_id for info in saver.threads()] == [text]
 
 
+@pytest.mark.parametrize(
+    "names", [["NULL", "null", " ", "a b"], ['"', "\\", '\\"', "\\\\n\n"], ["{}", "a,b", "{a,b}", "é\0\1"]]
+)
+def test_channels_may_have_any_name(postgres_url: str, names: list[str]) -> None:
+    """They travel in arrays, which have signs of their own. Lists grow, and other values are replaced."""
+    with PostgresSaver(postgres_url) as saver:
+        for n in range(1, 4):
+            values: dict[str, Any] = {name: [name] * n if at % 2 else f"{name} {n}" for at, name in enumerate(names)}
+            saver.put(config_for("t", f"{n - 1}"), checkpoint_of(f"{n}", values), METADATA, {})
+    with PostgresSaver(postgres_url) as saver:
+        found = saver.get_tuple(config_for("t"))
+        assert found
+        assert found.checkpoint["channel_values"] == values
+
+
 def test_long_names_that_begin_alike_are_different(postgres_url: str) -> None:
     names = ["x" * 300, "x" * 301, "x" * 300 + "~", "x" * 255]
     with PostgresSaver(postgres_url) as saver:

@@ -26,6 +26,7 @@ from . import (
     prune,
     requests,
     roots,
+    start,
     threads,
     travel,
     turns,
@@ -56,6 +57,7 @@ MEASURES = {
     "provenance": provenance.measure,
     "diff": diff.measure,
     "travel": travel.measure,
+    "start": start.measure,
 }
 
 

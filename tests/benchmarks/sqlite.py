@@ -16,6 +16,10 @@ def _database(directory: Path) -> str:
     return str(directory / "checkpoints.db")
 
 
+def url_of(directory: Path) -> str:
+    return f"sqlite:///{_database(directory)}"
+
+
 def _langgraph(directory: Path) -> AbstractContextManager[Saver]:
     return SqliteSaver.from_conn_string(_database(directory))
 
@@ -45,5 +49,6 @@ PAIR = Pair(
         "provenance",
         "diff",
         "travel",
+        "start",
     ),
 )

@@ -46,6 +46,7 @@ SQLITE = {
     "threads": Target(2, "≥ 2", at_least=True),
     "memory": Target(64_000, "no more", "figure"),
     "ledger: hit": Target(1, "< 1 ms", "figure"),
+    "keel threads": Target(400, "≤ 400 ms", "figure"),
     "provenance": PROVENANCE,
     "diff": DIFF,
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json
+from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json, made_store
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from typer.testing import CliRunner
@@ -59,6 +59,15 @@ def test_threads_limit_says_that_there_are_more(url: str) -> None:
     assert "older ones" in keel("threads", "--url", url, "--limit", "1").stdout
 
 
+def test_threads_that_are_not_idle(url: str) -> None:
+    found = {each["thread_id"]: each for each in keel_json("threads", "--unfinished", "--url", url)["threads"]}
+    assert found[EVIL]["state"] == "waits"
+    shown = keel("threads", "--unfinished", "--url", url).stdout
+    assert "waits for a person" in shown
+    assert not RAW.search(shown)
+    keel("threads", "--unfinished", "--model", "m", "--url", url, status=1)
+
+
 def test_the_url_comes_from_the_environment(url: str) -> None:
     assert "trip" in keel("threads", KEEL_URL=url).stdout
 
@@ -83,6 +92,38 @@ def test_next_is_what_langgraph_says(url: str) -> None:
         for thread in ("trip", EVIL):
             told = [sorted(set(state.next)) for state in graph.get_state_history(_config(thread))]
             assert [row["next"] for row in keel_json("history", thread, "--url", url)["checkpoints"]] == told
+
+
+def test_one_checkpoint_of_a_history_is_the_head(url: str) -> None:
+    """The tips of branches are leaves; and what a timeline calls so is the same."""
+    found = keel_json("history", "trip", "--url", url)["checkpoints"]
+    moments = {each["checkpoint_id"]: each for each in keel_json("timeline", "trip", "--url", url)["moments"]}
+    assert [row["checkpoint_id"] for row in found if row["head"]] == [found[0]["checkpoint_id"]]
+    assert sum(row["leaf"] for row in found) > 1
+    for row in found:
+        moment = moments[row["checkpoint_id"]]
+        assert [row[name] for name in ("position", "head", "leaf")] == [
+            moment[name] for name in ("position", "head", "leaf")
+        ]
+
+
+def test_every_command_takes_the_same_words_for_a_moment(tmp_path: Path) -> None:
+    """Its #, a label, the whole id, its beginning and its end."""
+    url = made_store(tmp_path)
+    *_, oldest = keel_json("history", "trip", "--url", url)["checkpoints"]
+    keel("label", "trip", str(oldest["position"]), "the first", "--url", url)
+    told = [each["checkpoint_id"] for each in keel_json("history", "trip", "--url", url)["checkpoints"]]
+    id_ = oldest["checkpoint_id"]
+    start = next(id_[:size] for size in range(4, 36) if sum(each.startswith(id_[:size]) for each in told) == 1)
+    for word in (str(oldest["position"]), "the first", id_, start, id_[-8:]):
+        shown = keel_json("show", "trip", word, "--url", url)
+        assert (shown["checkpoint_id"], shown["position"]) == (id_, oldest["position"])
+        assert keel_json("provenance", "trip", "--checkpoint", word, "--url", url)["calls"] == []
+        keel("diff", "trip", word, word, "--url", url)
+        fork = keel_json("fork", "trip", word, f"fork at {word}", "--url", url)
+        assert fork["checkpoint_id"] == id_
+        keel("label", "trip", word, f"again {word}", "--url", url)
+    assert f"#{oldest['position']}" in keel("show", "trip", "the first", "--url", url).stdout
 
 
 def test_history_marks_a_fork_and_its_parent(url: str) -> None:

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 from cli_requests import ARGS, LONG, config, graph, id_of, waiting
 from cli_threads import EVIL, RAW, keel, keel_json
+from resume_runs import CONFIG, book, graph_of
 from typer.testing import CliRunner
 
-from langgraph_keel import open_saver
+from langgraph_keel import StoreUnavailable, open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.engine.hooks import Hook, Put
+from langgraph_keel.engine.session import Session
 
 
 @pytest.fixture
@@ -49,6 +52,7 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
         (("--status", "superseded"), ["trip"]),
         (("--status", "superseded", "--status", "waiting"), ["trip", "trip", EVIL]),
         (("--all",), ["trip", "trip", EVIL]),
+        (("--all", "--status", "superseded"), ["trip"]),
         (("--all", "--limit", "2"), ["trip", "trip"]),
         (("nobody",), []),
     ],
@@ -199,3 +203,24 @@ def test_listing_changes_nothing(url: str) -> None:
     keel("approvals", "--all", "--url", url)
     keel("approval", waiting(url)[0]["id"], "--url", url)
     assert path.read_bytes() == before
+
+
+# ---- asked at a checkpoint that never came
+
+
+class Unlucky(Hook):
+    def before_put(self, session: Session, put: Put) -> None:
+        if put.metadata["step"] == 0:
+            raise StoreUnavailable("the server is away")
+
+
+def test_what_nobody_asks_any_more_is_neither_listed_nor_decided(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(url, extra_hooks=[Unlucky()]) as saver, pytest.raises(StoreUnavailable):
+        graph_of(saver, book).invoke({}, CONFIG)
+    assert "Nothing waits for a decision" in keel("approvals", "--url", url).stdout
+    (request,) = keel_json("approvals", "--status", "superseded", "--url", url)["approvals"]
+    assert "superseded" in keel("approval", request["id"], "--url", url).stdout
+    told = keel("approve", request["id"], "--by", "ann", "--yes", "--url", url, status=1)
+    assert "is superseded, and nobody asks it any more" in told.stderr
+    assert keel_json("sweep", "--url", url)["waiting"] == 0

@@ -89,13 +89,19 @@ def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
     [
         (("show", "nobody"), "not_found"),
         (("show", "trip", "00000000"), "not_found"),
-        (("show", "trip", "1f1"), "invalid_input"),
+        (("show", "trip", "1f1"), "not_found"),
         (("history", "trip", "--ns", "nowhere"), "not_found"),
         (("show", "trip", "--import", "no_such_module_at_all"), "invalid_input"),
     ],
 )
 def test_errors_as_json(url: str, arguments: tuple[str, ...], code: str) -> None:
     assert keel_json(*arguments, "--url", url, status=1)["error"]["code"] == code
+
+
+def test_a_beginning_that_several_ids_have_names_none(url: str) -> None:
+    first, *_ = keel_json("history", "trip", "--url", url)["checkpoints"]
+    error = keel_json("show", "trip", first["checkpoint_id"][:6], "--url", url, status=1)["error"]
+    assert error["code"] == "invalid_input"
 
 
 def test_a_missing_file_is_not_created(tmp_path: Path) -> None:

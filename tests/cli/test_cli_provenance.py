@@ -51,7 +51,7 @@ def lines(text: str) -> list[dict[str, Any]]:
 def test_provenance_says_who_answered_with_what(url: str) -> None:
     shown = keel("provenance", "trip", "--url", url).stdout
     assert "thread trip · 4 calls of models · 40 → 8 tokens · cost 1.00" in shown
-    assert re.search(r"1  agent  m +seed 7 +10 → 2 +\d\d:\d\d:\d\d", shown)
+    assert re.search(r"2  agent  m +seed 7 +10 → 2 +\d\d:\d\d:\d\d", shown)
     assert re.search(r"→ m-2 +temp 0.5 +0.25 +[\d.,]+ m?s", shown)
     assert max(map(len, shown.splitlines())) <= 80
     found = keel_json("provenance", "trip", "--url", url)
@@ -68,8 +68,8 @@ def test_provenance_says_who_answered_with_what(url: str) -> None:
 def test_drift_is_shown_where_it_happened(url: str) -> None:
     for columns in ("50", "80", "200"):
         shown = keel("provenance", "trip", "--url", url, COLUMNS=columns).stdout
-        order = [found[0] for found in re.finditer(r"m-1\\x1b\[2J|! drift at step 6|m-2", shown)]
-        assert order == ["m-1\\x1b[2J"] * 2 + ["! drift at step 6", "m-1\\x1b[2J", "m-2", "m-2", "m-2"]
+        order = [found[0] for found in re.finditer(r"m-1\\x1b\[2J|! drift at #7|m-2", shown)]
+        assert order == ["m-1\\x1b[2J"] * 2 + ["! drift at #7", "m-1\\x1b[2J", "m-2", "m-2", "m-2"]
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -183,7 +183,7 @@ def test_history_has_a_column_for_models_where_there_is_room(url: str) -> None:
     models = {row["step"]: row["models"] for row in keel_json("history", "trip", "--url", url)["checkpoints"]}
     assert (models[3], models[4], models[8]) == (["m-1\x1b[2J"], [], ["m-2"])
     wide, narrow = (keel("history", "trip", "--url", url, COLUMNS=columns).stdout for columns in ("120", "60"))
-    assert re.search(r"8 +\w{8} .* agent +m-2 +done", wide)
+    assert re.search(r"9 +\w{8} .* agent +m-2 +done", wide)
     assert "m-2" not in narrow
     assert " model " not in keel("history", "plain", "--url", url, COLUMNS="120").stdout
 
@@ -319,8 +319,7 @@ def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
 
 TERMINATED = """
 import os, signal, sys
-from langgraph_keel.cli import main
-export = sys.modules["langgraph_keel.cli.provenance"]
+from langgraph_keel.cli import main, provenance as export
 def line_of(line):
     print(*os.listdir(os.path.dirname(sys.argv[-1])), flush=True)
     os.kill(os.getpid(), getattr(signal, os.environ["ENDED_BY"]))

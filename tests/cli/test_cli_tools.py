@@ -17,9 +17,10 @@ from langgraph.prebuilt import ToolNode
 
 from langgraph_keel import KeelCache, ToolCache, ToolOutcomeUnknown, ToolPolicy, open_saver
 from langgraph_keel.cli.options import url_to_name
+from langgraph_keel.errors import short_key
 
 CALLS = [("search", {"query": "tides\x1b[2J"}), ("pay", {"amount": 100}), ("search", {"query": "tides\x1b[2J"})]
-PAID = {"search": ToolPolicy(cost=0.25)}
+PAID = {"search": ToolPolicy(scope="thread", cost=0.25)}
 LOOSE = ToolPolicy()
 
 
@@ -94,7 +95,7 @@ def test_tools_advises_what_a_shell_can_carry_out(url: str, thread: str, columns
     key = keel_json("tools", thread, "--url", url)["calls"][1]["key"]
     (line,) = re.findall(r"^  (keel settle .*)$", keel("tools", thread, "--url", url, COLUMNS=columns).stdout, re.M)
     words = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
-    assert words.stdout.splitlines() == ["keel", "settle", key[:12], "retry", "--thread", thread, "--url", url]
+    assert words.stdout.splitlines() == ["keel", "settle", short_key(key), "retry", "--thread", thread, "--url", url]
     assert "--url" not in keel("tools", thread, KEEL_URL=url).stdout
 
 
@@ -130,9 +131,9 @@ DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"
 def test_tools_shows_what_a_person_decided(url: str, decision: str) -> None:
     key = keel_json("tools", "trip", "--url", url)["calls"][1]["key"]
     told = keel("settle", key[:6], decision.upper(), "-t", "trip", "--url", url).stdout
-    assert re.match(rf"pay of thread trip: call {key[:12]} \w", told)
+    assert re.match(rf"pay of thread trip: call {re.escape(short_key(key))} \w", told)
     shown = keel("tools", "trip", "--url", url, COLUMNS="140").stdout
-    (line,) = [line for line in shown.splitlines() if key[:12] in line]
+    (line,) = [line for line in shown.splitlines() if short_key(key) in line]
     assert DECIDED[decision] in line
     assert not re.search(r"\d m?s ", line)  # the time that the person took is not the tool's
     assert "a person said" not in shown
@@ -147,8 +148,8 @@ def test_tools_shows_what_was_not_kept(url: str) -> None:
     shown = keel("tools", "loose", "--url", url, COLUMNS="140").stdout
     assert "done, not kept" in shown
     assert r"call call-\x1b9" in shown
-    assert f"keel settle {made['key'][:12]} done --thread loose --url" in shown
-    keel("settle", made["key"][:12], "done", "--result", "found", "--thread", "loose", "--url", url)
+    assert f"keel settle {short_key(made['key'])} done --thread loose --url" in shown
+    keel("settle", short_key(made["key"]), "done", "--result", "found", "--thread", "loose", "--url", url)
     assert "not kept" not in keel("tools", "loose", "--url", url).stdout
 
 
@@ -160,7 +161,8 @@ def test_nothing_raw_reaches_the_terminal(url: str, columns: str) -> None:
 
 def test_a_doubt_is_settled_and_the_thread_goes_on(url: str) -> None:
     key = keel_json("tools", "trip", "--url", url)["calls"][1]["key"]
-    with open_saver(url) as saver, ToolCache(saver, PAID) as cache, pytest.raises(ToolOutcomeUnknown, match=key[:16]):
+    name = re.escape(short_key(key))
+    with open_saver(url) as saver, ToolCache(saver, PAID) as cache, pytest.raises(ToolOutcomeUnknown, match=name):
         graph(saver, cache).invoke(None, config("trip"))
     told = keel("settle", key[:8], "done", "--thread", "trip", "--result", "paid, receipt 17", "--url", url).stdout
     assert "counts as done" in told

@@ -58,7 +58,7 @@ def test_a_timeline_for_programs(url: str) -> None:
 
 def test_rewind(url: str, path: str) -> None:
     shown = keel("rewind", "t", "-2", "--url", url).stdout
-    assert shown.startswith("rewound t to moment 2, step 1\n")
+    assert shown.startswith("rewound t to #2\n")
     with SqliteSaver(path) as saver:
         tl = saver.timeline("t")
         assert [moment.position for moment in tl if moment.is_head] == [4]
@@ -70,7 +70,7 @@ def test_rewind(url: str, path: str) -> None:
 
 
 def test_fork(url: str) -> None:
-    assert keel("fork", "t", "2", "other", "--url", url).stdout.startswith("forked t at moment 2 to thread other\n")
+    assert keel("fork", "t", "2", "other", "--url", url).stdout.startswith("forked t at #2 to thread other\n")
     assert len(keel_json("timeline", "other", "--url", url)["moments"]) == 3
     branch = keel_json("fork", "t", "2", "--url", url)
     assert branch["thread_id"] == "t"
@@ -80,7 +80,7 @@ def test_fork(url: str) -> None:
 
 
 def test_labels(url: str) -> None:
-    assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: moment 1 is now 'pay \\x1b")
+    assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: #1 is now 'pay \\x1b")
     assert keel_json("timeline", "t", "--url", url)["moments"][1]["labels"] == [EVIL]
     assert keel_json("rewind", "t", EVIL, "--url", url)["thread_id"] == "t"
     keel("unlabel", "t", EVIL, "--url", url)

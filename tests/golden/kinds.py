@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from langchain_core.documents import Document
 from langgraph.types import Interrupt, Send
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 
 class Colour(Enum):
@@ -64,7 +64,13 @@ class Names(dict[str, Any]):
     pass
 
 
-TYPES = (Colour, Level, Access, Point, Fare, Leg, Pair, Names)
+class Cancelled(Exception):
+    def __init__(self, reason: str, *, code: int) -> None:
+        super().__init__(f"cancelled: {reason}")
+        self.code = code
+
+
+TYPES = (Colour, Level, Access, Point, Fare, Leg, Pair, Names, Cancelled)
 
 
 def plain() -> dict[str, Any]:
@@ -96,7 +102,11 @@ def plain() -> dict[str, Any]:
         "path": PurePosixPath("a/b"),
         "ip": [IPv4Address("10.0.0.1"), IPv6Network("2001:db8::/32")],
         "pattern": re.compile("a.b", re.IGNORECASE),
-        "secret": SecretStr("hidden"),
+        "errors": [
+            KeyError("gone"),
+            FileNotFoundError(2, "gone", "a/b"),
+            ExceptionGroup("two", [ValueError(1)]),
+        ],
         "surrogate": "\ud800 end",
         "numbers": np.arange(6, dtype="int32").reshape(2, 3),
         "number": np.float64(1.5),
@@ -115,6 +125,7 @@ def own() -> dict[str, Any]:
         "model": leg,
         "namedtuple": Pair(Pair(1, 2), {"deep": leg}),
         "extension": Names(a=Point(0, 0)),
+        "error": Cancelled("fog", code=7),
         "document": Document("text", metadata={"page": 3}),
         "send": Send("node", {"leg": leg}),
         "interrupt": Interrupt(value={"question": "really?"}, id="0" * 32),

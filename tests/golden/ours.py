@@ -72,7 +72,7 @@ def made() -> Iterator[tuple[str, Any]]:
     yield "reclaimed", Reclaimed(10, None, "done")
     yield "restored", Restored({"configurable": {"thread_id": "t"}}, ("m1",))
     yield "resumed", Resumed("t", {"done": True})
-    yield "policy", ToolPolicy(unknown="retry", ttl=3.0)
+    yield "policy", ToolPolicy(scope="thread", unknown="retry", ttl=3.0)
     # Two classes that have no public name, and are returned all the same.
     yield "durability", get_type_hints(RedisSaver.durability)["return"]("yes", "always", "on disk", "noeviction")
     yield "finding", get_args(get_type_hints(FileSaver.check)["return"])[0]("harmless", None, "a", "b")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from langchain_core.messages import BaseMessage
 from langgraph.types import Send
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 from langgraph_keel import KeelCache, KeelSaver, Moment
 
@@ -42,8 +42,8 @@ def _parts(value: Any) -> list[Any] | None:
         return [value.name or str(value.value)]
     if isinstance(value, str):  # also `ThreadId`
         return [str(value)]
-    if isinstance(value, SecretStr):
-        return [value.get_secret_value()]
+    if isinstance(value, BaseException):
+        return [form(value.args), form(vars(value)), str(value)]
     if isinstance(value, np.ndarray | np.generic):
         return [str(value.dtype), value.tolist()]
     if isinstance(value, Mapping):

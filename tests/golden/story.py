@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import operator
-import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
 from langchain_core.language_models import BaseChatModel
@@ -18,11 +16,24 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Interrupt, Send, interrupt
 
-from golden.kinds import TYPES, Leg, Point, large, own, plain
+from golden.kinds import (
+    TYPES,
+    Access,
+    Cancelled,
+    Colour,
+    Fare,
+    Leg,
+    Level,
+    Names,
+    Pair,
+    Point,
+    large,
+    own,
+    plain,
+)
 from golden.seen import CACHE_KEY, DELTA
 from langgraph_keel import (
     ApprovalRequest,
-    Decision,
     DriftWarning,
     KeelCache,
     KeelSaver,
@@ -34,8 +45,6 @@ from langgraph_keel import (
     request_approval,
 )
 
-LISTED = (*TYPES, Decision, ApprovalRequest, re.RegexFlag)
-"""With these `types=` all threads but the one of `ours` can be read."""
 EVIL = "a:b%{ü}/#1 \x1b[31m"
 USER = "ada"
 FOREVER = 3e9
@@ -66,10 +75,12 @@ class Fake(BaseChatModel):
 # -- a conversation: lists that grow and are edited, dicts that change a little, large values, models -----------------
 
 
-@dataclass
-class Deep:
-    point: Point
-    legs: list[Leg] = field(default_factory=list)
+class Named(TypedDict):
+    kinds: Colour | Level | Access | Point | Fare | Leg | Pair | Names | Cancelled
+
+
+NAMED = StateGraph(Named).add_node("none", lambda state: state).add_edge(START, "none").compile()
+"""A graph that names the classes of the program is all that another process needs to read them."""
 
 
 class Chat(MessagesState):
@@ -249,9 +260,9 @@ def tools_graph(cache: ToolCache, script: Sequence[AIMessage], die: Callable[[],
 
 def tool_cache(saver: KeelSaver) -> ToolCache:
     policies: Mapping[str, Any] = {
-        "search": ToolPolicy(version="1", cost=0.25),
+        "search": ToolPolicy(version="1", scope="thread", cost=0.25),
         "share": ToolPolicy(version="1", scope="shared"),
-        "die": ToolPolicy(version="1"),
+        "die": ToolPolicy(version="1", scope="thread"),
     }
     return ToolCache(saver, policies, secret=b"golden secret of the stores", store_arguments=True)
 
@@ -347,8 +358,8 @@ def write(open_: Open) -> None:
     """Write all of it but what another process must begin, and not end: see `__main__`."""
     warnings.simplefilter("ignore", DriftWarning)
     with (
-        open_(types=LISTED, graph_version="7") as saver,
-        open_(types=LISTED, graph_version="7", archive_removed=True) as watching,
+        open_(types=TYPES, graph_version="7") as saver,
+        open_(types=TYPES, graph_version="7", archive_removed=True) as watching,
     ):
         conversation(saver)
         travels(saver)
@@ -360,13 +371,13 @@ def write(open_: Open) -> None:
 
 
 def die_in_a_tool(open_: Open, die: Callable[[], None]) -> None:
-    with open_(types=LISTED) as saver, tool_cache(saver) as cache:
+    with open_(types=TYPES) as saver, tool_cache(saver) as cache:
         tools_graph(cache, FATAL, die).invoke(HELLO, config("died"), durability="sync")
 
 
 def die_after_the_decision(open_: Open, die: Callable[[], None]) -> None:
     """The thread `taken` stays claimed by a run that is over."""
-    with open_(types=LISTED) as saver:
+    with open_(types=TYPES) as saver:
         builder = StateGraph(Trip).add_node("book", lambda state: die())
         graph = builder.add_edge(START, "book").compile(checkpointer=saver)
         graph.invoke(saver.approvals.resume("taken"), config("taken"), durability="sync")

@@ -138,7 +138,7 @@ def test_the_end_of_several_ids_names_none_of_them() -> None:
             tl["01"]  # a slip, rather than a name
         checkpoint: Any = {"id": "x 000001", "v": 4, "ts": "", "channel_values": {}, "channel_versions": {}}
         saver.put(CONFIG, {**checkpoint, "versions_seen": {}}, {"step": 1}, {})  # type: ignore[typeddict-item]
-        with pytest.raises(InvalidInput, match="2 ids end in '0001': give more"):
+        with pytest.raises(InvalidInput, match="2 ids begin or end with '0001': give more"):
             tl.refresh()["0001"]
 
 

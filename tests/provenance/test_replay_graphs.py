@@ -18,7 +18,7 @@ from replay_questions import asking
 from replay_scenes import Scene, faces, is_same, opened, two_turns
 from tool_graphs import ASKED, BACKENDS, calls, resume, run, thread
 
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import ToolCache, ToolPolicy
 
 
 @pytest.fixture(params=BACKENDS)
@@ -70,10 +70,10 @@ async def test_a_tool_that_has_asked_is_not_asked_again(scene: Scene, face: str)
 
 @faces
 async def test_an_answer_that_the_ledger_no_longer_has(memory: Scene, face: str) -> None:
-    """The ledger keeps the last of equal calls that asked; it must not answer for the first."""
+    """Of equal calls with one result, the ledger keeps the last one that asked: it must not answer for the first."""
     runs: list[str] = []
     script = [calls(("ask", {"x": 1}, "one")), calls(("ask", {"x": 1}, "one"))]
-    middleware = [memory.cache.middleware()]
+    middleware = [ToolCache(memory.saver, default=ToolPolicy(scope="thread")).middleware()]
     graph: Any = create_agent(Model(script=script), [asking(runs)], middleware=middleware, checkpointer=memory.saver)
     await run(graph, face, hello(), thread("t"))
     for answer in ("yes", "no"):

@@ -20,8 +20,7 @@ from replay_questions import asking
 from replay_scenes import Scene, faces, is_same, opened, two_turns
 from tool_graphs import BACKENDS, resume, run, strictly, thread
 
-from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import MemorySaver, SqliteSaver, ToolCache
 
 
 @pytest.fixture(params=BACKENDS)

@@ -118,8 +118,8 @@ def test_a_tool_does_not_act_again_after_a_prune(saver: KeelSaver, strategy: Any
 
         return tool(name)(act)
 
-    policies = {"look": ToolPolicy(ttl=0.001), "fail": ToolPolicy()}
-    cache = ToolCache(saver, policies=policies)
+    policies = {"look": ToolPolicy(scope="thread", ttl=0.001)}
+    cache = ToolCache(saver, policies, default=ToolPolicy(scope="thread"))
     node = ToolNode([acting(name) for name in ("pay", "look", "fail")], wrap_tool_call=cache.wrap_tool_call,
                     handle_tool_errors=True)  # fmt: skip
 

@@ -147,6 +147,7 @@ class Launched:
         ready: Returns the server's version, of a port; raises as long as there is no server.
         stop: The signal that makes the server finish what must be finished, and exit at once.
         says: What its log has, in any case, when it listens. Before that, who answers may be another's server.
+        is_ours: Whether it runs as the user of the tests, as a program of this environment must.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class Launched:
         ready: Callable[[int], str],
         stop: signal.Signals,
         says: str = "ready to accept",
+        is_ours: bool = False,
     ) -> None:
         self.directory = directory
         self.port = free_port()
@@ -164,6 +166,7 @@ class Launched:
         self._ready = ready
         self._stop = stop
         self._says = says
+        self._user = {} if is_ours else unprivileged()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -222,7 +225,7 @@ class Launched:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                **unprivileged(),
+                **self._user,
             )
         self._pid_file().write_text(f"{self._process.pid}\n")
         while self.is_running and time.monotonic() < until:

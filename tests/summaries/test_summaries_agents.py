@@ -12,8 +12,7 @@ from summary_graphs import chat
 from summary_talks import Noting, ids, orphans, talk
 from tool_graphs import FACES, Scripted, calls, run, thread
 
-from langgraph_keel import DriftDetected, InvalidInput, KeelSaver, MemorySaver, SummarizationNode
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import DriftDetected, InvalidInput, KeelSaver, MemorySaver, SummarizationNode, ToolCache
 
 TURNS = 6
 

@@ -21,10 +21,9 @@ from langgraph.types import interrupt
 from places import Place
 from tool_graphs import ASKED, Scripted, calls, hello, tool_graph
 
-from langgraph_keel import KeelSaver
+from langgraph_keel import KeelSaver, ToolCache
 from langgraph_keel.approvals.ask import arequest_approval, request_approval
 from langgraph_keel.approvals.requests import Decision
-from langgraph_keel.tools import ToolCache
 
 ARGS: Mapping[str, Any] = {"pay": {"amount": 100}, "mail": {"to": "ada"}}
 SCRIPT = [calls(("pay", ARGS["pay"], "a"), ("mail", ARGS["mail"], "b"))]

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer.main
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
@@ -17,20 +16,22 @@ from typer.testing import CliRunner
 
 from langgraph_keel import open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.cli.commands import COMMANDS as SUMMARIES
+from langgraph_keel.cli.commands import load_command
 
 ROOT = Path(__file__).parents[2]
 
 
-def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The commands of a group, those of groups inside it by both names."""
-    for name, command in group.commands.items():
+def _commands() -> Iterator[tuple[str, Any]]:
+    """All commands, those of groups by both names."""
+    for name, command in ((name, load_command(name)) for name in SUMMARIES):
         if hasattr(command, "commands"):
-            yield from _commands(command, f"{prefix}{name} ")
+            yield from ((f"{name} {each}", inner) for each, inner in command.commands.items())
         else:
-            yield f"{prefix}{name}", command
+            yield name, command
 
 
-COMMANDS = dict(_commands(typer.main.get_command(app)))
+COMMANDS = dict(_commands())
 EVIL = "pay \x1b[31m[red]\u202e1"
 # C0 but newline, DEL, C1, and the marks that reorder text.
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
+from typer import Typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from langgraph_keel.cli import app
+from langgraph_keel.cli.commands import COMMANDS as SUMMARIES
+from langgraph_keel.cli.commands import find_command
 
 
 class Parameter(NamedTuple):
@@ -48,14 +50,19 @@ class Command(NamedTuple):
         return [each for each in self.parameters if not each.is_option]
 
 
-def commands(typer: Any = app, before: str = "") -> Iterator[Command]:
+def commands() -> Iterator[Command]:
     """Yield every command, those of groups last."""
-    for info in typer.registered_commands:
-        name = info.name or info.callback.__name__.rstrip("_").replace("_", "-")
-        parameters = tuple(parameters_of(info.callback))
-        yield Command(f"{before}{name}", inspect.getdoc(info.callback) or "", parameters)
-    for group in typer.registered_groups:
-        yield from commands(group.typer_instance, f"{before}{group.name} ")
+    for name, found in ((name, find_command(name)) for name in SUMMARIES):
+        if isinstance(found, Typer):
+            for info in found.registered_commands:
+                assert info.callback
+                yield command_of(f"{name} {info.name or info.callback.__name__}", info.callback)
+        else:
+            yield command_of(name, found)
+
+
+def command_of(name: str, function: Callable[..., Any]) -> Command:
+    return Command(name, inspect.getdoc(function) or "", tuple(parameters_of(function)))
 
 
 def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:

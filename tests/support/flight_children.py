@@ -16,8 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 from places import Place
 
-from langgraph_keel import KeelSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, ToolCache, ToolPolicy
 
 SECRET = b"s" * 32
 ELSEWHERE = "another-host/another-boot.1/1/1"

@@ -154,9 +154,10 @@ def class_form(cls: Any) -> dict[str, Any]:
     return {key: part for key, part in form.items() if part not in ([], {})}
 
 
-def form_of(named: Any) -> Any:
+def form_of(holder: Any, name: str) -> Any:
+    named = getattr(holder, name)
     if isinstance(named, type):
-        return class_form(named)
+        return class_form(named) if named.__name__ == name else f"= {named.__name__}"
     return function_form(named) if inspect.isfunction(named) else f"<{type(named).__name__}>"
 
 
@@ -238,8 +239,8 @@ def surface() -> dict[str, Any]:
     assert issubclass(MemorySaver, KeelSaver)
     return {
         "names": sorted(langgraph_keel.__all__),
-        "langgraph_keel": {name: form_of(getattr(langgraph_keel, name)) for name in sorted(langgraph_keel.__all__)},
-        "langgraph_keel.testing": {name: form_of(getattr(testing, name)) for name in sorted(testing.__all__)},
+        "langgraph_keel": {name: form_of(langgraph_keel, name) for name in sorted(langgraph_keel.__all__)},
+        "langgraph_keel.testing": {name: form_of(testing, name) for name in sorted(testing.__all__)},
         "savers": {name: saver_form(name) for name in SAVERS},
         "reached": reached(),
         "files": ["py.typed"] if (Path(langgraph_keel.__file__).parent / "py.typed").exists() else [],

@@ -17,8 +17,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from tool_graphs import calls, turn_of
 
-from langgraph_keel import KeelSaver, Replay
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import KeelSaver, Replay, ToolCache
 
 PAYS = [
     calls(("pay", {"x": 1}, "one"), ("search", {"x": 5}, "two")),

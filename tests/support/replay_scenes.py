@@ -12,8 +12,7 @@ from replay_graphs import acting, agent, everything, hello, replayed
 from savers import SAVERS, needing
 from tool_graphs import BACKENDS, FACES, run, thread
 
-from langgraph_keel import KeelSaver, Replay
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import KeelSaver, Replay, ToolCache
 
 faces = pytest.mark.parametrize("face", FACES)
 

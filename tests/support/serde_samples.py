@@ -8,6 +8,8 @@ import enum
 import functools
 import ipaddress
 import math
+import operator
+import os
 import pathlib
 import re
 import threading
@@ -24,9 +26,11 @@ import pydantic.v1
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.errors import GraphInterrupt
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot, TimeoutPolicy
 
+from langgraph_keel import CheckpointConflict
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 
 KEEL = KeelSerializer()
@@ -63,6 +67,22 @@ def assert_same(back: Any, put: Any, path: str = "value") -> None:
         assert back.flags.writeable, path
     elif isinstance(put, complex):
         assert repr(back) == repr(put), path
+    elif isinstance(put, BaseException):
+        assert_same(back.args, put.args, f"{path}.args")
+        assert str(back) == str(put), path
+        for name in (
+            "errno",
+            "strerror",
+            "filename",
+            "filename2",
+            "name",
+            "path",
+            "start",
+            "object",
+            "lineno",
+            "value",
+        ):
+            assert_same(getattr(back, name, None), getattr(put, name, None), f"{path}.{name}")
     elif not isinstance(put, (Decimal, np.generic)):
         assert back == put, path
     if hasattr(put, "__dict__") and not isinstance(put, enum.Enum):
@@ -288,6 +308,47 @@ NOW = datetime(2024, 10, 27, 2, 30, 1, 5)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
+class Refused(Exception):
+    def __init__(self, what: str, *, code: int) -> None:
+        super().__init__(f"refused: {what}")
+        self.code = code
+
+
+class Lost(ConnectionError):
+    pass
+
+
+@dataclasses.dataclass
+class Failed(Exception):
+    step: int
+    cause: Any = None
+
+
+def with_note(error: BaseException) -> BaseException:
+    error.add_note("a note")
+    return error
+
+
+def attribute_error() -> AttributeError:
+    try:
+        operator.attrgetter("gone")(os)
+    except AttributeError as error:
+        return error
+    raise AssertionError
+
+
+ERRORS: list[BaseException] = [
+    ValueError("x"), ValueError(), KeyError((1, "k")), Exception("a", 2, [b"x"]), OSError("text"), OSError(2, "g", "f"),
+    FileNotFoundError(2, "gone", "f", None, "g"), Lost(104, "reset"), BlockingIOError(11, "busy", 5), StopIteration(5),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), UnicodeEncodeError("ascii", "\xe9", 0, 1, "bad"),
+    SyntaxError("bad", ("f.py", 1, 2, "x =", 1, 3)), ImportError("no", name="mod", path="/p"), SystemExit(3),
+    KeyboardInterrupt(), Refused("pay", code=7), Failed(3, ValueError("why")), with_note(RuntimeError("r")),
+    ExceptionGroup("some", [ValueError(1), TypeError("t")]), BaseExceptionGroup("all", [KeyboardInterrupt()]),
+    NameError("no x", name="x"), attribute_error(), GraphInterrupt([Interrupt("?", id="1")]),
+    CheckpointConflict("t", "", None, "1", "2"),
+]  # fmt: skip
+
+
 VALUES: list[Any] = [
     None, True, False, 0, 1, -1, 2**63 - 1, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**100, -(10**100),
     0.0, -0.0, 1.5, math.nan, math.inf, -math.inf, 5e-324,
@@ -326,7 +387,7 @@ VALUES: list[Any] = [
     ipaddress.ip_address("1.2.3.4"), ipaddress.ip_address("::1%eth0"), ipaddress.ip_network("10.0.0.0/8"),
     ipaddress.ip_interface("10.0.0.1/8"), ipaddress.ip_network("fe80::/64"), ipaddress.ip_interface("fe80::1/64"),
     1 + 2j, complex(-0.0, math.nan), range(3), range(10**30, 0, -7),
-    pydantic.SecretStr("s"), pydantic.SecretBytes(b"s"),
+    *ERRORS,
     Send("n", {"a": (1,)}), Send("n", [HumanMessage("x")], timeout=3.5), Interrupt((1,), id="i"),
     Command(update={"m": [HumanMessage("x")]}, goto=[Send("a", 1), "b"], resume={"i": (1,)}), Command(),
     Overwrite((1, 2)), TimeoutPolicy(run_timeout=1.0), PregelTask("i", "n", ("p",)), _DeltaSnapshot([1, (2,)]),

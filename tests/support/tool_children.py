@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Literal, NamedTuple
+from uuid import uuid4
 
 from langchain.agents import create_agent
 from langchain_core.language_models import BaseChatModel
@@ -33,9 +34,8 @@ import langgraph_keel.backends.files
 import langgraph_keel.backends.postgres
 import langgraph_keel.backends.redis
 import langgraph_keel.backends.sqlite  # noqa: F401 - once, before the forks
-from langgraph_keel import ToolOutcomeUnknown
+from langgraph_keel import ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Tap, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 SLOW = 0.06
 """Seconds that the slow tool takes: more than the others need, with their claims and results."""
@@ -132,7 +132,7 @@ def three_tools(outside: Outside) -> list[BaseTool]:
 
 
 class Scripted(BaseChatModel):
-    """A model that calls some tools at once, and then says that it has finished."""
+    """A model that calls some tools at once, by new names each time, and then says that it has finished."""
 
     calls: Sequence[str]
 
@@ -144,7 +144,7 @@ class Scripted(BaseChatModel):
         return self
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **options: Any) -> ChatResult:
-        calls = [{"name": name, "args": {"on": "it"}, "id": f"call-{name}"} for name in self.calls]
+        calls = [{"name": name, "args": {"on": "it"}, "id": f"{name}-{uuid4()}"} for name in self.calls]
         asked = AIMessage("", id="asked", tool_calls=calls)
         said = AIMessage("finished", id="said") if isinstance(messages[-1], ToolMessage) else asked
         return ChatResult(generations=[ChatGeneration(message=said)])

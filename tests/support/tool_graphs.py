@@ -14,7 +14,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import ToolCache
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")
 FACES = ("sync", "async")

@@ -9,9 +9,9 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 
-from langgraph_keel import KeelSaver, SqliteSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, SqliteSaver, ToolCache, ToolPolicy
 
+THREAD = ToolPolicy(scope="thread")
 CallId = Annotated[str, InjectedToolCallId]
 
 
@@ -67,4 +67,5 @@ class Counting:
 
 
 def keeping(saver: KeelSaver, **policy: Any) -> ToolCache:
-    return ToolCache(saver, default=ToolPolicy(**policy))
+    """A cache that answers equal calls of a thread, unless the policy names another scope."""
+    return ToolCache(saver, default=ToolPolicy(**{"scope": "thread"} | policy))

@@ -23,8 +23,7 @@ from process_children import exit_code, forked
 from savers import SAVERS, needing
 from tool_graphs import ASKED, BACKENDS, FACES, question, resume, run, strictly, thread
 
-from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, SqliteSaver
-from langgraph_keel.tools import KeelCache
+from langgraph_keel import InvalidInput, KeelCache, KeelSaver, MemorySaver, SqliteSaver
 
 FULL_KEY = tuple[tuple[str, ...], str]
 

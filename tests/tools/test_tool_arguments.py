@@ -11,10 +11,10 @@ from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.graph import START, StateGraph
 from pydantic import BaseModel, ConfigDict, Field
 from tool_graphs import FACES, answers, calls, hello, run, strictly, thread, tool_graph
+from tool_keeping import THREAD
 
-from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.session import EngineSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -52,7 +52,7 @@ async def test_a_required_idempotency_argument_is_given_and_the_call_is_kept(fac
         keys.append(key)
         return f"paid {amount}"
 
-    with ToolCache(MemorySaver(), {"pay": ToolPolicy(idempotency_argument="key")}) as cache:
+    with ToolCache(MemorySaver(), {"pay": ToolPolicy(scope="thread", idempotency_argument="key")}) as cache:
         said = await made(face, cache.tool(pay), cache.saver, {"amount": 5}, {"amount": 5}, {"amount": 6})
         assert len(list(cache.saver.tools("t"))) == 2
     assert said == ["paid 5", "paid 5", "paid 6"]
@@ -95,7 +95,7 @@ async def test_what_a_schema_accepts_by_other_means_is_in_the_key(case: str, fac
     told = StructuredTool.from_function(find, name="find", description="find", args_schema=schema)
     plain = [told.invoke(dict(args)) for args in (one, other, one)]
     runs.clear()
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         assert await made(face, cache.tool(told), cache.saver, one, other, one) == plain
         assert len(list(cache.saver.tools("t"))) == 2
     assert len(runs) == 2
@@ -115,7 +115,7 @@ async def test_a_default_that_is_new_each_time_makes_no_other_call(face: str) ->
         raise Killed
 
     paying = StructuredTool.from_function(pay, name="pay", description="pay", args_schema=Payment)
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         graph = tool_graph(cache, [paying], [calls(("pay", {"to": "x"}, "call-1"))])
         with pytest.raises(Killed):
             await run(graph, face, hello(), thread("t"))
@@ -132,7 +132,7 @@ async def test_a_tool_whose_schema_cannot_be_shown_is_kept(ignored: list[str]) -
         """Query."""
         return sql
 
-    with ToolCache(MemorySaver(), {"query": ToolPolicy(ignore=ignored)}) as cache:
+    with ToolCache(MemorySaver(), {"query": ToolPolicy(scope="thread", ignore=ignored)}) as cache:
         assert await made("sync", cache.tool(query), cache.saver, {"sql": "x"}, {"sql": "x"}) == ["x", "x"]
         assert (cache.stats.hits, cache.stats.misses) == (1, 1)
 
@@ -154,7 +154,7 @@ async def test_stored_arguments_are_plain_data(face: str, monkeypatch: pytest.Mo
         return f"bought {item.name}"
 
     script = [calls(("buy", {"item": {"name": "tea"}}, f"call-{turn}")) for turn in (1, 2)]
-    with ToolCache(MemorySaver(), store_arguments=True) as cache:
+    with ToolCache(MemorySaver(), default=THREAD, store_arguments=True) as cache:
         said = answers(await run(tool_graph(cache, [buy], script), face, hello(), thread("t")))
         assert [said[f"call-{turn}"].content for turn in (1, 2)] == ["bought tea", "bought tea"]
         (call,) = cache.saver.tools("t")

@@ -28,9 +28,9 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from pydantic import BaseModel
 from tiers import examples
+from tool_keeping import THREAD
 
-from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import InvalidInput, MemorySaver, SqliteSaver, ToolCache
 from langgraph_keel.tools.keys import arguments_of, key_of, to_json
 
 SECRET = b"k" * 32
@@ -383,7 +383,7 @@ def test_secrets_tell_stores_apart(one: bytes | None, other: bytes | None) -> No
 
     def key(secret: bytes | None) -> str:
         saver = MemorySaver()
-        node_of(ToolCache(saver, secret=secret), search)("search", "1", query="q")
+        node_of(ToolCache(saver, default=THREAD, secret=secret), search)("search", "1", query="q")
         (call,) = saver.tools("t")
         return call.key
 

@@ -22,8 +22,7 @@ from tool_keeping import Clock, Counting, call, config, keeping
 from tool_keeping import clock as clock
 from tool_keeping import saver as saver
 
-from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 

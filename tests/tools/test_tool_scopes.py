@@ -9,9 +9,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolArg, StructuredTool, tool
 from tool_keeping import Clock, Counting, call, clock, config, keeping, saver
 
-from langgraph_keel import InvalidConfig, KeelSaver, ToolOutcomeUnknown
+from langgraph_keel import InvalidConfig, KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 __all__ = ["clock", "saver"]  # fixtures
 

@@ -29,7 +29,7 @@ from tool_graphs import (
     thread,
 )
 
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import ToolCache, ToolPolicy
 
 SHARED = ToolPolicy(scope="shared")
 
@@ -212,7 +212,7 @@ def test_without_langchain_the_middleware_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['langchain'] = None\n"
         "from langgraph_keel import InvalidInput, MemorySaver\n"
-        "from langgraph_keel.tools import KeelCache, ToolCache\n"
+        "from langgraph_keel import KeelCache, ToolCache\n"
         "cache = ToolCache(MemorySaver())\n"
         "try: cache.middleware()\n"
         "except InvalidInput as error: print(error)"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from flight_children import wait_until
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, InjectedToolArg, tool
 from langgraph.types import interrupt
 from process_children import exit_code, forked
 from tool_graphs import ASKED, FACES, answers, calls, hello, is_replay, question, resume, run, thread, tool_graph
 
-from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
@@ -146,7 +146,7 @@ def note(path: Path, what: str) -> None:
         file.write(f"{what}\n")
 
 
-def sending(path: Path, die: Callable[[], None]) -> list[BaseTool]:
+def sending(saver: KeelSaver, path: Path, die: Callable[[], None]) -> list[BaseTool]:
     @tool
     def send(to: str) -> str:
         """Send a message."""
@@ -156,16 +156,16 @@ def sending(path: Path, die: Callable[[], None]) -> list[BaseTool]:
     @tool
     def last(q: str) -> str:
         """Be the last moment of a process."""
-        time.sleep(0.3)  # the others have ended, and stored that
+        wait_until(lambda: [call.state for call in saver.tools("t") if call.tool == "send"] == ["done", "done"])
         die()
         return "ok"
 
     return [send, last]
 
 
-def sends(cache: ToolCache, path: Path, die: Callable[[], None]) -> Any:
+def sends(saver: KeelSaver, cache: ToolCache, path: Path, die: Callable[[], None]) -> Any:
     script = [calls(*(("send", {"to": "x"}, f"call-{n}") for n in (1, 2)), ("last", {"q": "y"}, "call-3"))]
-    return tool_graph(cache, sending(path, die), script)
+    return tool_graph(cache, sending(saver, path, die), script)
 
 
 def not_keeping(saver: KeelSaver) -> ToolCache:
@@ -181,18 +181,18 @@ async def test_two_equal_calls_without_results_are_not_repeated_in_silence(face:
     path, saver = tmp_path / "sent", MemorySaver()
     with not_keeping(saver) as cache:
         with pytest.raises(Killed):
-            await run(sends(cache, path, killed), face, hello(), thread("t"))
+            await run(sends(saver, cache, path, killed), face, hello(), thread("t"))
         assert path.read_text() == "x\nx\n"
         for _ in range(2):
             with pytest.raises(ToolOutcomeUnknown, match="send"):
-                await run(sends(cache, path, lambda: None), face, None, thread("t"))
+                await run(sends(saver, cache, path, lambda: None), face, None, thread("t"))
         assert path.read_text() == "x\nx\n"
         assert [call.state for call in saver.tools("t")] == ["done", "done"]
 
 
 def send_and_die(database: Path, path: Path) -> None:
     with SqliteSaver(database) as saver, not_keeping(saver) as cache:
-        graph = sends(cache, path, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        graph = sends(saver, cache, path, lambda: os.kill(os.getpid(), signal.SIGKILL))
         graph.invoke(hello(), thread("t"))
 
 
@@ -201,7 +201,7 @@ def test_a_process_that_was_killed_leaves_a_doubt_about_each_of_two_equal_calls(
     database, path = tmp_path / "keel.db", tmp_path / "sent"
     assert exit_code(forked(send_and_die, database, path)) == -signal.SIGKILL
     with SqliteSaver(database) as saver, not_keeping(saver) as cache:
-        graph = sends(cache, path, lambda: None)
+        graph = sends(saver, cache, path, lambda: None)
         with pytest.raises(ToolOutcomeUnknown, match="send") as told:
             graph.invoke(None, thread("t"))
         assert path.read_text() == "x\nx\n"

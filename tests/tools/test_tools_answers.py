@@ -11,8 +11,7 @@ from langgraph.types import Command, interrupt
 from tool_faces import at_once, both_faces
 from tool_graphs import ASKED, FACES, answers, calls, hello, tool_graph
 
-from langgraph_keel import MemorySaver
-from langgraph_keel.tools import ToolCache
+from langgraph_keel import MemorySaver, ToolCache
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -34,8 +34,7 @@ from tool_graphs import (
     tool_graph,
 )
 
-from langgraph_keel import KeelSaver, MemorySaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, MemorySaver, ToolCache, ToolPolicy
 
 ASK = ToolPolicy(unknown="ask")
 

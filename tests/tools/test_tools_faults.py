@@ -29,11 +29,11 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
+from tool_keeping import THREAD
 from tool_runs import late_at_first
 
-from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.testing.faults import Fault, Injected, Tap, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 
 def paying(runs: list[Any]) -> BaseTool:
@@ -367,7 +367,7 @@ async def test_a_strict_saver_replays_the_types_of_the_graph(face: str) -> None:
         runs.append(number)
         return Command(update={"order": Order(number), "messages": [ToolMessage("ordered", tool_call_id=call_id)]})
 
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         node = ToolNode([order], wrap_tool_call=cache.wrap_tool_call, awrap_tool_call=cache.awrap_tool_call)
         builder = StateGraph(Ordering).add_node("tools", node).add_edge(START, "tools")
         graph = builder.compile(checkpointer=cache.saver)

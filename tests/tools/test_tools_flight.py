@@ -20,9 +20,8 @@ from flight_children import ELSEWHERE, SECRET, Flight, ask, hold, wait_until
 from places import ON_SERVERS, Place
 from process_children import exit_code, forked
 
-from langgraph_keel import KeelSaver, MemorySaver, StoreError, StoreUnavailable, ToolOutcomeUnknown
+from langgraph_keel import KeelSaver, MemorySaver, StoreError, StoreUnavailable, ToolCache, ToolOutcomeUnknown
 from langgraph_keel.testing.faults import Counter, Fault, Injected, Tap, with_tap
-from langgraph_keel.tools import ToolCache
 
 FACES = pytest.mark.parametrize("face", ["sync", "async"])
 SOON = 5.0

@@ -30,22 +30,22 @@ from tool_graphs import (
     thread,
     tool_graph,
 )
+from tool_keeping import THREAD
 
-from langgraph_keel import InvalidConfig, MemorySaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import InvalidConfig, MemorySaver, ToolCache, ToolPolicy
 
 
 @pytest.fixture(params=BACKENDS)
 def cache(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ToolCache]:
     needing(request.param, request)
-    with SAVERS[request.param](tmp_path) as saver, ToolCache(saver) as cache:  # type: ignore[arg-type]
+    with SAVERS[request.param](tmp_path) as saver, ToolCache(saver, default=THREAD) as cache:  # type: ignore[arg-type]
         yield cache
 
 
 @pytest.fixture
 def small() -> Iterator[ToolCache]:
     """A cache in memory, for what no backend has a part in."""
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         yield cache
 
 

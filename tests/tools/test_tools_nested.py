@@ -16,13 +16,12 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from tool_faces import at_once, both_faces
 from tool_graphs import FACES, answers, calls, hello, loop_of, question, run, thread, tool_graph
 
-from langgraph_keel import MemorySaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.session import EngineSaver
-from langgraph_keel.tools import ToolCache, ToolPolicy
 
 pytestmark = pytest.mark.timeout(30)
 RETRIED = ToolPolicy(unknown="retry")
-NOT_KEPT = ToolPolicy(cache_if=lambda result: False)
+NOT_KEPT = ToolPolicy(scope="thread", cache_if=lambda result: False)
 
 
 class Killed(BaseException):

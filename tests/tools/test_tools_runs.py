@@ -37,8 +37,7 @@ from tool_children import (
 from tool_graphs import BACKENDS
 from tool_runs import late_at_first
 
-from langgraph_keel import KeelSaver, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import KeelSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
 ALL_SAID = ("fast did it", "quick did it", "slow did it")

@@ -20,14 +20,14 @@ from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 from process_children import exit_code, forked
 from tool_graphs import FACES, answers, calls, hello, is_replay, loop_of, question, run, thread, tool_graph
+from tool_keeping import THREAD
 from tool_turns import TWO_TURNS, look
 
-from langgraph_keel import MemorySaver, SqliteSaver, ToolOutcomeUnknown
+from langgraph_keel import MemorySaver, SqliteSaver, ToolCache, ToolOutcomeUnknown, ToolPolicy
 from langgraph_keel.engine.cells import Shelf
 from langgraph_keel.engine.leases import Keeper, is_dead, this_holder
 from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.testing.faults import Meanwhile, with_tap
-from langgraph_keel.tools import ToolCache, ToolPolicy
 from langgraph_keel.tools.ledger import HITS, CallRecord, Claim
 
 pytestmark = pytest.mark.timeout(30)
@@ -78,7 +78,7 @@ FORGET: dict[str, Callable[[ToolCache], object]] = {
 @pytest.mark.parametrize("how", FORGET)
 def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
     """They are counted, and written later."""
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         assert cache.stats.hits == 1
         FORGET[how](cache)
@@ -87,7 +87,7 @@ def test_hits_do_not_come_back_after_a_deletion(how: str) -> None:
 
 
 def test_hits_are_written_where_nothing_was_deleted() -> None:
-    with ToolCache(MemorySaver()) as cache:
+    with ToolCache(MemorySaver(), default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         cache.close()
         assert len(hits_in(cache.saver, "t")) == 1
@@ -97,7 +97,7 @@ def test_hits_are_written_where_nothing_was_deleted() -> None:
 
 
 def test_hits_are_counted_once_after_a_fork(tmp_path: Path) -> None:
-    with SqliteSaver(tmp_path / "keel.db") as saver, ToolCache(saver) as cache:
+    with SqliteSaver(tmp_path / "keel.db") as saver, ToolCache(saver, default=THREAD) as cache:
         tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
         assert exit_code(forked(cache.close)) == 0
         cache.close()
@@ -121,7 +121,7 @@ def test_a_doubt_in_a_forked_child_does_not_wait_for_a_call_of_the_parent() -> N
         began.wait(5)
         raise Killed
 
-    cache = ToolCache(MemorySaver())
+    cache = ToolCache(MemorySaver(), default=THREAD)
     graph = tool_graph(cache, [slow, deadly], [calls(("slow", {"q": "x"}, "call-1"), ("deadly", {"q": "y"}, "call-2"))])
 
     def parent() -> None:
@@ -150,8 +150,8 @@ import sys
 from tool_turns import TWO_TURNS, look
 from tool_graphs import hello, thread, tool_graph
 from langgraph_keel import SqliteSaver
-from langgraph_keel.tools import ToolCache
-cache = ToolCache(SqliteSaver(sys.argv[1]))
+from langgraph_keel import ToolCache, ToolPolicy
+cache = ToolCache(SqliteSaver(sys.argv[1]), default=ToolPolicy(scope="thread"))
 tool_graph(cache, [look], TWO_TURNS).invoke(hello(), thread("t"))
 """
 

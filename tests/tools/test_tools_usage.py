@@ -22,9 +22,17 @@ from langchain_core.tools import BaseTool, InjectedToolArg, StructuredTool, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from places import Place
 from tool_graphs import FACES, answers, calls, hello, question, resume, run, thread, tool_graph
+from tool_keeping import THREAD
 
-from langgraph_keel import InvalidConfig, InvalidInput, MemorySaver, SqliteSaver, ToolOutcomeUnknown
-from langgraph_keel.tools import ToolCache, ToolPolicy
+from langgraph_keel import (
+    InvalidConfig,
+    InvalidInput,
+    MemorySaver,
+    SqliteSaver,
+    ToolCache,
+    ToolOutcomeUnknown,
+    ToolPolicy,
+)
 
 pytestmark = pytest.mark.timeout(30)
 PAY = calls(("pay", {"amount": 100}, "call-1"))
@@ -134,11 +142,11 @@ async def test_a_question_shows_the_arguments_and_takes_any_case(answer: Any) ->
 async def test_closing_the_saver_writes_the_hits(place: Place, face: str) -> None:
     def blocking() -> None:
         with place.open() as saver:
-            tool_graph(ToolCache(saver), [looking([])], TWICE).invoke(hello(), thread("t"))
+            tool_graph(ToolCache(saver, default=THREAD), [looking([])], TWICE).invoke(hello(), thread("t"))
 
     async def running() -> None:
         async with place.open() as saver:
-            graph = tool_graph(ToolCache(saver), [looking([])], TWICE)
+            graph = tool_graph(ToolCache(saver, default=THREAD), [looking([])], TWICE)
             await graph.ainvoke(hello(), thread("t"))
 
     await (asyncio.to_thread(blocking) if face == "sync" else running())
@@ -148,7 +156,7 @@ async def test_closing_the_saver_writes_the_hits(place: Place, face: str) -> Non
 
 def test_closing_a_copy_writes_the_hits_and_closing_again_does_no_harm() -> None:
     saver = MemorySaver()
-    cache = ToolCache(saver)
+    cache = ToolCache(saver, default=THREAD)
     tool_graph(cache, [looking([])], TWICE).invoke(hello(), thread("t"))
     saver.with_allowlist([("a", "B")]).close()
     assert [call.hits for call in saver.tools("t")] == [1]
@@ -296,7 +304,7 @@ def test_a_scope_that_fails_names_the_tool(scope: Callable[[Any], str], cause: t
 @pytest.mark.parametrize("face", FACES)
 async def test_a_predicate_that_fails_costs_nobody_the_result(face: str, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[str] = []
-    policy = ToolPolicy(cache_if=lambda result: 1 // 0 > 0)
+    policy = ToolPolicy(scope="thread", cache_if=lambda result: 1 // 0 > 0)
     with ToolCache(MemorySaver(), {"look": policy}) as cache:
         said = answers(await run(tool_graph(cache, [looking(runs)], TWICE), face, hello(), thread("t")))
         assert said["call-1"].content == "seen x"

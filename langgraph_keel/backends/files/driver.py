@@ -78,15 +78,25 @@ class FileDriver:
         self._lock, self._preparing = Lock(), Lock()
         self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
         self._asked = 0
-        self._listing = Listing(self.root / THREADS)
-        self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
+        self._find_shared()
         self._may_read = self._may_write = False
         self._pools: dict[bool, ThreadPoolExecutor] = {}
+
+    def _find_shared(self) -> None:
+        self._listing = Listing(self.root / THREADS)
+        self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
+
+    def _settle(self) -> None:
+        """Hold on to the working directory of the first use, where the saver was made in a running loop."""
+        if not self.root.is_absolute():
+            self.root = Path(os.path.abspath(self.root))
+            self._find_shared()
 
     # -- the root ------------------------------------------------------------------------------------------------
 
     def setup(self) -> None:
         """Make the store, if it is not there. Safe from many processes at once."""
+        self._settle()
         with named_errors(self.root):
             if self._is_closed:
                 raise StoreClosed(f"{self.root}: this saver was closed")
@@ -178,6 +188,7 @@ class FileDriver:
                 self._open(writes)
 
     def _open(self, writes: bool) -> None:
+        self._settle()
         version = self._format()
         if version is None and not self.auto_setup:
             raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")

@@ -10,18 +10,21 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
 from langgraph_keel.backends.files.store import FileStore
+from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
-from langgraph_keel.errors import InvalidInput
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import SaverOptions
-from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.reclaim import Reclaimed
 
 MADE = 60.0
 """Seconds after which a thread that is still being made is taken for abandoned: to make one takes milliseconds, and
@@ -30,6 +33,8 @@ a process that is slower gets an error."""
 
 def reclaim(driver: FileDriver) -> Reclaimed:
     """Remove leftovers of interrupted writes: of threads that were being made or removed, and of cells."""
+    from langgraph_keel.retention.reclaim import Reclaimed
+
     driver.prepare(writes=True)
     before = size(driver.root)
     driver.clean(MADE)
@@ -88,6 +93,7 @@ class FileOptions(SaverOptions, total=False):
     git: bool
 
 
+@publish
 class FileSaver(KeelSaver):
     """A checkpointer on a directory, for one machine and any number of processes and threads.
 
@@ -120,12 +126,9 @@ class FileSaver(KeelSaver):
         git: bool = False,
         **options: Unpack[SaverOptions],
     ) -> None:
-        if os.fspath(root).startswith("files:"):
-            raise InvalidInput(f"{root!r} is a URL: use open_saver(url), or pass the path alone")
-        # Whatever the working directory is later.
-        path = Path(os.path.abspath(root))
+        path = Path(checked_path(root, "files"))
         self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
-        self._commits = Commits(path) if git else None
+        self._commits = Commits(path.absolute()) if git else None
         store = CommittingStore(self._commits) if self._commits else FileStore()
         if self._commits:
             options["extra_hooks"] = [GitHook(self._commits), *options.get("extra_hooks", ())]
@@ -136,8 +139,8 @@ class FileSaver(KeelSaver):
         """Return a saver for a path, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
-    def setup(self) -> None:
-        """Make the store if it is not there. Safe to call again, and from many processes at once."""
+    def _setup(self) -> None:
+        """Make the store if it is not there."""
         self._files.setup()
 
     def check(self) -> Iterator[Finding]:

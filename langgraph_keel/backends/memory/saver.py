@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.backends.registry import path_in
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
 
@@ -38,6 +39,7 @@ class AsyncMemoryDriver:
         return self._driver.send(request)
 
 
+@publish
 class MemorySaver(KeelSaver):
     """A checkpointer that keeps threads in memory, in the same form as the others keep them on disk.
 

@@ -2,4 +2,6 @@
 
 from langgraph_keel.backends.postgres.saver import PostgresSaver, open_url
 
-__all__ = ["PostgresSaver", "open_url"]
+AsyncPostgresSaver = PostgresSaver
+
+__all__ = ["AsyncPostgresSaver", "PostgresSaver", "open_url"]

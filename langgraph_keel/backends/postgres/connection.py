@@ -404,6 +404,10 @@ class Retry(Exception):
         self.delay = delay
 
 
+class GroupFailed(Exception):
+    """A group of requests could not be carried out, whatever the reason; each has to be sent by itself."""
+
+
 class RetryBudget:
     """Decides which errors of one request are retried: a broken connection once, a lost race until time is up."""
 
@@ -426,6 +430,8 @@ class RetryBudget:
         if watched.was_cut:
             text = f"{self._where}: no answer within {self._timeout} s; if this was a put, it may yet be stored"
             raise StoreUnavailable(text) from error
+        if isinstance(error, GroupFailed):
+            return
         state = getattr(error, "sqlstate", None)
         if (watched.is_broken or state in SHUFFLED) and not self._resent:
             self._resent = True

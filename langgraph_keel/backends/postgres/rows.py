@@ -30,6 +30,7 @@ from langgraph_keel.engine.records import (
     Row,
     Run,
     Stamp,
+    read_row,
     resolve,
 )
 from langgraph_keel.errors import CorruptStore, InvalidInput
@@ -102,10 +103,17 @@ class Statement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows."""
+    """Statements to send together: one is a transaction by itself, several are made one. The reply is their rows.
+
+    Attributes:
+        statements: In their order.
+        writes: Whether one of them writes.
+        joins: Whether it is short, and may be part of a larger transaction: what a turn of a conversation asks for.
+    """
 
     statements: tuple[Statement, ...]
     writes: bool = False
+    joins: bool = False
 
 
 class Line(NamedTuple):
@@ -191,32 +199,52 @@ def entry_parameters(new: NewEntry) -> dict[str, Any]:
         "run": new.run_id if new.run_id is None else key(new.run_id),
         "put_at": escape(new.updated_at),
         "header": shrink(new.header),
-        "channels": [key(name) for name in new.refs],
+        "channels": text_array(map(key, new.refs)),
         "kinds": "".join(str(int(ref.kind)) for ref in new.refs.values()),
-        "growing": [key(name) for name in new.appends],
+        "growing": text_array(map(key, new.appends)),
         **_run_parameters(new.refs),
         **_row_parameters("row", new.appends, NEW),
         **(_row_parameters("pack", new.repacks, 0) if new.repacks else {}),
     }
 
 
-def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, list[Any]]:
+def number_array(numbers: Iterable[int]) -> str:
+    """Return numbers as PostgreSQL reads an array: psycopg looks at each element of a list three times."""
+    return f"{{{','.join(map(str, numbers))}}}"
+
+
+def text_array(texts: Iterable[str | None]) -> str:
+    """Return texts as PostgreSQL reads an array, with NULL for `None`."""
+    return f"{{{','.join('NULL' if text is None else _quote_element(text) for text in texts)}}}"
+
+
+def _quote_element(text: str) -> str:
+    backslashed = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{backslashed}"'
+
+
+def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, str]:
     """Return the runs of an entry; those of new items count from the number that their channel gets."""
     runs = [
         (owner, lo - NEW, hi - NEW, key(name)) if lo >= NEW else (owner, lo, hi, None)
         for owner, (name, ref) in enumerate(refs.items(), 1)
         for lo, hi in ref.runs
     ]
-    owners, los, his, news = (list(column) for column in zip(*runs, strict=True)) if runs else ([], [], [], [])
-    return {"owners": owners, "los": los, "his": his, "news": news}
+    owners, los, his, news = zip(*runs, strict=True) if runs else ((), (), (), ())
+    return {
+        "owners": number_array(owners),
+        "los": number_array(los),
+        "his": number_array(his),
+        "news": text_array(news),
+    }
 
 
-def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, list[Any]]:
+def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, str | list[bytes]]:
     rows = [(key(name), row) for name, rows in logs.items() for row in rows]
     return {
-        f"{kind}_channels": [channel for channel, _ in rows],
-        f"{kind}_los": [row.lo - origin for _, row in rows],
-        f"{kind}_counts": [row.count for _, row in rows],
+        f"{kind}_channels": text_array(channel for channel, _ in rows),
+        f"{kind}_los": number_array(row.lo - origin for _, row in rows),
+        f"{kind}_counts": number_array(row.count for _, row in rows),
         f"{kind}_bodies": [shrink(row.body) for _, row in rows],
     }
 
@@ -301,7 +329,7 @@ def content_of(reply: Iterable[Sequence[Any]]) -> Content:
             content.entries.append(line)
         elif line.what == 1:
             log = content.rows.setdefault((line.thread_id, line.ns), {}).setdefault(line.id, [])
-            log.append(Row(line.seq, line.n, restore_frame(line.body)))
+            log.append(read_row(line.seq, line.n, restore_frame(line.body)))
         else:
             content.batches.setdefault((line.thread_id, line.ns, line.id), []).append(line)
     for logs in content.rows.values():
@@ -392,6 +420,8 @@ INDEXES = ("entries_by_seq", "entries_by_id", "entries_by_run", "cells_by_origin
 PARAMETER = re.compile(r"%\((\w+)\)s")
 PARTED = {"schema.sql": ("entries", "items", "floors", "batches"), "cells.sql": ("cells",)}
 """The files that make the tables, the oldest first, and which of their tables may be partitioned."""
+# Read with the module: a running loop must not wait for a disk.
+_SQL = {file: files(__package__).joinpath(file).read_text("utf-8") for file in PARTED}
 
 
 def quote(name: str) -> str:
@@ -476,7 +506,6 @@ class Tables:
         return self.fill_names("\n".join([*schema, *map(self._part, parts)]))
 
     def _part(self, file: str) -> str:
-        text = files(__package__).joinpath(file).read_text("utf-8")
         divided = " PARTITION BY HASH (thread_id)" if self.partitions else ""
         partitions = [
             f"CREATE TABLE {self._prefix}keel_{table}_{n} PARTITION OF {{{table}}} "
@@ -484,4 +513,4 @@ class Tables:
             for table in PARTED[file]
             for n in range(self.partitions)
         ]
-        return "\n".join([text.replace("{partitioned}", divided), *partitions])
+        return "\n".join([_SQL[file].replace("{partitioned}", divided), *partitions])

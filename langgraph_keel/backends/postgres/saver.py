@@ -19,13 +19,14 @@ from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
 from langgraph_keel.backends.postgres.rows import TABLES, Tables
 from langgraph_keel.backends.postgres.store import PostgresStore
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
 from langgraph_keel.options import SaverOptions
-from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
     from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection, Given
+    from langgraph_keel.retention.reclaim import Reclaimed
 
 
 ELSEWHERE = (
@@ -144,6 +145,8 @@ def _collect_warnings(connection: Connection | AsyncConnection) -> Iterator[list
 
 
 def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> Reclaimed:
+    from langgraph_keel.retention.reclaim import Reclaimed
+
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
 
 
@@ -159,6 +162,7 @@ class PostgresOptions(SaverOptions, total=False):
     auto_setup: bool
 
 
+@publish
 class PostgresSaver(KeelSaver):
     """A checkpointer on PostgreSQL, for any number of processes and machines.
 
@@ -221,16 +225,15 @@ class PostgresSaver(KeelSaver):
         """The statements that `setup` runs, for somebody else to run."""
         return self._postgres.tables.ddl
 
-    def setup(self) -> None:
-        """Create the tables if they are not there. Safe to call again, and from many processes at once.
+    def _setup(self) -> None:
+        """Create the tables if they are not there.
 
         Raises:
             NotSetUp: They are not there, and this user may not create them.
         """
         self._postgres.open(create=True)
 
-    async def asetup(self) -> None:
-        """As `setup`, asynchronously."""
+    async def _asetup(self) -> None:
         await self._postgres.aopen(create=True)
 
     def _notify(self) -> None:

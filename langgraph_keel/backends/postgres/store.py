@@ -195,8 +195,10 @@ class PostgresStore(Store[Request, Reply]):
         self._tables = tables
         self._random = random
 
-    def _request(self, parameters: Mapping[str, Any], *texts: str, writes: bool = False) -> Request:
-        return Request(tuple(self._statement(text, parameters) for text in texts), writes)
+    def _request(
+        self, parameters: Mapping[str, Any], *texts: str, writes: bool = False, joins: bool = False
+    ) -> Request:
+        return Request(tuple(self._statement(text, parameters) for text in texts), writes, joins)
 
     def _statement(self, text: str, parameters: Mapping[str, Any]) -> Statement:
         prepared = self._tables.prepare(text)
@@ -206,7 +208,7 @@ class PostgresStore(Store[Request, Reply]):
         """See `Store.write_entry`. One statement, sent again for each put of somebody else that came in between."""
         parameters = {**entry_parameters(new), "token": self._random(), "epoch": self._random(), "all": sql.ALL}
         texts = (sql.PUT_PACKED, sql.UNPACK) if new.repacks else (sql.PUT,)
-        request = self._request(parameters, *texts, writes=True)
+        request = self._request(parameters, *texts, writes=True, joins=True)
         for _ in range(RACES):
             reply = yield request
             ((answer, head, epoch, seq, los),) = reply[0]
@@ -227,12 +229,12 @@ class PostgresStore(Store[Request, Reply]):
             "path": escape(batch.task_path),
             "body": shrink(batch.body),
         }
-        yield self._request(parameters, sql.WRITE_BATCH, writes=True)
+        yield self._request(parameters, sql.WRITE_BATCH, writes=True, joins=True)
 
     def read_entry(self, address: Address) -> StorePlan[Request, Reply, Found | None]:
         """See `Store.read_entry`."""
         text = sql.READ_LATEST if address.checkpoint_id is None else sql.READ_NAMED
-        reply = yield self._request(place_of(address), text)
+        reply = yield self._request(place_of(address), text, joins=True)
         content = content_of(reply[0])
         return content.entry_with_rows(content.entries[0]) if content.entries else None
 
@@ -240,7 +242,7 @@ class PostgresStore(Store[Request, Reply]):
         """See `Store.read_known`."""
         text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
         _, seq, token = mark_of(known)
-        reply = yield self._request({**place_of(address), "seq": seq, "token": token}, text)
+        reply = yield self._request({**place_of(address), "seq": seq, "token": token}, text, joins=True)
         content = content_of(reply[0])
         if not content.entries:
             return None

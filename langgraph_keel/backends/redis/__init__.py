@@ -3,4 +3,6 @@
 from langgraph_keel.backends.redis.connection import Durability
 from langgraph_keel.backends.redis.saver import RedisSaver, open_url
 
-__all__ = ["Durability", "RedisSaver", "open_url"]
+AsyncRedisSaver = RedisSaver
+
+__all__ = ["AsyncRedisSaver", "Durability", "RedisSaver", "open_url"]

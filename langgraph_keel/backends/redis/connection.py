@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal, Self, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -68,6 +69,11 @@ Client: TypeAlias = "redis.Redis | RedisCluster"
 AsyncClient: TypeAlias = "aio.Redis | AsyncRedisCluster"
 
 UNLIMITED = 2**31
+# Else newer versions of redis-py look for their own version on the disk at each connection, while a loop runs.
+try:
+    _IDENTITY = {"driver_info": import_module("redis.driver_info").DriverInfo()}
+except ImportError:
+    _IDENTITY = {}
 RESENDS = 3
 """How often a request is sent again when its connection breaks: after 0.05, 0.1 and 0.2 seconds, which a failover of a
 load balancer takes. Scripts know a request that they have carried out before."""
@@ -128,6 +134,7 @@ class Settings:
             "retry": retry,
             # redis-py 5 looks here besides.
             "retry_on_error": [ConnectionError],
+            **_IDENTITY,
         }
 
 

@@ -23,6 +23,7 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError
 
+from langgraph_keel.backends.groups import Groups
 from langgraph_keel.backends.redis.connection import (
     Ask,
     AsyncClient,
@@ -83,15 +84,19 @@ class Request:
 @cache
 def script(name: str) -> Script:
     """Return a script, preceded by the shared parts that its first lines name."""
-    text = _read_script(name)
-    parts = [_read_script(part) for part in _shared_names(text.splitlines())]
+    text = _SCRIPTS[name]
+    parts = [_SCRIPTS[part] for part in _shared_names(text.splitlines())]
     source = "\n".join([*parts, text])
     # Redis names scripts by SHA-1; nothing depends on its strength.
     return Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
 
 
-def _read_script(name: str) -> str:
-    return files(__package__).joinpath("scripts", f"{name}.lua").read_text("utf-8")
+# Read with the module: a running loop must not wait for a disk.
+_SCRIPTS = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in files(__package__).joinpath("scripts").iterdir()
+    if file.name.endswith(".lua")
+}
 
 
 def _shared_names(lines: Iterable[str]) -> list[str]:
@@ -297,6 +302,7 @@ class AsyncRedisDriver:
         self._driver = driver
         self._make = make
         self._loops = Loops(make) if make and is_ours else None
+        self._groups = Groups(self._send_alone, self._send_group)
 
     @property
     def blocks(self) -> bool:
@@ -320,9 +326,16 @@ class AsyncRedisDriver:
             client = await self.ready(request.writes)
             if request.pattern:
                 return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
-            if len(request.calls) == 1:
-                return [await _asend_call(client, request.calls[0])]
+            if len(request.calls) == 1 and not isinstance(client, AsyncRedisCluster):
+                return await self._groups.send(request)
             return await _asend_many(client, request.calls)
+
+    async def _send_alone(self, request: Request) -> list[Any]:
+        return [await _asend_call(await self._client(), request.calls[0])]
+
+    async def _send_group(self, requests: Sequence[Request]) -> Sequence[list[Any] | None]:
+        replies = await _asend_pipeline(await self._client(), [request.calls[0] for request in requests])
+        return [None if isinstance(reply, RedisError) else [reply] for reply in replies]
 
     async def ready(self, writes: bool) -> AsyncClient:
         """As `RedisDriver.ready`."""
@@ -375,12 +388,16 @@ async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:
             replies += map(_raise_error, done)
         return replies
     for part in _split(calls, PIPELINED):
-        pipeline = client.pipeline(transaction=False)
-        for call in part:
-            pipeline.execute_command(*_evalsha(call))
-        for call, reply in zip(part, await pipeline.execute(raise_on_error=False), strict=True):
+        for call, reply in zip(part, await _asend_pipeline(client, part), strict=True):
             replies.append(await _asend_call(client, call) if isinstance(reply, RedisError) else reply)
     return replies
+
+
+async def _asend_pipeline(client: AsyncClient, calls: Sequence[Call]) -> Sequence[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.execute_command(*_evalsha(call))
+    return cast(Sequence[Any], await pipeline.execute(raise_on_error=False))
 
 
 def _raise_error(reply: Any) -> Any:

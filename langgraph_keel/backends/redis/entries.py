@@ -16,7 +16,20 @@ from urllib.parse import unquote
 from zlib import crc32
 
 from langgraph_keel.engine.encoding.frames import restore_frame
-from langgraph_keel.engine.records import Address, Batch, Entry, Found, Graph, Kind, Node, Ref, Row, Run, Stamp
+from langgraph_keel.engine.records import (
+    Address,
+    Batch,
+    Entry,
+    Found,
+    Graph,
+    Kind,
+    Node,
+    Ref,
+    Row,
+    Run,
+    Stamp,
+    read_row,
+)
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 BUCKETS = [f"{number:02x}" for number in range(256)]
@@ -280,7 +293,7 @@ def rows_of(logs: Iterable[Sequence[Any]]) -> Rows:
 
 def _row(lo: int, value: bytes) -> Row:
     count, _, body = value.partition(b" ")
-    return Row(lo, int(count), restore_frame(body))
+    return read_row(lo, int(count) if count.isdigit() else count, restore_frame(body))
 
 
 @as_corrupt_store

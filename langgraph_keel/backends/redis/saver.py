@@ -5,7 +5,6 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Sequence
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
@@ -13,8 +12,9 @@ from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Se
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.options import OptionsBesidesTtl
+from langgraph_keel.options import OptionsBesidesTtl, check_options
 from langgraph_keel.saver import KeelSaver
 
 
@@ -34,6 +34,7 @@ class RedisOptions(OptionsBesidesTtl, total=False):
     auto_setup: bool
 
 
+@publish
 class RedisSaver(KeelSaver):
     """A checkpointer on Redis from 6.2 or Valkey, for any number of processes, threads and loops. No modules.
 
@@ -79,6 +80,7 @@ class RedisSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Unpack[OptionsBesidesTtl],
     ) -> None:
+        check_options(type(self), options)  # `redis_url=` is told before that there is no url
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
         if durability not in ("disk", "any"):
@@ -98,8 +100,8 @@ class RedisSaver(KeelSaver):
         """Return a saver for a URL, to be used in `with` or `async with`; the name LangGraph's savers have for it."""
         return cls(conn_string, **options)
 
-    def setup(self) -> None:
-        """Make the store if it is not there: one key that says which format it has. Safe to call again.
+    def _setup(self) -> None:
+        """Make the store if it is not there: one key that says which format it has.
 
         Raises:
             NotAKeelStore: There are keys of somebody else under the prefix.
@@ -107,6 +109,10 @@ class RedisSaver(KeelSaver):
         """
         self._redis.check.auto_setup = True
         self._redis.open(writes=True)
+
+    async def _asetup(self) -> None:
+        self._redis.check.auto_setup = True
+        await self._async_redis.open(writes=True)
 
     def durability(self) -> Durability:
         """Return what becomes of an acknowledged put, as the server said when it was first used."""
@@ -164,12 +170,10 @@ class RedisSaver(KeelSaver):
         self._redis.close()
         self._async_redis.close()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the saver."""
+    async def aclose(self) -> None:
+        """As `close`, asynchronously."""
         await self._async_redis.aclose()
-        await to_thread(self.close)
+        await super().aclose()
 
 
 def milliseconds_of(ttl: float | timedelta | None) -> int | None:

@@ -2,4 +2,6 @@
 
 from langgraph_keel.backends.sqlite.saver import SqliteSaver, open_url
 
-__all__ = ["SqliteSaver", "open_url"]
+AsyncSqliteSaver = SqliteSaver
+
+__all__ = ["AsyncSqliteSaver", "SqliteSaver", "open_url"]

@@ -175,8 +175,7 @@ class SqliteDriver:
     """
 
     def __init__(self, path: str, *, timeout: float, read_only: bool, auto_setup: bool) -> None:
-        # The real path: the program may change its directory, and SQLite names the WAL by the file behind a link.
-        self.path = path if path == ":memory:" else os.path.realpath(path)
+        self.path = path
         self.timeout = timeout
         self.read_only = read_only
         self.auto_setup = auto_setup
@@ -336,6 +335,9 @@ class SqliteDriver:
                 self._ready = True
 
     def _open(self) -> None:
+        if not self.private:
+            # The program may change its directory, and SQLite names the WAL by the file behind a link.
+            self.path = os.path.realpath(self.path)
         self.read_only = self.read_only or may_only_be_read(self.path)
         if self.read_only:
             self._idle.put(connect_read_only(self.path))

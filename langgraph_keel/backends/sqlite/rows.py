@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from langgraph_keel.engine.encoding.frames import frame, unframe
-from langgraph_keel.engine.records import Address, Kind, NewEntry, Ref, Row, Run, record, resolve
+from langgraph_keel.engine.records import Address, Kind, NewEntry, Ref, Row, Run, read_row, record, resolve
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import CorruptStore, StoreError
 
@@ -294,7 +294,7 @@ def single_rows(execute: Execute, runs: Mapping[int, Iterable[Run]]) -> dict[int
         page = keys[at : at + MOST_KEYS]
         marks = ", ".join("?" * len(page))
         for key, count, body in execute(f"SELECT key, count, body FROM items WHERE key IN ({marks})", page).fetchall():
-            found[wanted[key]] = [Row(key & LAST, count, body)]
+            found[wanted[key]] = [read_row(key & LAST, count, body)]
     return found
 
 
@@ -308,5 +308,5 @@ def rows_for(execute: Execute, channel: int, runs: Iterable[Run]) -> list[Row]:
             "coalesce((SELECT max(key) FROM items WHERE key BETWEEN ? AND ?), ?)",
             (base + hi, base, base + lo, base + lo),
         ).fetchall():
-            rows.setdefault(key, Row(key - base, count, body))
+            rows.setdefault(key, read_row(key - base, count, body))
     return [rows[key] for key in sorted(rows)]

@@ -14,17 +14,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
 from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
-from langgraph_keel.errors import InvalidInput, StoreBusy
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import StoreBusy
 from langgraph_keel.options import SaverOptions
-from langgraph_keel.retention.reclaim import Reclaimed
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.reclaim import Reclaimed
 
 INCREMENTAL = 2
 
@@ -40,6 +44,8 @@ def reclaim(driver: SqliteDriver, *, full: bool, scrub: bool) -> Reclaimed:
     Raises:
         StoreBusy: Others held the store for longer than the timeout; with `scrub`, readers count as well.
     """
+    from langgraph_keel.retention.reclaim import Reclaimed
+
     if driver.private:
         return Reclaimed(None, None, "a database in memory: what is free is used again, and gone with the saver")
     driver.send(Work(_do_nothing, writes=True))  # opens the database, or says why not
@@ -97,6 +103,7 @@ class SqliteOptions(SaverOptions, total=False):
     auto_setup: bool
 
 
+@publish
 class SqliteSaver(KeelSaver):
     """A checkpointer on a SQLite file, for one machine and any number of processes and threads.
 
@@ -111,7 +118,7 @@ class SqliteSaver(KeelSaver):
         **options: As for every saver: `SaverOptions`.
 
     Raises:
-        InvalidInput: `path` is a URL.
+        InvalidInput: `path` is a URL, or a connection.
     """
 
     def __init__(
@@ -123,9 +130,8 @@ class SqliteSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Unpack[SaverOptions],
     ) -> None:
-        if os.fspath(path).startswith("sqlite:"):
-            raise InvalidInput(f"{path!r} is a URL: use open_saver(url), or pass the path alone")
-        self._sqlite = SqliteDriver(os.fspath(path), timeout=timeout, read_only=read_only, auto_setup=auto_setup)
+        file = checked_path(path, "sqlite")
+        self._sqlite = SqliteDriver(file, timeout=timeout, read_only=read_only, auto_setup=auto_setup)
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)
 
     @classmethod
@@ -138,8 +144,8 @@ class SqliteSaver(KeelSaver):
         """The SQL that makes an empty database a store."""
         return schema()
 
-    def setup(self) -> None:
-        """Create the tables if they are not there. Safe to call again, and from many processes at once."""
+    def _setup(self) -> None:
+        """Create the tables if they are not there."""
         self._sqlite.setup()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:

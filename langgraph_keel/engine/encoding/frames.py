@@ -38,7 +38,7 @@ HEAD = 5
 WORTHWHILE = 4096
 """Bytes below which compressing costs more than it saves: zstandard gives up Python's lock for every call."""
 MAX_CONTENT = 1 << 30
-"""A frame that claims more than 1 GiB is damage or an attack, not a channel value (SQLite's own limit for a row)."""
+"""A frame that claims more than 1 GiB is damage or an attack, unless somebody says that he stores such values."""
 
 # Contexts are not safe to share between threads, and making one costs 20 times a small compression.
 _contexts = threading.local()
@@ -83,11 +83,11 @@ def _open(body: bytes) -> tuple[bytes, memoryview]:
     return body[:1], memoryview(body)[HEAD:]
 
 
-def unframe(body: bytes) -> bytes:
+def unframe(body: bytes, most: int = MAX_CONTENT) -> bytes:
     """Return what was framed.
 
     Raises:
-        CorruptStore: The frame is damaged, of an unknown kind, or larger than `MAX_CONTENT`.
+        CorruptStore: The frame is damaged, of an unknown kind, or claims to hold more than `most` bytes.
     """
     if type(body) is bytes and len(body) >= HEAD and body[0] == 0:  # a state of 50 channels is as many of these
         content = body[HEAD:]
@@ -98,7 +98,7 @@ def unframe(body: bytes) -> bytes:
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
     if body[1:HEAD] != _checksum(kind, rest):
         raise CorruptStore("a stored body does not match its checksum: bytes in the store have changed")
-    return bytes(rest) if kind == RAW else _decompress(rest)
+    return bytes(rest) if kind == RAW else _decompress(rest, most)
 
 
 def content_size(body: bytes) -> int:
@@ -107,10 +107,10 @@ def content_size(body: bytes) -> int:
     return len(rest) if kind == RAW else zstandard.frame_content_size(rest)
 
 
-def _decompress(data: memoryview) -> bytes:
+def _decompress(data: memoryview, most: int) -> bytes:
     try:
         size = zstandard.frame_content_size(data)
-        if not 0 <= size <= MAX_CONTENT:
+        if not 0 <= size <= most:
             raise CorruptStore(f"a stored body claims to hold {size} bytes")
         return _decompressor().decompress(data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
@@ -120,6 +120,8 @@ def _decompress(data: memoryview) -> bytes:
 WITH_DICTIONARY = b"\x02"
 SMALL = 4096
 """Bytes of a frame above which its own content is past enough."""
+SHRUNK = 1 << 20
+"""Most bytes that a small body stands for. What is so repetitive that a small frame holds more stays as it is."""
 
 _DICTIONARY = zstandard.ZstdCompressionDict(
     files(__package__).joinpath("boilerplate.dict").read_bytes(), dict_type=zstandard.DICT_TYPE_FULLDICT
@@ -143,7 +145,7 @@ def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
 
 def shrink(body: bytes) -> bytes:
     """Return the body that stands for a frame: itself, or something smaller."""
-    if not HEAD < len(body) <= SMALL:
+    if not HEAD < len(body) <= SMALL or content_size(body) > SHRUNK:
         return body
     data = unframe(body)
     packed = _dictionary_compressor().compress(data)
@@ -163,8 +165,8 @@ def restore_frame(body: bytes) -> bytes:
     packed = body[HEAD:]
     try:
         size = zstandard.frame_content_size(packed)
-        if not 0 <= size <= MAX_CONTENT:
-            raise CorruptStore(f"a stored body claims to hold {size} bytes")
+        if not 0 <= size <= SHRUNK:
+            raise CorruptStore(f"a small stored body claims to hold {size} bytes")
         data = _dictionary_decompressor().decompress(packed, max_output_size=size)
     except zstandard.ZstdError as error:
         raise CorruptStore(f"a stored body does not decompress: {error}") from error

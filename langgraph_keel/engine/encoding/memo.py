@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -114,20 +114,20 @@ class Memo:
             self._contents.clear()
             self._contents_room = CONTENTS
 
-    def unframe(self, body: bytes) -> bytes:
-        """Return what was framed, as `unframe` does, opening no large frame again that was opened a moment ago.
+    def unframe(self, body: bytes, opener: Callable[[bytes], bytes] = unframe) -> bytes:
+        """Return what `opener` does, opening no large frame again that was opened a moment ago.
 
         Raises:
-            CorruptStore: As `unframe`.
+            CorruptStore: As the opener.
         """
         if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
-            return unframe(body)
+            return opener(body)
         with self.lock:
             content = self._contents.pop(body, None)
             if content is not None:
                 self._contents[body] = content  # the last one used goes last
                 return content
-        content = unframe(body)
+        content = opener(body)
         with self.lock:
             if self._contents.setdefault(body, content) is content:
                 self._contents_room -= len(content)

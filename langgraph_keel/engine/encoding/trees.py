@@ -38,7 +38,7 @@ from langgraph_keel.engine.encoding.rows import (
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
 from langgraph_keel.engine.serde.serializer import pack_plain
-from langgraph_keel.engine.serde.types import Record, shape_of
+from langgraph_keel.engine.serde.types import Record, attributes_of, shape_of
 from langgraph_keel.errors import CorruptStore
 
 SPLIT = 512
@@ -626,6 +626,8 @@ def _apply(root: dict[str, Any], path: Any, edit: Sequence[Any]) -> None:
     for step in way:
         holder = _slots_of(holder)[step]
     slots = _slots_of(holder)
+    if slots is not holder and (not edit or name not in slots):
+        raise KeyError(name)  # the fields of a class stay what they are
     if not edit:
         del slots[name]
     elif len(edit) == 1:
@@ -640,14 +642,16 @@ def _apply(root: dict[str, Any], path: Any, edit: Sequence[Any]) -> None:
             raise IndexError(stop)
         if type(part) is list:
             part[start:stop] = [*content] if type(content) is list else _refuse(content)
-        else:
+        elif type(part) is type(content) and type(part) in (str, bytes):
             slots[name] = part[:start] + content + part[stop:]
+        else:
+            _refuse(content)
 
 
 def _refuse(content: Any) -> NoReturn:
-    raise TypeError(f"{content!r:.60} stands where a list should")
+    raise TypeError(f"{content!r:.60} stands where a part of what was there should")
 
 
 def _slots_of(holder: Any) -> Any:
     """Return what holds the parts of a container by their steps."""
-    return holder if type(holder) in (dict, list) else holder.__dict__
+    return holder if type(holder) in (dict, list) else attributes_of(holder, shape_of(type(holder)))

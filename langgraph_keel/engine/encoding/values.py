@@ -14,11 +14,10 @@ import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
 from langgraph_keel.engine.encoding.rows import content_of, number_rows, row_index, rows_in, rows_of, weight_of
 from langgraph_keel.engine.encoding.trees import (
@@ -32,7 +31,8 @@ from langgraph_keel.engine.encoding.trees import (
 )
 from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
 from langgraph_keel.engine.serde.codec import Codec, digest
-from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.engine.serde.elements import MOST, memory_of, split_array
+from langgraph_keel.engine.serde.serializer import array_header, too_large
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
@@ -160,17 +160,20 @@ def rebase(whole: Known, known: Known | None, codec: Codec) -> Known:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
+Opener: TypeAlias = Callable[[bytes], bytes]
+
+
 class Unpacker:
     """Turns rows into items. One unpacker serves several versions: a row they share is decompressed once.
 
     Args:
         codec: What decodes the items.
-        opener: What opens the frames of rows.
+        remember: What is asked for the content of a frame, if not the codec: it is given both.
     """
 
-    def __init__(self, codec: Codec, opener: Callable[[bytes], bytes] = unframe) -> None:
+    def __init__(self, codec: Codec, remember: Callable[[bytes, Opener], bytes] | None = None) -> None:
         self._codec = codec
-        self._opener = opener
+        self._opener: Opener = (lambda body: remember(body, codec.open)) if remember else codec.open
         self._contents: dict[int, bytes] = {}
 
     def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
@@ -181,9 +184,27 @@ class Unpacker:
             RefusedType: An item names a type that may not be revived here.
         """
         if _overlap(runs):
+            self._check_repeats(runs, rows)
             # An item shown twice must be two objects, or changing one would change the other.
             return [item for run in runs for item in self._items([run], rows)]
         return self._items(runs, rows)
+
+    def _check_repeats(self, runs: Sequence[Run], rows: Sequence[Row]) -> None:
+        """Raise an error if items, some of them shown more than once, would take more memory than a value may."""
+        limit, shown = self._codec.limit, [(run, rows_in(rows, [run])) for run in runs]
+        if sum([len(self._content(row)) for _, each in shown for row in each]) * MOST <= limit:
+            return
+        sums: dict[int, Sequence[int]] = {}
+        taken = 0
+        for (lo, hi), each in shown:
+            for row in each:
+                if row.lo not in sums:
+                    items = split_array(array_header(row.count) + self._content(row))
+                    sums[row.lo] = [*accumulate([memory_of(item, limit) for item in items], initial=0)]
+                until = sums[row.lo]
+                taken += until[min(hi - row.lo, row.count)] - until[max(lo - row.lo, 0)]
+        if taken > limit:
+            raise CorruptStore(f"a list that shows items {len(runs)} times is {too_large(limit)}")
 
     def _items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
         used = rows_in(rows, runs)

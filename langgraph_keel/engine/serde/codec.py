@@ -9,7 +9,7 @@ Allowlists of types, handed through the layers of a serializer.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from os import urandom
 from typing import Any
 
@@ -17,8 +17,9 @@ import xxhash
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.encoding.frames import unframe
-from langgraph_keel.engine.encoding.rows import body_of
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode, pack_unchecked
+from langgraph_keel.engine.encoding.rows import HUGE_ROW, body_of
+from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode, pack_unchecked, too_large
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
 _OWN = KeelSerializer()
@@ -43,12 +44,18 @@ def prove(value: Any) -> int:
 
 
 class Codec:
-    """Items and fingerprints by one serializer."""
+    """Items and fingerprints by one serializer.
 
-    __slots__ = ("_serde",)
+    Attributes:
+        limit: Most bytes of memory, about, that a stored value may take.
+    """
+
+    __slots__ = ("_encode", "_serde", "limit")
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
+        self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
+        self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
     def uses(self, serde: SerializerProtocol) -> bool:
         """Return whether this is the serializer."""
@@ -97,12 +104,43 @@ class Codec:
         return _OWN.unpack_items(data, loads=self._serde.loads_typed)
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """Return a framed body of these values."""
-        return body_of([self.pack_item(value) for value in values])
+        """Return a framed body of these values.
+
+        Raises:
+            UnstorableValue: One of them cannot be stored, or together they are too large.
+        """
+        items = [self.pack_item(value) for value in values]
+        if sum(map(len, items)) * MOST > self.limit and takes_more(b"".join(items), self.limit):
+            raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
+        return body_of(items)
 
     def decode(self, body: bytes) -> list[Any]:
-        """Return what `encode` was given."""
-        return self.unpack_items(unframe(body))
+        """Return what `encode` was given.
+
+        Raises:
+            CorruptStore: As `open`, and `unpack_items`.
+            RefusedType: As `unpack_items`.
+        """
+        return self.unpack_items(self.open(body))
+
+    def open(self, body: bytes) -> bytes:
+        """Return what was framed, packed items that take no more memory than they may.
+
+        Raises:
+            CorruptStore: It is damaged, or would take more: small bodies can hold large values.
+        """
+        most = self.limit + HUGE_ROW * MOST  # beside one that is as large as it may be, a row may hold small items
+        content = unframe(body, most)
+        if takes_more(content, most):
+            raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")
+        return content
+
+    def plain_error(self, error: Any) -> Any:
+        """Return what stands for what a task failed with: text, as LangGraph's serializer has it.
+
+        Another serializer is given the exception itself.
+        """
+        return repr(error) if isinstance(self._serde, KeelSerializer) and isinstance(error, BaseException) else error
 
     def fingerprint(self, value: Any) -> bytes:
         """Return bytes that differ whenever anything differs that would be stored.
@@ -111,14 +149,14 @@ class Codec:
         if that is not deterministic, such as encryption with a random nonce, it always counts as changed.
         """
         try:
-            return encode(value)
+            return self._encode(value)
         except UnstorableValue:
             return self.pack_item(value)
 
     def marks(self, values: list[Any]) -> list[bytes]:
         """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
         try:
-            return list(map(encode, values))
+            return list(map(self._encode, values))
         except UnstorableValue:
             return [self._mark(place, value) for place, value in enumerate(values)]
 

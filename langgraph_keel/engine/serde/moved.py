@@ -75,8 +75,9 @@ def first_name(module: str, name: str) -> Name:
 def publish(named: T) -> T:
     """Make a class or function the package's own: its `__module__` is the package, wherever it stands.
 
+    It decorates what is public where that stands: so it is the package's own whoever has imported it, and from where.
     Its annotations are resolved first, for whoever asks for them later (pydantic, LangGraph) looks for their names in
-    that module; and it is put there under its name, for a stored value to be revived without an import.
+    that module; and it is put there under its name, so that nobody has to look for it again.
     """
     if isinstance(named, type):
         _resolve_annotations(named)

@@ -1,7 +1,7 @@
 """What stands for a value that msgpack does not have.
 
 ormsgpack packs None, bool, int, float, str, bytes, list and dict with str keys in C. For everything else it
-asks `describe`, which answers with a leaf (an Ext that holds the value) or a record (an array that starts
+asks a `Describer`, which answers with a leaf (an Ext that holds the value) or a record (an array that starts
 with an empty Ext and goes on with the parts, which are packed in C again). `unpack` is the way back.
 """
 
@@ -18,8 +18,9 @@ from enum import Flag
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from itertools import chain
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
+from weakref import WeakKeyDictionary
 from zoneinfo import ZoneInfo
 
 import ormsgpack
@@ -32,8 +33,7 @@ from langgraph_keel.engine.serde.types import (
     Leaf,
     Record,
     base_of,
-    construct,
-    pydantic,
+    error_of,
     shape_of,
     state_of,
 )
@@ -50,36 +50,59 @@ _MESSAGE = MARKS[Record.MESSAGE]
 _SORTABLE = frozenset({str, int, bytes})
 
 
-def describe(value: Any) -> Any:
-    """Return a leaf, a record or (for an exception) a str that stands for `value`."""
-    kind = _MESSAGE_KINDS.get(type(value))
-    if kind is None:
-        return _describe_other(value)
-    # Written out here because a long conversation passes here once a message, at every checkpoint.
-    state = value.__dict__
-    if len(state) != kind.count:
-        return _model(value)
-    names, last = value.__pydantic_fields_set__, kind.names_set
-    if names != last[0]:
-        # One assignment, so that another thread never sees the one without the other.
-        last = kind.names_set = (set(names), Fragment(ormsgpack.packb(sorted(names))))
-    extra, private = value.__pydantic_extra__, value.__pydantic_private__
-    if private is None and extra is not None and not extra:
-        return [_MESSAGE, kind.code, state, last[1]]
-    return [_MESSAGE, kind.code, state, last[1], extra, private]
+Form: TypeAlias = Callable[[Any], Any]
+"""Returns what stands for a value of one class."""
 
 
-def _describe_other(value: Any) -> Any:
-    known = _EXACT.get(type(value))
-    return _FAMILIES.get(shape_of(type(value)).family, _refuse)(value) if known is None else known(value)
+class Describer:
+    """What stands for values that msgpack does not have, by their class.
+
+    Args:
+        admit: Is asked once for each class, and may raise `UnstorableValue`.
+    """
+
+    __slots__ = ("_admit", "_forms")
+
+    def __init__(self, admit: Callable[[type], None]) -> None:
+        self._admit = admit
+        self._forms: WeakKeyDictionary[type, Form] = WeakKeyDictionary()
+
+    def describe(self, value: Any) -> Any:
+        """Return a leaf or a record that stands for `value`."""
+        kind = _MESSAGE_KINDS.get(type(value))
+        if kind is None:
+            return (_EXACT.get(type(value)) or self._form_of(type(value)))(value)
+        # Written out here because a long conversation passes here once a message, at every checkpoint.
+        state = value.__dict__
+        if len(state) != kind.count:
+            return _model(value)
+        names, last = value.__pydantic_fields_set__, kind.names_set
+        if names != last[0]:
+            # One assignment, so that another thread never sees the one without the other.
+            last = kind.names_set = (set(names), Fragment(ormsgpack.packb(sorted(names))))
+        extra, private = value.__pydantic_extra__, value.__pydantic_private__
+        if private is None and extra is not None and not extra:
+            return [_MESSAGE, kind.code, state, last[1]]
+        return [_MESSAGE, kind.code, state, last[1], extra, private]
+
+    def _form_of(self, cls: type) -> Form:
+        form = self._forms.get(cls)
+        if form is None:
+            self._admit(cls)
+            form = self._forms[cls] = _FAMILIES.get(shape_of(cls).family, _refuse)
+        return form
+
+
+describe = Describer(lambda cls: None).describe
+"""What stands for a value of any class: to compare values, not to store them."""
 
 
 def _refuse(value: Any) -> Any:
     kind = type(value)
-    if isinstance(value, BaseException):
-        return repr(value)  # LangGraph's form of an error, which programs compare with
     if kind is memoryview:
         raise UnstorableValue(name_of(kind), "a view of memory that others may change: store bytes(view)")
+    if isinstance(value, BaseException):
+        raise UnstorableValue(name_of(kind), "an exception that is not data alone: store str(error)")
     name = getattr(value, "__qualname__", None)
     what = f" {name}" if isinstance(name, str) else ""
     raise UnstorableValue(name_of(kind) + what, CODE_REASON)
@@ -188,15 +211,17 @@ _EXACT: dict[type, Callable[[Any], Any]] = {
     ZoneInfo: _zone,
     UUID: lambda value: Ext(Leaf.UUID, value.bytes),
     Decimal: lambda value: _text(Leaf.DECIMAL, str(value)),
-    re.Pattern: lambda value: [MARKS[Record.PATTERN], value.pattern, value.flags & ~re.DEBUG],
-    pydantic.SecretStr: lambda value: [MARKS[Record.SECRET], value.get_secret_value()],
-    pydantic.SecretBytes: lambda value: [MARKS[Record.SECRET], value.get_secret_value()],
+    re.Pattern: lambda value: [MARKS[Record.PATTERN], value.pattern, int(value.flags & ~re.DEBUG)],
     **dict.fromkeys((PosixPath, WindowsPath, PurePosixPath, PureWindowsPath), _named_text(Leaf.PATH)),
     **dict.fromkeys(
         (IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network),
         _named_text(Leaf.IP),
     ),
 }
+
+
+def _secret(value: Any) -> Any:
+    return [MARKS[Record.SECRET], value.get_secret_value()]
 
 
 def _enum(value: Any) -> Ext:
@@ -238,6 +263,14 @@ def _extension(value: Any) -> Any:
 def _pack_slots(value: Any) -> Any:
     shape = shape_of(type(value))
     return [MARKS[Record.SLOTTED], shape.module, shape.qualname, state_of(value, shape)]
+
+
+def _exception(value: Any) -> Any:
+    shape, base = shape_of(type(value)), error_of(type(value))
+    state = state_of(value, shape)
+    # What a builtin exception keeps is None where it is not set; set to None, it would be shown.
+    state = {name: part for name, part in state.items() if part is not None or not hasattr(base, name)}
+    return [MARKS[Record.EXCEPTION], shape.module, shape.qualname, list(value.args), state]
 
 
 def _dataclass(value: Any) -> Any:
@@ -306,6 +339,8 @@ def _array(value: Any) -> Any:
     if value.dtype.hasobject:
         reason = "it holds Python objects: store value.tolist() or use a numeric, text or structured dtype"
         raise UnstorableValue(f"numpy.ndarray of dtype {value.dtype}", reason)
+    if not value.dtype.itemsize:
+        raise UnstorableValue(f"numpy.ndarray of dtype {value.dtype}", "its elements are of no bytes: store its shape")
     order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
     return [MARKS[Record.NDARRAY], _dtype(value.dtype), list(value.shape), order, value.tobytes(order)]
 
@@ -333,26 +368,6 @@ _FAMILIES: dict[Record | Leaf | None, Callable[[Any], Any]] = {
     Record.MODEL_V1: _model_v1,
     Record.DATACLASS: _dataclass,
     Record.SLOTTED: _pack_slots,
+    Record.EXCEPTION: _exception,
+    Record.SECRET: _secret,
 }
-
-
-# --- Rebuilding: for data classes that hold a client or a lock beside their data ---
-
-
-def rebuildable(value: Any) -> Any:
-    """Return a record from which the class makes a new instance out of the fields, or `None` if it does not.
-
-    The class is called once to see: what is stored must be loadable.
-    """
-    shape = shape_of(type(value))
-    try:
-        if shape.family is Record.MODEL:
-            fields = value.model_dump()
-        elif shape.family is Record.DATACLASS:
-            fields = _split(state_of(value, shape), shape.fields)[0]
-        else:
-            return None
-        construct(type(value), fields)
-    except Exception:
-        return None
-    return [MARKS[Record(shape.family)], shape.module, shape.qualname, fields, None]

@@ -19,12 +19,17 @@ import ormsgpack
 from ormsgpack import Ext, Fragment
 
 from langgraph_keel._langgraph import is_strict_msgpack
-from langgraph_keel.engine.serde.pack import MARKS, describe, flat, name_of, rebuildable
-from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, TypePolicy, shape_of, state_of
+from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
+from langgraph_keel.engine.serde.policy import Named, TypePolicy
+from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, message_of
 from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType, UnstorableValue
 
 _TAG = "keel"
+LEAST_BYTES = 1 << 26
+"""Below this, a limit for one value would meet rows that hold many."""
 _OPTIONS = (
     ormsgpack.OPT_PASSTHROUGH_TUPLE
     | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
@@ -45,35 +50,47 @@ _BYTES = _BUFFERS | {bytes}
 _CONTAINERS = frozenset({dict, list, tuple, set, frozenset})
 
 
+@publish
 class KeelSerializer:
     """A LangGraph serializer (`SerializerProtocol`) that keeps every type and runs nothing on load.
 
+    Classes that may be revived are plain data of Python, LangGraph, LangChain and Keel; those that a graph of this
+    process names in the annotations of its state; and those that this process has stored itself.
+
     Args:
-        types: The classes of the program that may be revived, next to the plain data types of LangGraph,
-            LangChain and the standard library; as classes or as `(module, name)`. `None` allows every data
-            class that the program has imported, unless `strict`.
-        strict: Allow only the safe types, `types` and what LangGraph adds for the graph's own schemas. `None`
+        types: More classes that may be revived, as classes or as `(module, name)`. With a list, what this process has
+            stored does not count, and what nobody has named is refused on writing, too. Secrets (`SecretStr`,
+            `SecretBytes`) are stored, in plain text, if they stand here.
+        strict: Whether only plain data, `types`, and what LangGraph adds for the graph's own schemas, count. `None`
             follows `LANGGRAPH_STRICT_MSGPACK`.
+        max_bytes: Most bytes of memory, about, that a stored value may take; 1 GiB by default. More is neither written
+            nor read.
     """
 
-    __slots__ = ("_listed", "_policy")
+    __slots__ = ("_encode", "_policy", "max_bytes")
 
-    def __init__(self, *, types: Collection[type | tuple[str, ...]] | None = None, strict: bool | None = None) -> None:
+    def __init__(
+        self, *, types: Collection[Named] | None = None, strict: bool | None = None, max_bytes: int = MAX_BYTES
+    ) -> None:
         if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
             raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
-        if strict is None:
-            strict = is_strict_msgpack()
-        self._policy = TypePolicy.of(types, strict)
-        self._listed = types is not None
+        strict = is_strict_msgpack() if strict is None else strict
+        if max_bytes < LEAST_BYTES:
+            raise InvalidInput(f"max_bytes must be at least {LEAST_BYTES}, not {max_bytes}")
+        self._use(TypePolicy(types, strict))
+        self.max_bytes = max_bytes
 
-    def with_msgpack_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> KeelSerializer:
-        """Return a serializer that allows `extra` too; itself if it allows everything already."""
+    def _use(self, policy: TypePolicy) -> None:
+        self._policy = policy
+        self._encode = build_encoder(Describer(policy.admit).describe)
+
+    def with_msgpack_allowlist(self, extra: Iterable[Named]) -> KeelSerializer:
+        """Return a serializer that allows `extra` too; itself if it does already."""
         merged = self._policy.merge(extra)
         if merged is self._policy:
             return self
-        clone = KeelSerializer()
-        clone._policy = merged
-        clone._listed = self._listed
+        clone = KeelSerializer(max_bytes=self.max_bytes)
+        clone._use(merged)
         return clone
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -82,7 +99,7 @@ class KeelSerializer:
         Raises:
             UnstorableValue: Something in it could not come back equal.
         """
-        return _TAG, encode(obj)
+        return _TAG, self.pack(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the object that `dumps_typed` was given.
@@ -97,38 +114,43 @@ class KeelSerializer:
             raise CorruptStore(
                 f"the value has the type tag {tag!r}, written by {writer}: open the saver with that serde="
             )
-        return _Decoding(self._policy).run(packed)
+        return self.unpack(packed)
 
     def pack(self, value: Any) -> bytes:
-        """Return `value` as one self-delimiting msgpack element."""
-        return encode(value)
+        """Return `value` as one self-delimiting msgpack element.
+
+        Raises:
+            UnstorableValue: It has no stored form, its type is not in `types` and could not be read back, or it is
+                larger than `max_bytes`.
+        """
+        return self._encode(value)
 
     def unpack(self, data: bytes) -> Any:
-        """Return the value of one packed element."""
+        """Return the value of one packed element.
+
+        Raises:
+            CorruptStore: The bytes are damaged, or what they hold is larger than `max_bytes`.
+            RefusedType: A type in it is unknown or not allowed here.
+        """
+        if takes_more(data, self.max_bytes):
+            raise CorruptStore(f"a stored value is {too_large(self.max_bytes)}")
         return _Decoding(self._policy).run(data)
 
     def pack_item(self, value: Any) -> bytes:
         """Return `value` as an item: `[1, class, fields, …]` for a LangChain message, else `[0, value]`.
 
         Raises:
-            UnstorableValue: It has no stored form, or its type is not in `types` and could not be read back.
+            UnstorableValue: As `pack`.
         """
-        return self.item_of(value, encode(value))
+        return self.item_of(value, self.pack(value))
 
     def item_of(self, value: Any, data: bytes) -> bytes:
-        """As `pack_item`, of a value that `encode` has made `data` of."""
-        if self._listed:
-            self._read_back(data)
+        """As `pack_item`, of a value that `pack` has made `data` of."""
+        if len(data) * MOST > self.max_bytes and takes_more(data, self.max_bytes):
+            raise UnstorableValue(name_of(type(value)), too_large(self.max_bytes))
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
             return data[:1] + b"\x01" + data[4:]
         return b"\x92\x00" + data
-
-    def _read_back(self, data: bytes) -> None:
-        try:
-            self.unpack(data)
-        except RefusedType as error:
-            reason = "it is not in types=[...] of this saver and could not be read back: add the class"
-            raise UnstorableValue(error.type_name, reason, error.path) from error
 
     def unpack_items(self, body: bytes, loads: Callable[[tuple[str, bytes]], Any] | None = None) -> list[Any]:
         """Return fresh objects for an array of items.
@@ -140,26 +162,44 @@ class KeelSerializer:
         return _decode_items(body, self._policy, loads)
 
 
+def too_large(limit: int) -> str:
+    """Return what to say of a value that is."""
+    return f"larger in memory than {limit} bytes, about, which KeelSerializer(max_bytes=...) allows"
+
+
 _WRITERS = dict.fromkeys(("msgpack", "json", "null", "bytes", "bytearray", "pickle"), "LangGraph's JsonPlusSerializer")
 
 
-def encode(value: Any) -> bytes:
-    """Return `value` as one msgpack element.
+def build_encoder(describe: Form) -> Callable[[Any], bytes]:
+    """Return a function that returns a value as one msgpack element.
 
-    Raises:
-        UnstorableValue: Something in it could not come back equal; says where.
+    It raises `UnstorableValue` if something in the value could not come back equal, and says where.
+
+    Args:
+        describe: What stands for what msgpack does not have.
     """
-    data = pack_unchecked(value)
-    if data is None or (_may_hold_bytes(data) and _holds(value, _BUFFERS)):
-        return _encode_rewritten(value)
-    return data
+
+    def encode(value: Any) -> bytes:
+        try:
+            data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
+        except TypeError:  # no cause is attached, so the second way finds out what it was
+            return _encode_rewritten(value, describe)
+        if _may_hold_bytes(data) and _holds(value, _BUFFERS):
+            return _encode_rewritten(value, describe)
+        return data
+
+    return encode
+
+
+encode = build_encoder(describe)
+"""Returns a value of any class as one msgpack element: to compare values, not to store them."""
 
 
 def pack_unchecked(value: Any) -> bytes | None:
     """Return what `encode` returns, but if it is a bytearray or has one in it; `None` if it cannot be had at once."""
     try:
         data: bytes = ormsgpack.packb(value, describe, _OPTIONS)
-    except TypeError:  # no cause is attached, so the second way finds out what it was
+    except TypeError:
         return None
     return data
 
@@ -197,72 +237,39 @@ def array_header(n: int) -> bytes:
 # --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---
 
 
-def _encode_rewritten(value: Any) -> bytes:
+def _encode_rewritten(value: Any, describe: Form) -> bytes:
     try:
-        return ormsgpack.packb(_Rewriting().value(value, 0), describe, _OPTIONS)
+        return ormsgpack.packb(_rewrite(value, describe, 0), describe, _OPTIONS)
     except UnstorableValue as error:
-        raise _locate(value, error) from None
+        raise _locate(value, error, describe) from None
     except (TypeError, RecursionError):
         raise UnstorableValue(name_of(type(value)), _TOO_DEEP) from None
 
 
-class _Rewriting:
-    """One walk that puts a value in terms which ormsgpack packs without loss."""
-
-    __slots__ = ("_failed",)
-
-    def __init__(self) -> None:
-        # What turned out unstorable, by id and kept alive for it: without this, every level that tries to rebuild
-        # would try all levels below it again.
-        self._failed: dict[int, tuple[Any, UnstorableValue]] = {}
-
-    def value(self, value: Any, depth: int) -> Any:
-        """Return `value` in plain terms, records included."""
-        kind = type(value)
-        if depth > _MAX_DEPTH:
-            raise UnstorableValue(name_of(kind), _TOO_DEEP)
-        if kind is str:
-            return value if _is_utf8(value) else Ext(Leaf.SURROGATES, value.encode(errors="surrogatepass"))
-        if kind in _ATOMS:
-            return value
-        if kind is list:
-            return [self.value(part, depth + 1) for part in value]
-        if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
-            return {key: self.value(part, depth + 1) for key, part in value.items()}
-        return self._describe(value, depth)
-
-    def _describe(self, value: Any, depth: int) -> Any:
-        _, known = self._failed.get(id(value), (None, None))
-        if known is not None:
-            raise known
-        try:
-            return self.value(_read(value, _describe_fully), depth)
-        except UnstorableValue as error:
-            rebuilt = None if error.reason == _TOO_DEEP else rebuildable(value)
-            if rebuilt is not None:
-                # A client or a lock beside the fields: the class makes a new one.
-                return self._rebuilt(value, rebuilt, depth)
-            self._failed[id(value)] = value, error
-            raise
-
-    def _rebuilt(self, value: Any, record: list[Any], depth: int) -> Any:
-        try:
-            return self.value(record, depth)
-        except UnstorableValue as error:
-            self._failed[id(value)] = value, error
-            raise
+def _rewrite(value: Any, describe: Form, depth: int) -> Any:
+    """Return `value` in plain terms, records included, which ormsgpack packs without loss."""
+    kind = type(value)
+    if depth > _MAX_DEPTH:
+        raise UnstorableValue(name_of(kind), _TOO_DEEP)
+    if kind is str:
+        return value if _is_utf8(value) else Ext(Leaf.SURROGATES, value.encode(errors="surrogatepass"))
+    if kind in _ATOMS:
+        return value
+    if kind is list:
+        return [_rewrite(part, describe, depth + 1) for part in value]
+    if kind is dict and all(type(key) is str and _is_utf8(key) for key in value):
+        return {key: _rewrite(part, describe, depth + 1) for key, part in value.items()}
+    return _rewrite(_describe_fully(value, describe), describe, depth)
 
 
-def _describe_fully(value: Any) -> Any:
+def _describe_fully(value: Any, describe: Form) -> Any:
+    """Return what stands for `value`; what its own class raises on the way makes it unstorable."""
     if type(value) is bytearray:
         return Ext(Leaf.BYTEARRAY, bytes(value))
-    return [MARKS[Record.DICT], *flat(value)] if type(value) is dict else describe(value)
-
-
-def _read(value: Any, how: Callable[[Any], Any]) -> Any:
-    """Return `how(value)`; what the value's own class raises on the way makes it unstorable."""
+    if type(value) is dict:
+        return [MARKS[Record.DICT], *flat(value)]
     try:
-        return how(value)
+        return describe(value)
     except UnstorableValue:
         raise
     except Exception as error:
@@ -293,18 +300,23 @@ def _holds(value: Any, wanted: frozenset[type]) -> bool:
     return False
 
 
-def _locate(value: Any, error: UnstorableValue) -> UnstorableValue:
+def _locate(value: Any, error: UnstorableValue, describe: Form) -> UnstorableValue:
     """Return `error` with the path from `value` to what cannot be stored."""
     if error.reason == _TOO_DEEP:
         return error
-    place = ""
+    place, encode = "", build_encoder(describe)
+    try:
+        if type(value) not in (dict, list):
+            describe(value)
+    except Exception:  # it is the value itself
+        return error
     try:
         for label, part in _parts(value):
             place = label
             encode(part)
     except UnstorableValue as inner:
         return UnstorableValue(inner.type_name, inner.reason, place + inner.path)
-    except Exception:  # it is the value itself that cannot be read
+    except Exception:  # its parts cannot be read
         return error
     return error
 
@@ -320,6 +332,8 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     if shape_of(type(value)).family is not None:
         extras = getattr(value, "__pydantic_extra__", None) or {}
         private = getattr(value, "__pydantic_private__", None) or {}
+        if isinstance(value, BaseException):
+            yield from ((f".args[{index}]", part) for index, part in enumerate(value.args))
         state = state_of(value, shape_of(type(value)))
         yield from ((f".{name}", part) for name, part in (state | extras | private).items())
     if isinstance(value, dict):

@@ -1,31 +1,26 @@
-"""Which classes a stored name may stand for, and what is known about each.
+"""The kinds of stored values, and what is known about each class that is stored by its name.
 
-A stored value names its class as `(module, qualname)`. The name is looked up among what the program has
-already imported and never leads to an import, and it must turn out to be a data class: a class whose
-instances are rebuilt without running code of its own. Anything else is refused by name.
+What is read here of a class runs no code of it, and neither do the ways to give a bare object its attributes: a class
+is looked at when stored bytes name it, too.
 """
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum, IntEnum
 from functools import cached_property
+from inspect import isabstract
 from itertools import chain
+from types import BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import finalize
 
-# Not named below, but whatever is stored by those names must be there to be revived, also in a process without a graph.
-import langchain_core.documents  # noqa: F401
-import langgraph.store.base
-import langgraph.types  # noqa: F401
 from langchain_core import messages
-
-from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
-from langgraph_keel.engine.serde.moved import present_name
-from langgraph_keel.errors import RefusedType
 
 # Loaded by langchain-core; taken from there because the engine itself depends on LangChain's messages only.
 pydantic: Any = sys.modules["pydantic"]
@@ -79,6 +74,7 @@ class Record(IntEnum):
     BUILTIN = 50
     SLOTTED = 51
     MESSAGE = 52
+    EXCEPTION = 53
 
 
 # Subclasses of these keep their content by the base's own methods. The first base that fits counts, so the
@@ -133,18 +129,17 @@ SLOTTED: frozenset[tuple[str, str]] = frozenset(
     }
 )
 
-# Plain data that LangGraph's own list leaves out because its serializer never names it.
-_SAFE_TOO: frozenset[tuple[str, str]] = SLOTTED | {
-    DELTA_SNAPSHOT,
-    ("langchain_core.messages.base", "TextAccessor"),
-}
-SAFE_TYPES: frozenset[tuple[str, ...]] = SAFE_MSGPACK_TYPES | _SAFE_TOO
-
 # Attributes that Python or a library puts on an instance and that are not the program's state.
 _BOOKKEEPING = frozenset({"__orig_class__", "__dict__", "__weakref__"})
 
-# Classes by name as this process saw them: the only way back to a class made inside a function.
-_learned: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
+BUILTIN_ERRORS = frozenset(
+    error for error in vars(builtins).values() if isinstance(error, type) and issubclass(error, BaseException)
+)
+
+# Set where they were written, or when the exception is made; what an attribute was missing of may be anything.
+_NOT_DATA = frozenset({"obj"})
+_FIXED = frozenset({BaseExceptionGroup, ExceptionGroup})
+_HEAP_TYPE = 1 << 9  # of `type.__flags__`: a class that is made at run time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -156,7 +151,8 @@ class Shape:
         qualname: Its qualified name there.
         family: How its instances are stored; `None` if they are not.
         fields: Names of its fields; empty for classes without declared fields.
-        slots: Attribute names kept in slots.
+        slots: Attributes kept in slots: for each name, what gets and sets it, past any code of the class.
+        attributes: Returns the `__dict__` of an instance, past any code of the class; `None` if it has none.
         derived: Names in an instance's `__dict__` that can be computed again.
     """
 
@@ -164,56 +160,61 @@ class Shape:
     qualname: str
     family: Record | Leaf | None
     fields: frozenset[str]
-    slots: tuple[str, ...]
+    slots: Mapping[str, MemberDescriptorType]
+    attributes: Callable[[Any], dict[str, Any]] | None
     derived: frozenset[str]
 
 
-_shapes: WeakKeyDictionary[type, Shape] = WeakKeyDictionary()
+# By `id`, as to compare classes may run code of theirs.
+_shapes: dict[int, Shape] = {}
 
 
 def shape_of(cls: type) -> Shape:
-    """Return what is known about `cls`, and learn its name for loads in this process."""
-    shape = _shapes.get(cls)
+    """Return what is known about `cls`."""
+    shape = _shapes.get(id(cls))
     if shape is None:
-        family, slots = family_of(cls), tuple(_slots(cls))
-        shape = Shape(cls.__module__, cls.__qualname__, family, _fields(cls, family), slots, _derive(cls))
-        _shapes[cls] = shape
-        learn(cls)
+        family = family_of(cls)
+        names = cls.__module__, cls.__qualname__
+        shape = Shape(*names, family, _fields(cls, family), dict(_slots(cls)), _attributes(cls), _derive(cls))
+        _shapes[id(cls)] = shape
+        finalize(cls, _shapes.pop, id(cls), None).atexit = False
     return shape
-
-
-def learn(cls: type) -> None:
-    """Remember `cls` by name, so that it can be revived even if no module holds it."""
-    _learned[cls.__module__, cls.__qualname__] = cls
 
 
 def state_of(value: object, shape: Shape) -> dict[str, Any]:
     """Return the attributes that make up `value`: its `__dict__` and its slots, without what is derived."""
     state = {k: v for k, v in getattr(value, "__dict__", {}).items() if k not in shape.derived}
-    for name in shape.slots:
-        if hasattr(value, name):
-            state[name] = getattr(value, name)
+    for name, slot in shape.slots.items():
+        with suppress(AttributeError):  # it is not set
+            state[name] = slot.__get__(value)
     return state
 
 
-def construct(cls: Any, fields: dict[str, Any]) -> Any:
-    """Call the data class `cls` with those of the stored `fields` that it takes today."""
-    family = shape_of(cls).family
-    if family is Record.MODEL:
-        return cls(**{_input_name(cls, name): part for name, part in fields.items()})
-    if family is not Record.DATACLASS:
-        return cls(**fields)
-    declared = {field.name: field.init for field in dataclasses.fields(cls) if field.name in fields}
-    made = cls(**{name: fields[name] for name, is_argument in declared.items() if is_argument})
-    for name, is_argument in declared.items():
-        if not is_argument:
-            object.__setattr__(made, name, fields[name])
-    return made
+def restore(made: Any, state: dict[str, Any], shape: Shape) -> None:
+    """Give a bare object its attributes, as they were, past any setter."""
+    loose = state
+    if shape.slots:
+        loose = {name: part for name, part in state.items() if name not in shape.slots}
+        for name in state.keys() & shape.slots.keys():
+            shape.slots[name].__set__(made, state[name])
+    if loose:
+        attributes_of(made, shape).update(loose)
 
 
-def _input_name(cls: Any, name: str) -> str:
-    alias = getattr(cls.model_fields.get(name), "validation_alias", None)
-    return alias if isinstance(alias, str) else name
+def attributes_of(made: Any, shape: Shape) -> dict[str, Any]:
+    """Return the `__dict__` of an object, past any code of its class.
+
+    Raises:
+        TypeError: It has none.
+    """
+    if shape.attributes is None:
+        raise TypeError(f"a {shape.qualname} has no attributes")
+    return shape.attributes(made)
+
+
+def is_names(names: Iterable[Any]) -> bool:
+    """Return whether all of these are plain text: anything else would be asked for its hash."""
+    return {str}.issuperset(map(type, names))
 
 
 def _fields(cls: Any, family: Record | Leaf | None) -> frozenset[str]:
@@ -226,31 +227,46 @@ def _fields(cls: Any, family: Record | Leaf | None) -> frozenset[str]:
     return frozenset(cls._fields) if family is Record.NAMEDTUPLE else frozenset()
 
 
-def _slots(cls: type) -> Iterator[str]:
-    for base in cls.__mro__:
-        declared = vars(base).get("__slots__", ())
-        for name in (declared,) if isinstance(declared, str) else declared:
-            if name.startswith("__") and not name.endswith("__"):
-                yield f"_{base.__name__.lstrip('_')}{name}"
-            elif not (name.startswith("__") and name.endswith("__")):
-                yield name
+def _slots(cls: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    # Also what the builtin exceptions keep beside their arguments, such as `OSError.filename`.
+    for base in reversed(cls.__mro__):
+        if base.__flags__ & _HEAP_TYPE or base in BUILTIN_ERRORS - _FIXED:
+            for name, each in vars(base).items():
+                if type(each) is MemberDescriptorType and name not in _NOT_DATA and not name.startswith("__"):
+                    yield name, each
+
+
+def _attributes(cls: type) -> Callable[[Any], dict[str, Any]] | None:
+    found = (vars(base).get("__dict__") for base in cls.__mro__)
+    return next((each.__get__ for each in found if type(each) is GetSetDescriptorType), None)
 
 
 def _derive(cls: type) -> frozenset[str]:
     attributes = chain.from_iterable(vars(base).items() for base in cls.__mro__)
-    return _BOOKKEEPING | {name for name, value in attributes if isinstance(value, cached_property)}
+    return _BOOKKEEPING | {name for name, value in attributes if issubclass(type(value), cached_property)}
 
 
 def family_of(cls: type) -> Record | Leaf | None:
     """Return how instances of a class that has no code of its own are stored; `None` if they are not."""
-    if issubclass(cls, BaseException):
-        return None
     return next((family for family, fits in _FAMILIES if fits(cls)), None)
 
 
 def base_of(cls: type) -> Any:
     """Return the builtin that `cls` extends, or `None`."""
     return next((base for base in BASES if issubclass(cls, base)), None)
+
+
+def error_of(cls: type) -> Any:
+    """Return the builtin exception that `cls` is or extends."""
+    return next(base for base in cls.__mro__ if base in BUILTIN_ERRORS)
+
+
+def _is_error(cls: type) -> bool:
+    return issubclass(cls, BaseException) and _can_be_bare(cls, error_of(cls))
+
+
+def _is_secret(cls: type) -> bool:
+    return cls in (pydantic.SecretStr, pydantic.SecretBytes)
 
 
 def _is_array(cls: type) -> bool:
@@ -263,12 +279,16 @@ def _is_scalar(cls: type) -> bool:
 
 
 def _is_model(cls: type) -> bool:
-    return issubclass(cls, pydantic.BaseModel)
+    return _extends(pydantic.BaseModel, cls)
 
 
 def _is_model_v1(cls: type) -> bool:
     module = sys.modules.get("pydantic.v1.main")  # pydantic 2 still ships it
-    return module is not None and issubclass(cls, module.BaseModel)
+    return module is not None and _extends(module.BaseModel, cls)
+
+
+_extends = type.__subclasscheck__
+"""`issubclass`, which would ask each of the thousand subclasses of a model, and run code of their own."""
 
 
 def _is_dataclass(cls: type) -> bool:
@@ -293,17 +313,19 @@ def _is_extension(cls: type) -> bool:
 
 
 def _can_be_bare(cls: type, base: Any) -> bool:
-    # Types written in C (os.stat_result, numpy's scalars) refuse to be made by the constructor of their base.
-    try:
-        base.__new__(cls)
-    except TypeError:
-        return False
-    return True
+    # What `base.__new__(cls)` would say, but without an instance, whose `__del__` would run: types written in C
+    # (os.stat_result, numpy's scalars) refuse to be made by the constructor of their base.
+    made_by: Any = cls
+    while type(made_by.__new__) is not BuiltinFunctionType:
+        made_by = made_by.__base__
+    return made_by.__new__ is base.__new__ and not isabstract(cls)
 
 
 # The first that fits counts: an enumeration may also be a str, and a dataclass may also be a dict.
 _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
     (Leaf.ENUM, _is_enum),
+    (Record.EXCEPTION, _is_error),
+    (Record.SECRET, _is_secret),
     (Record.NDARRAY, _is_array),
     (Record.SCALAR, _is_scalar),
     (Record.NAMEDTUPLE, _is_namedtuple),
@@ -313,86 +335,3 @@ _FAMILIES: tuple[tuple[Record | Leaf, Callable[[type], bool]], ...] = (
     (Record.DATACLASS, _is_dataclass),
     (Record.SLOTTED, _has_slots),
 )
-
-
-class TypePolicy:
-    """Which named classes may be revived.
-
-    Attributes:
-        allowed: Names as `(module, name)`, next to the safe ones; `None` allows every data class there is.
-    """
-
-    __slots__ = ("allowed",)
-
-    def __init__(self, allowed: frozenset[tuple[str, ...]] | None) -> None:
-        self.allowed = allowed
-
-    @classmethod
-    def of(cls, types: Iterable[type | tuple[str, ...]] | None, strict: bool) -> TypePolicy:
-        """Return the policy for the arguments of a serializer."""
-        if types is None:
-            return cls(frozenset() if strict else None)
-        return cls(frozenset(chain.from_iterable(map(_names, types))))
-
-    def merge(self, extra: Iterable[type | tuple[str, ...]]) -> TypePolicy:
-        """Return this policy with more names allowed; itself if that changes nothing."""
-        if self.allowed is None:
-            return self
-        allowed = self.allowed.union(chain.from_iterable(map(_names, extra)))
-        return self if allowed == self.allowed else TypePolicy(allowed)
-
-    def resolve(self, module: Any, qualname: Any, family: Record | Leaf) -> Any:
-        """Return the class that a stored name stands for.
-
-        Args:
-            module: The stored module name.
-            qualname: The stored qualified name.
-            family: How its instances were stored; the class must still be of that kind.
-
-        Raises:
-            RefusedType: The name is not allowed, not there, or not a data class of that kind.
-        """
-        module, qualname = present_name(module, qualname)
-        name = f"{module}.{qualname}"
-        if not self._allows(module, qualname):
-            raise RefusedType(name, f"not allowed here: add it to the serializer's types=[...], as {name}")
-        found = _find(module, qualname)
-        if found is None:
-            reason = "this program has no such class: import its module before reading, or pass it in types=[...]"
-            raise RefusedType(name, reason)
-        if not isinstance(found, type) or shape_of(found).family is not family:
-            raise RefusedType(name, "it is not (or no longer) a data class of the kind that was stored")
-        return found
-
-    def _allows(self, module: str, qualname: str) -> bool:
-        if self.allowed is None:
-            return True
-        # LangGraph's allowlists hold the bare name of a nested class.
-        names = ((module, qualname), (module, qualname.rpartition(".")[2]))
-        return any(name in SAFE_TYPES or name in self.allowed for name in names)
-
-
-def _names(entry: type | tuple[str, ...]) -> list[tuple[str, ...]]:
-    if not isinstance(entry, type):
-        return [present_name(*entry) if len(entry) == 2 else tuple(entry)]
-    learn(entry)
-    return [(entry.__module__, entry.__qualname__), (entry.__module__, entry.__name__)]
-
-
-def _find(module: Any, qualname: Any) -> Any:
-    if not isinstance(module, str) or not isinstance(qualname, str):
-        raise TypeError("a class name must be text")
-    found = _walk(sys.modules.get(module), qualname)
-    return _learned.get((module, qualname)) if found is None else found
-
-
-def _walk(holder: Any, qualname: str) -> Any:
-    # Not `getattr`: a module's `__getattr__` may import, and a descriptor may run code.
-    if holder is None:
-        return None
-    names = object.__getattribute__(holder, "__dict__")
-    if qualname in names:  # first, because pydantic's `Model[a.B]` has dots of its own
-        return names[qualname]
-    head, _, rest = qualname.partition(".")
-    inner = names.get(head)
-    return _walk(inner, rest) if rest and isinstance(inner, type) else None

@@ -1,8 +1,10 @@
 """What the leaves and records of `pack` turn back to.
 
-Nothing is imported, and nothing is called but constructors of the types named in this file and of data
-classes that `TypePolicy` lets through. A builder may fail with any exception over damaged parts: `serde`
-translates it.
+Nothing is imported, and no code of a class runs: an object is made bare, and given what was stored past any setter.
+What is called are constructors of the types named in this file, with arguments of the types that they were written
+with. (A set, and the keys of a dict, ask their members for their hash, as any set does.) What does not fit the fields
+of a class as it is today is refused before it is made. A builder may fail with any exception over damaged parts:
+`serializer` translates it. What each of them can be made to do stands in the README.
 """
 
 from __future__ import annotations
@@ -13,31 +15,37 @@ import re
 import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Flag
 from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import ormsgpack
 
+from langgraph_keel.engine.serde.policy import TypePolicy
 from langgraph_keel.engine.serde.types import (
     BASE_BY_NAME,
     FACTORIES,
     MESSAGES,
     Leaf,
     Record,
-    TypePolicy,
+    Shape,
     base_of,
-    construct,
+    error_of,
+    is_names,
     pydantic,
+    restore,
     shape_of,
 )
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 _new = object.__new__
 _set = object.__setattr__
+_of_class: Callable[[Any, str], Any] = type.__getattribute__
+"""Returns an attribute of a class, past code of its metaclass."""
 
 
 class Mark:
@@ -60,139 +68,215 @@ def message_of(item: list[Any]) -> Any:
     state, names = item[2], item[3]
     if type(state) is not dict or type(names) is not list or item[1] < 0:
         raise CorruptStore("a stored message is damaged")
+    extra, private = ({}, None) if len(item) == 4 else item[4:]
     if state.keys() != fields:  # another version of LangChain wrote it
-        return _construct(cls, state | (item[4] or {} if len(item) > 4 else {}))
+        state, extra = _present_fields(cls, state, extra)
     made = _new(cls)
     _set(made, "__dict__", state)
-    _set(made, "__pydantic_fields_set__", set(names))
-    if len(item) == 4:
-        _set(made, "__pydantic_extra__", {})
-        _set(made, "__pydantic_private__", None)
-    else:
-        _set(made, "__pydantic_extra__", item[4])
-        _set(made, "__pydantic_private__", item[5])
-    return made
-
-
-def _construct(cls: type, fields: dict[str, Any]) -> Any:
-    try:
-        return construct(cls, fields)
-    except Exception as error:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        reason = f"the class no longer accepts what was stored: {type(error).__name__}: {error}"
-        raise RefusedType(name, reason) from error
-
-
-# --- Data classes of the program ---
-
-
-def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
-    _, module, qualname, fields, rest, *absent = record
-    cls = policy.resolve(module, qualname, Record.DATACLASS)
-    if rest is None or not _same_fields(cls, fields, *absent):
-        return _construct(cls, fields)
-    made = _new(cls)
-    _restore(made, fields | rest)
-    return made
-
-
-def _same_fields(cls: type, fields: dict[str, Any], absent: list[str]) -> bool:
-    return fields.keys() | set(absent) == shape_of(cls).fields
-
-
-def _restore(made: Any, state: dict[str, Any]) -> None:
-    """Give a bare object its attributes, as they were, past any setter."""
-    slots = shape_of(type(made)).slots
-    for name in slots:
-        if name in state:
-            _set(made, name, state[name])
-    loose = {name: part for name, part in state.items() if name not in slots} if slots else state
-    if loose:
-        made.__dict__.update(loose)
-
-
-def _model(record: list[Any], policy: TypePolicy) -> Any:
-    _, module, qualname, fields, rest, *more = record
-    cls = policy.resolve(module, qualname, Record.MODEL)
-    if rest is None:
-        return _construct(cls, fields)
-    absent, names, extra, private = more
-    if not _same_fields(cls, fields, absent):
-        return _construct(cls, fields | (extra or {}))
-    made = _new(cls)
-    _set(made, "__dict__", {})
-    _restore(made, fields | rest)
     _set(made, "__pydantic_fields_set__", set(names))
     _set(made, "__pydantic_extra__", extra)
     _set(made, "__pydantic_private__", private)
     return made
 
 
+def _present_fields(cls: Any, state: dict[str, Any], extra: Any) -> tuple[dict[str, Any], Any]:
+    """Return the fields of a message as this version of LangChain has them, and what it has no fields for."""
+    missing = {}
+    for name, field in cls.model_fields.items():
+        if name not in state and field.default_factory in (list, dict):
+            missing[name] = field.default_factory()
+        elif name not in state:
+            missing[name] = field.default
+    if pydantic.fields.PydanticUndefined in missing.values():
+        raise _no_fit(shape_of(cls), [name for name in missing if cls.model_fields[name].is_required()], ())
+    more = {name: part for name, part in state.items() if name not in cls.model_fields}
+    fields = state | missing
+    return {name: fields[name] for name in cls.model_fields}, {**(extra or {}), **more}
+
+
+# --- Data classes of the program ---
+
+
+def _no_fit(shape: Shape, missing: Iterable[str], unknown: Iterable[str]) -> RefusedType:
+    told = [f"{name!r} is missing" for name in sorted(missing)] + [f"it has no {name!r}" for name in sorted(unknown)]
+    reason = f"the class is not as it was when this was stored: {', '.join(told)}"
+    return RefusedType(f"{shape.module}.{shape.qualname}", reason)
+
+
+def _join_fields(shape: Shape, fields: dict[str, Any], rest: dict[str, Any], absent: list[str]) -> dict[str, Any]:
+    """Return the attributes of an object whose fields are exactly those of its class, with those that were not set.
+
+    Args:
+        shape: The class.
+        fields: The fields that were set.
+        rest: Attributes that are no fields.
+        absent: The names of the fields that were not set.
+    """
+    _check_state(fields)
+    if fields.keys() == shape.fields and not rest and not absent:
+        return fields
+    _check_state(rest)
+    _check_names(absent)
+    missing, unknown = shape.fields.difference(fields, absent), {*fields, *absent} - shape.fields
+    if missing or unknown:
+        raise _no_fit(shape, missing, unknown)
+    if not (shape.fields.isdisjoint(rest) and fields.keys().isdisjoint(absent)):
+        raise CorruptStore("a field of a stored value stands there twice")
+    return fields | rest
+
+
+def _check_names(names: Any) -> None:
+    if type(names) is not list or not is_names(names):
+        raise CorruptStore("the names of the fields of a stored value are damaged")
+
+
+def _check_state(state: Any) -> None:
+    if type(state) is not dict or not is_names(state):
+        raise CorruptStore("the attributes of a stored value are damaged")
+
+
+def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
+    _, module, qualname, fields, rest, absent = record
+    cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
+    state = _join_fields(shape, fields, rest, absent)
+    made = _new(cls)
+    restore(made, state, shape)
+    return made
+
+
+def _model(record: list[Any], policy: TypePolicy) -> Any:
+    _, module, qualname, fields, rest, absent, names, extra, private = record
+    cls, shape = policy.resolve(module, qualname, Record.MODEL)
+    state = _join_fields(shape, fields, rest, absent)
+    _check_names(names)
+    if extra is not None:
+        _check_state(extra)
+        if extra and _of_class(cls, "model_config").get("extra") != "allow":
+            raise _no_fit(shape, (), extra)
+    if private is not None:
+        _check_state(private)
+        if unknown := private.keys() - _of_class(cls, "__private_attributes__").keys():
+            raise _no_fit(shape, (), unknown)
+    made = _new(cls)
+    restore(made, state, shape)
+    _set_names(made, set(names))
+    _set_extra(made, extra)
+    _set_private(made, private)
+    return made
+
+
+_set_names, _set_extra, _set_private = (
+    vars(pydantic.BaseModel)[f"__pydantic_{name}__"].__set__ for name in ("fields_set", "extra", "private")
+)
+
+
 def _model_v1(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent, names = record
-    cls = policy.resolve(module, qualname, Record.MODEL_V1)
-    if not _same_fields(cls, fields, absent):
-        return _construct(cls, fields)
+    cls, shape = policy.resolve(module, qualname, Record.MODEL_V1)
+    state = _join_fields(shape, fields, rest, absent)
+    _check_names(names)
     made = _new(cls)
-    _restore(made, fields | rest)
-    _set(made, "__fields_set__", set(names))
+    restore(made, state, shape)
+    vars(sys.modules["pydantic.v1.main"].BaseModel)["__fields_set__"].__set__(made, set(names))
     return made
 
 
 def _namedtuple(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, names, values, state = record
-    cls = policy.resolve(module, qualname, Record.NAMEDTUPLE)
-    if tuple(names) != cls._fields:
-        known = {name: part for name, part in zip(names, values, strict=True) if name in cls._fields}
-        return _call(cls, known)
+    cls, shape = policy.resolve(module, qualname, Record.NAMEDTUPLE)
+    _check_names(names)
+    _check_type(values, list)
+    _check_state(state)
+    if tuple(names) != _of_class(cls, "_fields"):
+        raise _no_fit(shape, shape.fields.difference(names), {*names} - shape.fields)
+    if len(values) != len(names):
+        raise CorruptStore("a stored named tuple is damaged")
     made = tuple.__new__(cls, values)
-    _restore(made, state)
+    restore(made, state, shape)
     return made
-
-
-def _call(cls: type, fields: dict[str, Any]) -> Any:
-    try:
-        return cls(**fields)
-    except TypeError as error:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        raise RefusedType(name, f"the class no longer accepts what was stored: {error}") from error
 
 
 def _unpack_slots(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, state = record
-    made = _new(policy.resolve(module, qualname, Record.SLOTTED))
-    _restore(made, state)
+    cls, shape = policy.resolve(module, qualname, Record.SLOTTED)
+    _check_state(state)
+    if state.keys() != shape.slots.keys():
+        raise _no_fit(shape, shape.slots.keys() - state.keys(), state.keys() - shape.slots.keys())
+    made = _new(cls)
+    restore(made, state, shape)
     return made
+
+
+def _exception(record: list[Any], policy: TypePolicy) -> Any:
+    _, module, qualname, args, state = record
+    cls, shape = policy.resolve(module, qualname, Record.EXCEPTION)
+    _check_type(args, list)
+    _check_state(state)
+    base = error_of(cls)
+    if issubclass(cls, BaseExceptionGroup):
+        message, parts = args
+        _check_type(message, str)
+        _check_type(parts, list, tuple)
+        if not all(issubclass(type(part), BaseException) for part in parts):
+            raise CorruptStore("a stored group of exceptions holds something else")
+        made = base.__new__(cls, message, parts)
+    else:
+        made = base.__new__(cls)
+        _set_args(made, args)
+    restore(made, state, shape)
+    return made
+
+
+_set_args = vars(BaseException)["args"].__set__
 
 
 def _enum(data: bytes, policy: TypePolicy) -> Any:
     module, qualname, name, *number = ormsgpack.unpackb(data)
-    cls = policy.resolve(module, qualname, Leaf.ENUM)
+    cls, _ = policy.resolve(module, qualname, Leaf.ENUM)
     if name is None:
-        return cls(int(number[0]))
-    member = cls.__members__.get(name)
+        return _flag(cls, number)
+    member = _of_class(cls, "_member_map_").get(name)
     if member is None:
         raise RefusedType(f"{module}.{qualname}", f"the enumeration has no member {name!r} any more")
     return member
 
 
+def _flag(cls: Any, number: list[str]) -> Any:
+    """Return the combination of flags of this number, by the code of `Flag` and not by that of the class."""
+    value = int(number[0])
+    if not issubclass(cls, Flag):
+        raise CorruptStore(f"{cls.__qualname__} has no combinations")
+    found = _of_class(cls, "_value2member_map_").get(value)
+    if found is None:
+        found = _combine_flags(cls, value)
+    if type(found) is not cls:
+        raise CorruptStore(f"{value} is no combination of flags of {cls.__qualname__}")
+    return found
+
+
+_combine_flags = vars(Flag)["_missing_"].__func__
+
+
 def _extension(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, base_name, content, state = record
-    cls, base = policy.resolve(module, qualname, Record.BUILTIN), BASE_BY_NAME[base_name]
+    cls, shape = policy.resolve(module, qualname, Record.BUILTIN)
+    base = BASE_BY_NAME[base_name]
+    _check_state(state)
     if base_of(cls) is not base:
         raise RefusedType(f"{module}.{qualname}", f"it extended {base_name} when it was stored and does not now")
     made = _new_builtin(cls, base, content)
-    _restore(made, state)
+    restore(made, state, shape)
     return made
 
 
 def _new_builtin(cls: type, base: Any, content: Any) -> Any:
     """Return a bare `cls` with the content of its builtin `base`, by the base's own methods."""
+    _check_type(content, _CONTENT_TYPES.get(base, list))
     if base in _SCALARS:
         return base.__new__(cls, content)
     made = base.__new__(cls)
     if base is deque:
-        deque.__init__(made, content[1:], content[0])
+        deque.__init__(made, content[1:], _length(content[0]))
     elif base is defaultdict:
         defaultdict.__init__(made, _factory(content[0]))
         _fill(made, content[1:], dict.__setitem__)
@@ -206,6 +290,7 @@ def _new_builtin(cls: type, base: Any, content: Any) -> Any:
 
 
 _SCALARS = frozenset({str, int, float, complex, bytes, tuple, frozenset})
+_CONTENT_TYPES: dict[type, type] = {kind: kind for kind in (str, int, float, complex, bytes)} | {bytearray: bytes}
 
 
 def _fill(made: Any, flat: list[Any], setitem: Callable[[Any, Any, Any], None] = dict.__setitem__) -> Any:
@@ -218,19 +303,44 @@ def _factory(name: str | None) -> type | None:
     return None if name is None else FACTORIES[name]
 
 
+def _length(value: Any) -> int | None:
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> int:
+    _check_type(value, int)
+    return int(value)
+
+
+def _check_type(value: Any, *kinds: type) -> None:
+    """Raise an error unless a value is of one of these types: a constructor would ask another for its code."""
+    if type(value) not in kinds:
+        raise CorruptStore(f"a {type(value).__name__} stands where a {kinds[0].__name__} should")
+
+
 # --- Standard library ---
 
 
 def _aware(record: list[Any], policy: TypePolicy) -> Any:
     _, moment, tz = record
-    if type(moment) not in (datetime, time):
-        raise CorruptStore("a time zone without a time")
+    _check_type(moment, datetime, time)
+    _check_type(tz, timezone, ZoneInfo)
     return moment.replace(tzinfo=tz)
+
+
+def _pattern(record: list[Any], policy: TypePolicy) -> re.Pattern[Any]:
+    _, pattern, flags = record
+    _check_type(pattern, str, bytes)
+    return re.compile(pattern, _number(flags) & ~re.DEBUG)  # which prints
 
 
 def _secret(record: list[Any], policy: TypePolicy) -> Any:
     _, content = record
-    return pydantic.SecretStr(content) if type(content) is str else pydantic.SecretBytes(content)
+    _check_type(content, str, bytes)
+    cls = pydantic.SecretStr if type(content) is str else pydantic.SecretBytes
+    if not policy.allows_secrets(cls):
+        raise RefusedType(f"{cls.__module__}.{cls.__qualname__}", f"not allowed here: pass types=[{cls.__name__}]")
+    return cls(content)
 
 
 def _text(data: bytes) -> str:
@@ -307,20 +417,31 @@ def _array(record: list[Any], policy: TypePolicy) -> Any:
 def _scalar(record: list[Any], policy: TypePolicy) -> Any:
     _, described, data = record
     if described is None:
+        _check_type(data, str, bytes)
         return (_numpy().str_ if type(data) is str else _numpy().bytes_)(data)
     return _from_buffer(described, [], "C", data)[()]
 
 
 def _from_buffer(described: Any, shape: list[int], order: str, data: bytes) -> Any:
     numpy = _numpy()
+    if not _is_description(described):
+        raise CorruptStore("the kind of a stored array is damaged")
     dtype = numpy.lib.format.descr_to_dtype(described)
-    if dtype.hasobject or type(data) is not bytes or any(length < 0 for length in shape):
+    # Elements of no bytes could be as many as one likes.
+    if dtype.hasobject or not dtype.itemsize or type(data) is not bytes or any(_number(length) < 0 for length in shape):
         raise CorruptStore("a stored array is damaged")
     # Over a bytearray, so that the array is writable as it was.
     made = numpy.ndarray(tuple(shape), dtype, bytearray(data), order=order)
     if made.nbytes != len(data):
         raise CorruptStore("a stored array is not as long as its shape says")
     return made
+
+
+def _is_description(described: Any) -> bool:
+    """Return whether numpy may be asked for a type by this: of anything else it would read attributes."""
+    if type(described) in (list, tuple):
+        return all(map(_is_description, described))
+    return type(described) in (str, int)
 
 
 # --- The tables ---
@@ -347,14 +468,14 @@ RECORDS: dict[int, Mark] = {
     Record.TUPLE: Mark(lambda record, _: tuple(record[1:])),
     Record.SET: Mark(lambda record, _: set(record[1:])),
     Record.FROZENSET: Mark(lambda record, _: frozenset(record[1:])),
-    Record.DEQUE: Mark(lambda record, _: deque(record[2:], record[1])),
+    Record.DEQUE: Mark(lambda record, _: deque(record[2:], _length(record[1]))),
     Record.DICT: Mark(lambda record, _: _fill({}, record[1:])),
     Record.ORDERED: Mark(lambda record, _: _fill(OrderedDict(), record[1:], OrderedDict.__setitem__)),
     Record.DEFAULT: Mark(lambda record, _: _fill(defaultdict(_factory(record[1])), record[2:])),
     Record.COUNTER: Mark(lambda record, _: _fill(Counter(), record[1:])),
-    Record.RANGE: Mark(lambda record, _: range(*record[1:])),
+    Record.RANGE: Mark(lambda record, _: range(*map(_number, record[1:]))),
     Record.AWARE: Mark(_aware),
-    Record.PATTERN: Mark(lambda record, _: re.compile(*record[1:])),
+    Record.PATTERN: Mark(_pattern),
     Record.SECRET: Mark(_secret),
     Record.NDARRAY: Mark(_array),
     Record.SCALAR: Mark(_scalar),
@@ -365,4 +486,5 @@ RECORDS: dict[int, Mark] = {
     Record.BUILTIN: Mark(_extension),
     Record.SLOTTED: Mark(_unpack_slots),
     Record.MESSAGE: Mark(lambda record, _: message_of(record)),
+    Record.EXCEPTION: Mark(_exception),
 }

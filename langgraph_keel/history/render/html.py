@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-
-from langgraph.types import Interrupt
+from typing import TYPE_CHECKING
 
 from langgraph_keel.display.html import (
     FAINT,
@@ -39,6 +38,9 @@ from langgraph_keel.history.render.rows import (
     lane_count,
     timeline_rows,
 )
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 LANE = 16
 """Pixels from one lane to the next."""

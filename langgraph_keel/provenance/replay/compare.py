@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from langgraph_keel._langgraph import BRANCH_TO, NS_SEP
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.history import History
@@ -54,6 +55,7 @@ class Nothing:
 NOTHING = Nothing()
 
 
+@publish
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One thing that is not as it was recorded.

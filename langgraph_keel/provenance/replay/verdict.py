@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.provenance.records import ModelCall
 from langgraph_keel.provenance.replay.compare import Difference
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Replay:
     """What `saver.replay` has found. It is true if everything is the same: `assert saver.replay(graph, config)`.

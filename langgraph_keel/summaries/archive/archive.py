@@ -18,6 +18,7 @@ from langgraph_keel.display.text import count_of, cut, format_size, one_line, pl
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive import restore as restoring
@@ -122,6 +123,7 @@ def _summary_cells(entry: Archived) -> Iterator[str]:
         yield text(line)
 
 
+@publish
 class Archive(Sequence[Archived]):
     """The archived parts of a thread, oldest first. `archive[0]` is the first one, `archive["1f…"]` the one of that id.
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
 from langgraph_keel.engine.encoding.memo import Base
@@ -143,7 +142,10 @@ def _replay(before: Sequence[BaseMessage], values: Sequence[Any]) -> tuple[list[
 def _apply(left: dict[str, BaseMessage], message: BaseMessage) -> None:
     if not isinstance(message, RemoveMessage):
         left[_key(message)] = message
-    elif message.id == REMOVE_ALL_MESSAGES:
+        return
+    from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+    if message.id == REMOVE_ALL_MESSAGES:
         left.clear()
     else:
         left.pop(str(message.id), None)

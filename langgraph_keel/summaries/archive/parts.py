@@ -14,6 +14,7 @@ from langchain_core.messages import BaseMessage
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 
@@ -67,6 +68,7 @@ class Removal:
     places: tuple[Place, ...] = ()
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class Archived:
     """An archived part: the messages that one removal took out of a thread's state.

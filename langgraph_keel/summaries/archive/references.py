@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import one_line
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.summaries.archive.order import keys_of
 from langgraph_keel.summaries.archive.parts import Archived
@@ -20,6 +21,7 @@ LEAST = 6
 _DIGITS = re.compile(f"[0-9a-f]{{{LEAST},24}}")
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class FoundMessage:
     """A message that a search has found.

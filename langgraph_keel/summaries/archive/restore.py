@@ -12,15 +12,12 @@ from typing import Any, TypeAlias
 
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, LastValue
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.pregel import Pregel
-from langgraph.types import Overwrite
 
 from langgraph_keel._langgraph import NS_END
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.config import USER, address_of, config_of, configurable, owner_in, owner_of, thread_id_of
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CheckpointConflict, InvalidInput, NotFound
 from langgraph_keel.summaries.archive.order import Conversation, Summaries, key_in, keys_of, own_id, with_summaries
 from langgraph_keel.summaries.archive.parts import Archived, hosts_in, part_of
@@ -204,6 +201,7 @@ _MOST_TRIES = 10
 _NEXT = "that would have had the messages again"
 
 
+@publish
 @dataclass(frozen=True, slots=True, repr=False)
 class Restored:
     """What a restore has done.
@@ -441,6 +439,8 @@ class Restoring:
                 f"the graph has not taken up what was put back, {_MOST_TRIES} times: its state goes on changing, or "
                 "its reducer does not take a whole list"
             )
+        from langgraph.pregel import Pregel
+
         saver = getattr(self._given, "checkpointer", None)
         if isinstance(self._given, Pregel) and isinstance(saver, BaseCheckpointSaver):
             is_latest = not configurable(self.config).get("checkpoint_id")
@@ -448,6 +448,10 @@ class Restoring:
             self.graph = self._given.copy({"checkpointer": as_read})
 
     def _whole(self, channel: str, messages: Sequence[BaseMessage]) -> Any:
+        from langgraph.channels import BinaryOperatorAggregate, DeltaChannel, LastValue
+        from langgraph.graph.message import REMOVE_ALL_MESSAGES
+        from langgraph.types import Overwrite
+
         held = self._channels.get(channel)
         if isinstance(held, LastValue):
             return list(messages)
@@ -467,6 +471,8 @@ class Restoring:
 
 
 def _check_graph(graph: Any) -> None:
+    from langgraph.pregel import Pregel
+
     if not callable(getattr(graph, "update_state", None)):
         raise InvalidInput(f"graph must be a graph that is compiled with this saver, not {graph!r:.60}")
     if isinstance(graph, Pregel) and not isinstance(graph.checkpointer, BaseCheckpointSaver):

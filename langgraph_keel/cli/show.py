@@ -1,0 +1,198 @@
+"""`keel show`: the state at one checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read
+from langgraph_keel.cli.output import block, console, local_time, print_json
+from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.display.messages import call_text, content_text
+from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.errors import NotFound
+from langgraph_keel.history import changes as steps
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+
+Checkpoint = Annotated[
+    str | None,
+    typer.Argument(metavar="[MOMENT]", help=f"A moment: {MOMENT}. The latest if left out."),
+]
+
+
+def show(
+    thread: Thread,
+    checkpoint: Checkpoint = None,
+    url: Url = DEFAULT_URL,
+    ns: Ns = "",
+    full: Full = False,
+    imports: Imports = None,
+    json: AsJson = False,
+) -> None:
+    """Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.
+
+    Example: `keel show my-thread`, or one moment of it: `keel show my-thread 14`
+    """
+    with open_to_read(url, imports) as saver:
+        found = _latest(saver, thread, ns) if checkpoint is None else _named(saver, thread, ns, checkpoint)
+        position = open_timeline(saver, thread).moment(found.config).position
+    if json:
+        print_json({"position": position, **_checkpoint_json(found)})
+    else:
+        console().print(_checkpoint_page(found, position, full=full))
+
+
+def _named(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
+    moment = moment_of(open_timeline(saver, thread), at)
+    if ns not in ("", EVERY_NS, moment.namespace):
+        raise NotFound(f"thread {thread!r}: {at!r} is in namespace {moment.namespace!r}, not in {ns!r}")
+    return cast(CheckpointTuple, saver.get_tuple(moment.config))
+
+
+def _latest(saver: Any, thread: str, ns: str) -> CheckpointTuple:
+    for found in saver.list(config_of(thread, None if ns == EVERY_NS else ns), limit=1):
+        return cast(CheckpointTuple, found)
+    raise no_thread(saver, thread, ns)
+
+
+def id_of(found: CheckpointTuple) -> str:
+    """Return the id of a checkpoint."""
+    return found.checkpoint["id"]
+
+
+def ns_of(found: CheckpointTuple) -> str:
+    """Return the namespace of a checkpoint; the root graph's is empty."""
+    return str(found.config["configurable"].get("checkpoint_ns") or "")
+
+
+def next_nodes(found: CheckpointTuple) -> tuple[str, ...]:
+    """Return the nodes that run from a checkpoint."""
+    return steps.next_nodes(cast(Any, found.checkpoint), found.checkpoint["channel_values"])
+
+
+def interrupts(found: CheckpointTuple) -> tuple[Interrupt, ...]:
+    """Return the questions of tasks that asked and have written nothing since."""
+    return steps.open_questions(found.pending_writes or [])
+
+
+_LONGEST_TEXT = 2_000
+_MOST_MESSAGES = 40
+_ROLE_STYLE = {"human": "bold cyan", "ai": "bold green", "tool": "bold yellow", "system": "bold magenta"}
+
+
+def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> RenderableType:
+    """Return `value` to print; without `full` only so much of it that a page stays readable."""
+    if isinstance(value, BaseMessage):
+        value = [value]
+    conversation = isinstance(value, list) and value and all(isinstance(item, BaseMessage) for item in value)
+    body = _conversation(value, full) if conversation else _text(value, full)
+    return Padding(body, (0, 0, 0, indent))
+
+
+def _text(value: Any, full: bool) -> Text:
+    from rich.pretty import pretty_repr
+
+    shown = value if isinstance(value, str) else pretty_repr(value, max_width=72)
+    return block(shown, limit=None if full else _LONGEST_TEXT)
+
+
+def _conversation(messages: Sequence[BaseMessage], full: bool) -> RenderableType:
+    shown = messages if full else messages[-_MOST_MESSAGES:]
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for message in shown:
+        grid.add_row(Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full))
+    left_out = len(messages) - len(shown)
+    note = [Text(f"… {left_out:,} earlier messages (--full)", "dim")] if left_out else []
+    return Group(*note, grid)
+
+
+def _message(message: BaseMessage, full: bool) -> RenderableType:
+    text = content_text(message.content)
+    parts = [block(text, limit=None if full else _LONGEST_TEXT)] if text else []
+    if isinstance(message, ToolMessage):
+        label = Text(plain(message.name or message.tool_call_id), "dim")
+        parts.insert(0, label.append(" failed", "red") if message.status == "error" else label)
+    if isinstance(message, AIMessage):
+        calls = (one_line(call_text(call["name"], call["args"]), 300) for call in message.tool_calls)
+        parts += [Text.assemble(("→ ", "dim"), call) for call in calls]
+    return Group(*(parts or [Text("(empty)", "dim")]))
+
+
+def _checkpoint_page(found: CheckpointTuple, position: int, *, full: bool = False) -> RenderableType:
+    """Return the page of `keel show`: the state, then metadata, open questions and pending writes."""
+    values = found.checkpoint["channel_values"]
+    shown = {name: value for name, value in values.items() if full or not is_internal(name)}
+    state = [_section(name, _size(value), value_lines(value, full=full)) for name, value in shown.items()]
+    return Group(_heading(found, position), *(state or [Text("\nno values", "dim")]), *_surroundings(found, full))
+
+
+def _heading(found: CheckpointTuple, position: int) -> Text:
+    place = [f"thread {plain(str(found.config['configurable']['thread_id']))}", f"#{position}"]
+    if ns := ns_of(found):
+        place.append(f"namespace {plain(ns)}")
+    place.append(local_time(found.checkpoint["ts"]))
+    following = plain(", ".join(next_nodes(found))) or "nothing"
+    return Text.assemble(
+        ("checkpoint ", ""), (plain(id_of(found)), "bold green"), "\n",
+        (" · ".join(place), "dim"), "\n", ("next: ", "dim"), following,
+    )  # fmt: skip
+
+
+def _section(name: str, note: str, body: RenderableType) -> RenderableType:
+    title = Text.assemble("\n", (plain(name), "bold cyan"), (f"  {plain(note)}" if note else "", "dim"))
+    return Group(title, body)
+
+
+def _size(value: Any) -> str:
+    kind = type(value).__name__
+    return f"{kind} of {len(value)}" if isinstance(value, list | dict | set | tuple) else kind
+
+
+def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType]:
+    yield _section("metadata", "", value_lines(dict(found.metadata), full=full))
+    writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
+    if asked := interrupts(found):
+        yield _section("waits for an answer", "", _pairs((item.id, item.value) for item in asked))
+    if ordinary := [write for write in writes if write[1] != INTERRUPT]:
+        note = "by tasks that ran from here"
+        yield _section("pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary))
+
+
+def _pairs(items: Iterable[tuple[str, Any]]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    for name, value in items:
+        grid.add_row(Text("  " + plain(name), "yellow", overflow="fold"), value_lines(value, indent=0))
+    return grid
+
+
+def _checkpoint_json(found: CheckpointTuple) -> dict[str, Any]:
+    """Return what `keel show --json` prints."""
+    return {
+        "thread_id": found.config["configurable"]["thread_id"],
+        "checkpoint_ns": ns_of(found),
+        "checkpoint_id": id_of(found),
+        "parent_checkpoint_id": ((found.parent_config or {}).get("configurable") or {}).get("checkpoint_id"),
+        "ts": found.checkpoint["ts"],
+        "next": list(next_nodes(found)),
+        "values": as_json(found.checkpoint["channel_values"]),
+        "metadata": as_json(dict(found.metadata)),
+        "pending_writes": [
+            {"task_id": task, "channel": channel, "value": as_json(value)}
+            for task, channel, value in found.pending_writes or []
+        ],
+        "interrupts": [{"id": asked.id, "value": as_json(asked.value)} for asked in interrupts(found)],
+    }

@@ -1,0 +1,215 @@
+"""Which classes a stored name may stand for.
+
+A stored value names its class as `(module, qualname)`. The name is looked up among what the program has imported
+already and leads to no import, but for plain data of Python, LangGraph, LangChain and Keel; it must be a class that
+somebody has named, and a data class of the kind that was stored. Named are
+
+* that plain data;
+* what the program lists (`types=`), or LangGraph hands over (`with_allowlist`, in its strict mode);
+* what the annotations of a graph's state name (`schemas`), of any graph of this process;
+* what this process has stored itself, through whichever saver.
+
+The last two count unless a serializer is strict, and the last only where nothing is listed. Nothing in a store says
+what may be revived: whoever can write to the store could write that, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from itertools import chain
+from types import ModuleType
+from typing import Any, TypeAlias
+from warnings import warn
+from weakref import WeakValueDictionary
+
+from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
+from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, present_name
+from langgraph_keel.engine.serde.schemas import find_schema_class
+from langgraph_keel.engine.serde.types import Leaf, Record, Shape, shape_of
+from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
+
+Named: TypeAlias = type | tuple[str, ...]
+"""How a class is listed: itself, or its module and name."""
+
+# Modules that hold plain data, next to the classes that LangGraph lists itself; of `builtins`, exceptions are all that
+# is stored by name.
+_DATA_MODULES = frozenset(
+    {
+        "builtins",
+        "langgraph.errors",
+        "langgraph.store.base",
+        "langgraph.types",
+        "langchain_core.agents",
+        "langchain_core.documents.base",
+        "langchain_core.outputs.chat_generation",
+        "langchain_core.outputs.generation",
+        "langchain_core.outputs.llm_result",
+        "langchain_core.outputs.run_info",
+        "langchain_core.prompt_values",
+    }
+)
+_DATA = SAFE_MSGPACK_TYPES | {DELTA_SNAPSHOT, ("langchain_core.messages.base", "TextAccessor")}
+_OWN = frozenset(MOVED_NAMES.values())
+
+# No class is stored with values of these.
+_NAMELESS = frozenset({None, Record.NDARRAY, Record.SCALAR, Record.SECRET})
+
+_UNNAMED = (
+    "not allowed here, as nothing names it: annotate the graph's state with it, or add it to the serializer's "
+    "types=[...], as {}"
+)
+_ABSENT = "this program has no such class: import its module before reading, or pass it in types=[...]"
+_SECRET = (
+    "a secret, which would be stored as it is, in plain text: keep it out of the state, and pass it through context=. "
+    "To store secrets all the same, pass types=[{0}] to the saver"
+)
+_LOCAL = (
+    "it is defined inside a function, where no other process finds it: define it in a module. (Annotations of the "
+    "graph's state may name it, and so may types=[...])"
+)
+_MAIN = (
+    "{0} is stored, a class of the script or notebook that runs. A program that runs something else cannot read it: "
+    "define {0} in a module that both import"
+)
+
+# By name, the classes whose values this process has stored.
+_stored: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
+
+
+class TypePolicy:
+    """Which named classes may be stored and revived.
+
+    Args:
+        types: The classes that the program lists; `None` if it lists none.
+        strict: Whether only these count, and plain data.
+
+    Attributes:
+        names: What is allowed beside plain data, by module and name.
+        is_listed: Whether nothing else may be stored.
+    """
+
+    __slots__ = ("_classes", "_is_strict", "_known", "is_listed", "names")
+
+    def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
+        self.is_listed = types is not None
+        self._is_strict = strict
+        self._classes: dict[tuple[str, str], type] = {}
+        self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
+        self.names: frozenset[tuple[str, ...]] = frozenset(self._list(types or ()))
+
+    def merge(self, extra: Iterable[Named]) -> TypePolicy:
+        """Return this policy with more classes allowed; itself if that changes nothing."""
+        merged = TypePolicy(chain(self._classes.values(), self.names, extra), self._is_strict)
+        merged.is_listed = self.is_listed
+        return self if merged.names == self.names else merged
+
+    def _list(self, types: Iterable[Named]) -> Iterable[tuple[str, ...]]:
+        for entry in types:
+            if isinstance(entry, type):
+                self._classes[entry.__module__, entry.__qualname__] = entry
+                yield entry.__module__, entry.__qualname__
+            else:
+                yield present_name(*entry) if len(entry) == 2 else tuple(entry)
+
+    def admit(self, cls: type) -> None:
+        """Note that values of a class are stored.
+
+        Raises:
+            UnstorableValue: Nobody could revive them, or the program has not listed the class.
+        """
+        name = module, qualname = cls.__module__, cls.__qualname__
+        family = shape_of(cls).family
+        if family is Record.SECRET and not self.allows_secrets(cls):
+            raise UnstorableValue(f"{module}.{qualname}", _SECRET.format(qualname))
+        if family in _NAMELESS:
+            return
+        if "<locals>" in qualname and name not in self._classes and find_schema_class(*name) is not cls:
+            raise UnstorableValue(f"{module}.{qualname}", _LOCAL)
+        if self.is_listed and not self._allows(*name):
+            reason = "it is not in types=[...] of this saver and could not be read back: add the class"
+            raise UnstorableValue(f"{module}.{qualname}", reason)
+        if module == "__main__" and name not in _stored:
+            warn(_MAIN.format(qualname), TypeWarning, stacklevel=2)
+        _stored[name] = cls
+
+    def allows_secrets(self, cls: type) -> bool:
+        """Return whether the program has listed this class of secrets."""
+        return (cls.__module__, cls.__qualname__) in self.names
+
+    def resolve(self, module: Any, qualname: Any, family: Record | Leaf) -> tuple[Any, Shape]:
+        """Return the class that a stored name stands for, and what is known about it.
+
+        Args:
+            module: The stored module name.
+            qualname: The stored qualified name.
+            family: How its instances were stored; the class must still be of that kind.
+
+        Raises:
+            RefusedType: Nobody has named it, it is not there, or it is not a data class of that kind.
+        """
+        if type(module) is not str or type(qualname) is not str:
+            raise TypeError("a class name must be text")
+        name = present_name(module, qualname)
+        is_allowed, found = name in self._known or self._allows(*name), self._find(*name)
+        if found is None or not is_allowed:
+            raise RefusedType(".".join(name), _ABSENT if found is None else _UNNAMED.format(".".join(name)))
+        self._known.add(name)
+        # Its type says what it is; an object of another kind may answer for its `__class__` by code of its own.
+        shape = shape_of(found) if issubclass(type(found), type) else None
+        if shape is None or shape.family is not family:
+            raise RefusedType(".".join(name), "it is not (or no longer) a data class of the kind that was stored")
+        return found, shape
+
+    def _allows(self, module: str, qualname: str) -> bool:
+        if self._lists(module, qualname):
+            return True
+        if self._is_strict:
+            return False
+        name = module, qualname
+        return (not self.is_listed and name in _stored) or find_schema_class(*name) is not None
+
+    def _lists(self, module: str, qualname: str) -> bool:
+        if module in _DATA_MODULES or module == PACKAGE or (module, qualname) in _OWN:
+            return True
+        # LangGraph's allowlists hold the bare name of a nested class.
+        names = ((module, qualname), (module, qualname.rpartition(".")[2]))
+        return any(name in _DATA or name in self.names for name in names)
+
+    def _find(self, module: str, qualname: str) -> Any:
+        found = self._classes.get((module, qualname))
+        if found is None:
+            found = _walk(sys.modules.get(module), qualname)
+        if found is None:
+            found = _stored.get((module, qualname))
+        if found is None:
+            found = _import(module, qualname)
+        return find_schema_class(module, qualname) if found is None else found
+
+
+def _import(module: str, qualname: str) -> Any:
+    """Return a class of plain data. To import all of them beforehand takes longer than a command of `keel`."""
+    try:
+        if (module, qualname) in _OWN:
+            return getattr(import_module(module), qualname, None)
+        if module in _DATA_MODULES or (module, qualname) in _DATA:
+            return _walk(import_module(module), qualname)
+    except ImportError:  # another version of a library, or one that is not installed
+        pass
+    return None
+
+
+def _walk(holder: Any, qualname: str) -> Any:
+    # Not `getattr`: a module's `__getattr__` may import, and a descriptor may run code.
+    read_names = next((read for kind, read in _NAMESPACES if issubclass(type(holder), kind)), None)
+    if read_names is None:
+        return None
+    names = read_names(holder)
+    if qualname in names:  # first, because pydantic's `Model[a.B]` has dots of its own
+        return names[qualname]
+    head, _, rest = qualname.partition(".")
+    return _walk(names.get(head), rest) if rest else None
+
+
+_NAMESPACES = tuple((kind, vars(kind)["__dict__"].__get__) for kind in (type, ModuleType))

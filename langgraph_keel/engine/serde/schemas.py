@@ -1,0 +1,130 @@
+"""The classes that the graphs of this process name in the annotations of their state.
+
+LangGraph tells a checkpointer of them in its strict mode only, and then by name, without what stands in a `Sequence` or
+a named tuple; and nothing else tells which graphs there are. So they are looked for, among all objects that Python's
+collector knows, when a stored value names a class that nobody has named otherwise: a process that reads again what it
+has stored itself never does.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from time import monotonic
+from typing import Annotated, Any, NewType, get_args, get_origin, get_type_hints
+from weakref import WeakValueDictionary
+
+from typing_extensions import TypeAliasType
+
+from langgraph_keel.engine.serde.types import shape_of
+
+_classes: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
+
+
+def find_schema_class(module: str, qualname: str) -> type | None:
+    """Return the class of this name that the state of a graph names; `None` if there is none.
+
+    The first time that a name is asked for, it looks at all objects: 10 ms for each 100,000 of them, about.
+    """
+    if (module, qualname) not in _classes and _patience.is_left():
+        began = monotonic()
+        annotations = [annotation for graph in _find_graphs() for annotation in _annotations_of(graph)]
+        _classes.update({(cls.__module__, cls.__qualname__): cls for cls in _classes_in(annotations)})
+        _patience.spend(monotonic() - began)
+    return _classes.get((module, qualname))
+
+
+class _Patience:
+    """How long it may look: a second, then a tenth of the time; stored bytes with many names would stop a program."""
+
+    def __init__(self) -> None:
+        self._owed = 0.0
+        self._since = monotonic()
+
+    def is_left(self) -> bool:
+        """Return whether it may look again."""
+        now = monotonic()
+        self._owed, self._since = max(0.0, self._owed - (now - self._since) / 10), now
+        return self._owed < 1.0
+
+    def spend(self, seconds: float) -> None:
+        """Note how long it has looked."""
+        self._owed += seconds
+
+
+_patience = _Patience()
+
+
+def _find_graphs() -> list[Any]:
+    module = sys.modules.get("langgraph.pregel")
+    if module is None:
+        return []
+    kinds = {id(kind) for kind in _kinds_of(module.Pregel)}  # to hash a class may run code of its own
+    return [each for each in _find_objects() if id(type(each)) in kinds]
+
+
+def _kinds_of(cls: type[Any]) -> Iterator[type[Any]]:
+    yield cls
+    for kind in type.__subclasses__(cls):
+        yield from _kinds_of(kind)
+
+
+def _find_objects() -> list[Any]:
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    # A server hides what its workers share, before it forks them.
+    gc.unfreeze()
+    try:
+        return gc.get_objects()
+    finally:
+        gc.freeze()
+
+
+def _annotations_of(graph: Any) -> Iterator[Any]:
+    for channel in graph.channels.values():
+        yield getattr(channel, "ValueType", None)
+        yield getattr(channel, "UpdateType", None)
+    builder = getattr(graph, "builder", None)  # what the functional API makes has none
+    if builder is not None:
+        yield from (builder.state_schema, builder.input_schema, builder.output_schema)
+        yield from (getattr(node, "input_schema", None) for node in builder.nodes.values())
+
+
+def _classes_in(annotations: Iterable[Any]) -> Iterator[type]:
+    """Yield the classes that annotations name, and those that the annotations of these name, and so on."""
+    left, seen = list(annotations), {}
+    while left:
+        annotation = left.pop()
+        if id(annotation) in seen:
+            continue
+        seen[id(annotation)] = annotation  # kept, so that nothing else gets its id
+        if isinstance(annotation, type):
+            yield annotation
+            left += _hints_of(annotation)
+        elif isinstance(annotation, Enum):  # in a `Literal`
+            left.append(type(annotation))
+        elif isinstance(annotation, list):  # the arguments in a `Callable`
+            left += annotation
+        left += _parts_of(annotation)
+
+
+def _parts_of(annotation: Any) -> Iterable[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return get_args(annotation)[:1]
+    if isinstance(annotation, NewType):
+        return (annotation.__supertype__,)
+    if isinstance(annotation, TypeAliasType):
+        return (annotation.__value__,)
+    return (origin, *get_args(annotation))
+
+
+def _hints_of(cls: Any) -> Iterable[Any]:
+    if shape_of(cls).family is None:
+        return ()
+    try:
+        return get_type_hints(cls).values()
+    except Exception:  # a name that is defined later, or inside a function; pydantic has resolved its own
+        return [field.annotation for field in getattr(cls, "model_fields", {}).values()]

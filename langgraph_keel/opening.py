@@ -1,0 +1,96 @@
+"""A saver by its URL, and the classes of a program by their module."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Literal, Unpack
+
+from langgraph_keel.backends.registry import find_opener
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.options import SaverOptions
+from langgraph_keel.saver import KeelSaver
+
+
+@publish
+class OpenOptions(SaverOptions, total=False):
+    """What `open_saver` takes: the options of every saver, and those of the savers of Keel's own backends."""
+
+    timeout: float
+    auto_setup: bool
+    # FileSaver
+    memory: int
+    git: bool
+    # PostgresSaver
+    schema: str | None
+    partitions: int
+    pool_size: int
+    prepare_threshold: int | None
+    # RedisSaver
+    prefix: str
+    refresh_ttl_on_read: bool
+    durability: Literal["disk", "any"]
+    allow_eviction: bool
+    max_connections: int
+
+
+@publish
+def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptions]) -> KeelSaver:
+    """Open a saver by URL; the command line uses the same.
+
+        open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
+
+    Options are keyword arguments. In the URL stand only those of a server, such as PostgreSQL's `?schema=agents`.
+
+    Args:
+        url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
+            `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
+            `files:relative` or `files:/absolute` (a directory), or `memory:`; or a URL of a backend that another
+            package adds (`langgraph_keel.backends.registry`).
+        read_only: Never write, and do not create what is missing.
+        **options: As for the saver that the URL names (one of another package may take more than are typed here).
+
+    Returns:
+        A saver, to be closed by `with`, `async with` or `close()`.
+
+    Raises:
+        InvalidInput: The URL names no backend, or one whose client library is not installed; or one of
+            SQLite, of files or of memory has options.
+        NotFound: `read_only`, and there is nothing there.
+    """
+    return find_opener(url)(url, read_only=read_only, **options)
+
+
+def import_classes(module: str, asked_by: str) -> list[type]:
+    """Return the classes of a module and, of a package, those of the modules in it that are imported with it.
+
+    Args:
+        module: Its name; it is found from the current directory, too.
+        asked_by: What names it, for the error.
+
+    Raises:
+        InvalidInput: It cannot be imported.
+    """
+    _import(module, asked_by)
+    names = [name for name in sys.modules if name == module or name.startswith(f"{module}.")]
+    return [cls for name in names for cls in _classes_in(sys.modules[name], name)]
+
+
+def _classes_in(holder: ModuleType | type, module: str, within: str = "") -> Iterator[type]:
+    for name, each in vars(holder).items():
+        if isinstance(each, type) and (each.__module__, each.__qualname__) == (module, within + name):
+            yield each
+            yield from _classes_in(each, module, f"{within}{name}.")
+
+
+def _import(module: str, asked_by: str) -> None:
+    sys.path.insert(0, "")
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InvalidInput(f"{asked_by} {module}: {error}") from error
+    finally:
+        sys.path.remove("")

@@ -1,0 +1,60 @@
+"""Names for the invocations of graphs in this process: a call is past if the same invocation has gone on since.
+
+LangGraph stores a checkpoint while the step that begins from it runs already (`durability="async"`), or only the last
+one of an invocation (`"exit"`). Until then, nothing in the store says that two calls are of one invocation.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+
+from langgraph_keel.engine.config import run_of
+from langgraph_keel.engine.runs import find_runs
+
+_MOST = 1000
+"""Invocations whose names are remembered. One that is forgotten gets another name, and its calls are known by the
+checkpoints that are stored."""
+
+
+class Invocations:
+    """The invocations of this process that have called tools."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start afresh in a process that was forked."""
+        self._lock = Lock()
+        self._names: OrderedDict[int, tuple[object, str]] = OrderedDict()
+
+    def name(self, config: Mapping[str, Any]) -> str:
+        """Return the name of the invocation behind a config; empty outside of a graph."""
+        run = _find_run(config)
+        if run is None:
+            return ""
+        with self._lock:
+            # The run stands beside its name, so that no other one gets its address meanwhile.
+            _, name = self._names.setdefault(id(run), (run, secrets.token_hex(8)))
+            self._names.move_to_end(id(run))
+            while len(self._names) > _MOST:
+                self._names.popitem(last=False)
+        return name
+
+    def find(self, config: Mapping[str, Any]) -> str:
+        """Return the name of the invocation behind a config; empty if it has called no tool."""
+        with self._lock:
+            return self._names.get(id(_find_run(config)), (None, ""))[1]
+
+
+def _find_run(config: Mapping[str, Any]) -> object:
+    """Return the run that is under way; or what LangGraph makes for each, which a program may hand to several."""
+    control = run_of(config)
+    runs = find_runs(control)
+    return next(iter(runs)) if len(runs) == 1 else control
+
+
+INVOCATIONS = Invocations()

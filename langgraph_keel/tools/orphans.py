@@ -1,0 +1,234 @@
+"""Orphans: calls that were made, and of whose results the thread knows nothing.
+
+A call that answers no other (`scope="call"`) is known by its task, and a task by the checkpoint that its step runs
+from. That may be lost with its process: LangGraph stores it while the step runs already (`durability="async"`), or none
+before the end (`"exit"`). The run begins again from an earlier one, the model is asked again, and what is one call has
+another name. A rewind does the same. So before a tool runs, each equal call of its thread is looked at:
+
+* It is *past* if the thread has gone on with its result: from its checkpoint, a step led to the one that ours runs
+  from. Then ours is another call. So it is if both are of the same step.
+* Else it is an orphan, and ours is taken for the same call.
+
+Ways are followed in the store. Where a checkpoint is not stored yet, it is waited for; of an invocation that stores
+none before its end, the calls are known by the invocation's name, which its last checkpoint notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_DURABILITY
+from langgraph_keel.engine.config import must_follow_head
+from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, Moment
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Graph, Node
+from langgraph_keel.engine.session import Session, engine_of
+from langgraph_keel.engine.tables import Kept
+from langgraph_keel.tools.ledger import DONE, FAILED, WAITING, CallRecord, is_same_call
+
+NOTE = "invocation"
+"""In a header's `about`, of a checkpoint that was stored at the end of an invocation: which one that was."""
+
+
+class Parting(NamedTuple):
+    """Where the ways of two calls part: the outermost graph of which they have other steps.
+
+    Attributes:
+        namespace: Its namespace.
+        theirs: The checkpoint that the step of one of them ran from.
+        ours: The one that the other's does.
+    """
+
+    namespace: str
+    theirs: str
+    ours: str
+
+
+def steps_of(record: CallRecord) -> Mapping[str, str]:
+    """Return which checkpoint the step of a call ran from: in its own graph, and in those around it."""
+    return record.steps or {record.checkpoint_ns: record.checkpoint_id}
+
+
+def find_parting(record: CallRecord, mine: CallRecord) -> Parting | None:
+    """Return where the ways of two calls part; `None` if they are of one step, or nothing tells."""
+    theirs, ours = steps_of(record), steps_of(mine)
+    for namespace in sorted(ours, key=len):
+        if namespace in theirs and theirs[namespace] != ours[namespace]:
+            return Parting(namespace, theirs[namespace], ours[namespace])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What lies behind a checkpoint.
+
+    Attributes:
+        way: The checkpoints on the way back from it, itself included.
+        steps: Those of which the step's results are part of its state.
+        invocations: Those that had ended on the way, and the last checkpoint of each.
+        originals: What checkpoints on the way are twins of.
+    """
+
+    way: Set[str]
+    steps: Set[str]
+    invocations: Mapping[str, str]
+    originals: Set[str]
+
+    def knows(self, record: CallRecord, checkpoint_id: str) -> bool:
+        """Return whether the result of a call, of a step from this checkpoint, is part of the state."""
+        is_told = not (self.way | self.originals).isdisjoint(record.past_of)
+        return is_told or self.has(checkpoint_id, record.invocation)
+
+    def has(self, checkpoint_id: str, invocation: str) -> bool:
+        """Return whether the results of a step are part of the state."""
+        # The ids of the checkpoints of one process are in the order in which they were made.
+        return checkpoint_id in self.steps or checkpoint_id < self.invocations.get(invocation, "")
+
+
+def read_past(moments: Sequence[Moment], starts: Iterable[Node]) -> Past:
+    """Return what lies behind checkpoints of one namespace.
+
+    Args:
+        moments: The checkpoints of that namespace, in the order they were put.
+        starts: Where the ways begin.
+    """
+    headers = {node.address.checkpoint_id: header for node, header in moments}
+    way, steps, invocations, originals = set[str](), set[str](), dict[str, str](), set[str]()
+    for node in Ancestry(node for node, _ in moments).way(*starts):
+        own = headers[node.address.checkpoint_id].metadata
+        originals |= {str(own[mark]) for mark in (REWOUND_TO, BRANCHED_FROM) if mark in own}
+        header = _original(headers[node.address.checkpoint_id], headers)
+        way.add(str(node.address.checkpoint_id))
+        # An input, an update or a copy goes on without the results of the step before. Of a twin whose original is
+        # gone, nobody knows; mostly it is of a step.
+        if node.parent and (header is None or header.metadata.get("source") == "loop"):
+            steps.add(node.parent)
+        if header and (name := header.about.get(NOTE)):
+            invocations[str(name)] = max(str(node.address.checkpoint_id), invocations.get(str(name), ""))
+    return Past(way, steps, invocations, originals)
+
+
+def _original(header: Header, headers: Mapping[Any, Header]) -> Header | None:
+    """Return the header of what a checkpoint is a twin of, or its own; `None` if the original is gone."""
+    for _ in headers:  # what is stored may lead in a circle
+        mark = next((mark for mark in (REWOUND_TO, BRANCHED_FROM) if mark in header.metadata), None)
+        if mark is None:
+            return header
+        original = headers.get(str(header.metadata[mark]))
+        if original is None:
+            return None
+        header = original
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A call of whose result its thread knows nothing.
+
+    Attributes:
+        key: Its key.
+        kept: What the ledger says of it.
+        is_certain: Whether the thread cannot know of it.
+    """
+
+    key: str
+    kept: Kept[CallRecord]
+    is_certain: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Nobody can say yet: the checkpoint that the step runs from is on its way into the store."""
+
+
+def find_orphan(
+    session: Session,
+    mine: CallRecord,
+    equals: Mapping[str, Kept[CallRecord]],
+    config: Mapping[str, Any],
+    is_patient: bool,
+) -> Plan[Orphan | Pending | None]:
+    """Return the orphan that a call is to be taken for; `None` if all equal calls are other calls.
+
+    One trip; none if all of them are of the same step or invocation.
+
+    Args:
+        session: What it runs on.
+        mine: The call, about to be made.
+        equals: The calls with the same arguments in its thread, by their keys.
+        config: The config it runs with.
+        is_patient: Whether a checkpoint that is not stored yet is worth waiting for.
+    """
+    orphans = [Orphan(key, kept) for key, kept in equals.items() if is_same_call(kept.record, mine)]
+    theirs: dict[str, dict[str, str]] = {}
+    for key, kept in equals.items():
+        parting = find_parting(kept.record, mine)
+        if parting and (parting.namespace or not _is_own(kept.record, mine)):
+            theirs.setdefault(parting.namespace, {})[key] = parting.theirs
+    graph = (yield from session.store.read_graph(mine.thread_id)) if theirs else Graph([], {}, None)
+    for namespace, steps in theirs.items():
+        nodes = [node for node in graph.nodes if node.address.checkpoint_ns == namespace]
+        stored = {node.address.checkpoint_id: node for node in nodes}
+        ours = stored.get(steps_of(mine)[namespace])
+        # Subgraphs without a checkpointer store none at all.
+        if ours is None and is_patient and (not namespace or not stored.keys().isdisjoint(steps.values())):
+            return Pending()
+        start: Node | None = ours
+        if start is None and must_follow_head(config, {}):
+            start = next((node for node in nodes if node.is_head), None)
+        past = read_past([(node, UnreadHeader(node, session.codec)) for node in nodes], [start] if start else [])
+        for key, step in steps.items():
+            record = equals[key].record
+            is_on = _is_own(record, mine) and step not in past.way  # in a subgraph: it has gone on since
+            if not is_on and not past.knows(record, step):
+                # A run with durability="exit" may go on from its first step, or have left it for a new input.
+                is_certain = start is None or start is ours or start.address.checkpoint_id != step
+                orphans.append(Orphan(key, equals[key], is_certain))
+    return _choose(orphans, equals, mine)
+
+
+def _is_own(record: CallRecord, mine: CallRecord) -> bool:
+    return bool(mine.invocation) and record.invocation == mine.invocation
+
+
+def _choose(orphans: Collection[Orphan], equals: Mapping[str, Kept[CallRecord]], mine: CallRecord) -> Orphan | None:
+    """Return the orphan that a call is taken for: best one of the same name, else the first.
+
+    Calls of one idempotency key are one call, known on several branches: it is no orphan, if the thread knows of one.
+    """
+    lost = {orphan.key for orphan in orphans}
+    known = {kept.record.lineage for key, kept in equals.items() if key not in lost}
+    of_lineage: dict[str, Orphan] = {}
+    for orphan in sorted(orphans, key=lambda each: (each.kept.record.state != DONE, each.key)):
+        if orphan.kept.record.lineage not in known and _can_stand_for_another(orphan.kept, mine.started_at):
+            of_lineage.setdefault(orphan.kept.record.lineage, orphan)
+
+    def rank(orphan: Orphan) -> tuple[bool, bool, int, str]:
+        record = orphan.kept.record
+        is_named_so = (record.tool_call_id, record.place) == (mine.tool_call_id, mine.place)
+        return not is_named_so, record.state == FAILED, record.started_at, orphan.key
+
+    return min(of_lineage.values(), key=rank, default=None)
+
+
+def _can_stand_for_another(kept: Kept[CallRecord], now: int) -> bool:
+    """Return whether a result may be used again. A tool that has asked a person asks again."""
+    record, expires_at = kept.record, kept.cell.expires_at
+    has_asked = record.state == WAITING or (record.state == DONE and record.is_persons and not record.decided)
+    return not has_asked and (record.state != DONE or expires_at is None or expires_at > now)
+
+
+def stores_meanwhile(session: Session, config: Mapping[str, Any]) -> bool:
+    """Return whether the checkpoint that a step runs from is on its way into the store, if it is not there."""
+    values = config.get("configurable") or {}
+    engine = engine_of(values.get(CONFIG_KEY_CHECKPOINTER))
+    is_same_store = engine is not None and engine.session.store is session.store
+    return is_same_store and not stores_at_end(config)
+
+
+def stores_at_end(config: Mapping[str, Any]) -> bool:
+    """Return whether an invocation stores no checkpoint before its end."""
+    return (config.get("configurable") or {}).get(CONFIG_KEY_DURABILITY) == "exit"

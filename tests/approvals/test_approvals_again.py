@@ -1,0 +1,86 @@
+"""A decision that is made again, because the reply was lost, is told from that of a rival."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from approval_questions import Asking, T, go_on, one, paying
+from resume_runs import BACKENDS
+from savers import SAVERS, needing
+from tool_graphs import run
+
+from langgraph_keel import AlreadyDecided, KeelSaver
+from langgraph_keel.approvals.requests import ApprovalRequest
+
+FACES = ("invoke", "ainvoke")
+each_face = pytest.mark.parametrize("face", FACES)
+DECISIONS: list[tuple[str, dict[str, Any]]] = [
+    ("approve", {"by": "bob", "reason": "cheap"}),
+    ("reject", {"by": "bob"}),
+    ("edit", {"by": "bob", "args": {"amount": 1}}),
+]
+
+
+@pytest.fixture(params=BACKENDS)
+def saver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeelSaver]:
+    needing(request.param, request)
+    with SAVERS[request.param](tmp_path) as saver:
+        assert isinstance(saver, KeelSaver)
+        yield saver
+
+
+async def decide(saver: KeelSaver, face: str, kind: str, name: str, **details: Any) -> ApprovalRequest:
+    decided: Any = getattr(saver.approvals, kind if face == "invoke" else f"a{kind}")(name, **details)
+    request: ApprovalRequest = decided if face == "invoke" else await decided
+    return request
+
+
+@each_face
+@pytest.mark.parametrize(("kind", "details"), DECISIONS, ids=[kind for kind, _ in DECISIONS])
+async def test_the_same_again_is_what_stands(saver: KeelSaver, face: str, kind: str, details: Any) -> None:
+    """Before the agent has taken it, and after."""
+    asking = Asking(paying())
+    graph = asking.graph(saver)
+    await run(graph, "ainvoke", {}, T)
+    name = (await one(saver)).id
+    first = await decide(saver, face, kind, name, **details)
+    assert await decide(saver, face, kind, name, **details) == first
+    await go_on(saver, graph, "ainvoke")
+    taken = await decide(saver, face, kind, name, **details)
+    assert (taken.status, taken.decision) == ("consumed", first.decision)
+    assert [event["kind"] for event in taken.history] == ["asked", first.status, "consumed"]
+    assert len(asking.got) == 1
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [
+    ("edit", {"by": "ann", "args": {"amount": 1}}),
+    ("edit", {"by": "bob", "args": {"amount": 2}}),
+    ("edit", {"by": "bob", "args": {"amount": True}}),
+    ("edit", {"by": "bob", "args": {"amount": 1}, "reason": "cheap"}),
+    ("approve", {"by": "bob"}),
+    ("reject", {"by": "bob"}),
+]
+
+
+@each_face
+async def test_anything_else_is_refused(saver: KeelSaver, face: str) -> None:
+    await run(Asking(paying()).graph(saver), "ainvoke", {}, T)
+    name = (await one(saver)).id
+    first = await decide(saver, face, "edit", name, by="bob", args={"amount": 1})
+    for kind, details in OTHERS:
+        with pytest.raises(AlreadyDecided, match="edited by 'bob' already"):
+            await decide(saver, face, kind, name, **details)
+    assert await saver.approvals.aget(name) == first
+
+
+@each_face
+async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, face: str) -> None:
+    """A request that has expired was rejected by no person."""
+    await run(Asking(paying(expires_in=0, on_expiry="wait")).graph(saver), "ainvoke", {}, T)
+    (request,) = await saver.approvals.apending(status="expired")
+    for by in ("keel:expiry", ""):
+        with pytest.raises(AlreadyDecided, match="expired"):
+            await decide(saver, face, "reject", request.id, by=by)

@@ -1,0 +1,97 @@
+"""Names and habits that people bring from LangGraph's savers: taken, or answered with what to write."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+from savers import SAVERS, needing
+
+import langgraph_keel
+from langgraph_keel import FileSaver, InvalidInput, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+
+
+@pytest.mark.parametrize("name", ["SqliteSaver", "PostgresSaver", "RedisSaver"])
+def test_the_async_names_are_those_of_the_same_classes(name: str) -> None:
+    assert getattr(langgraph_keel, f"Async{name}") is getattr(langgraph_keel, name)
+
+
+@pytest.mark.parametrize("name", SAVERS)
+async def test_a_saver_is_set_up_and_closed_as_people_are_used_to(
+    name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    needing(name, request)
+    builder = StateGraph(MessagesState).add_node("add", lambda _: {"messages": []}).add_edge(START, "add")
+    thread_id = uuid4()
+    config: Any = {"configurable": {"thread_id": thread_id}}
+    with SAVERS[name](tmp_path) as opened:
+        saver: Any = opened
+        saver.setup()
+        await saver.setup()
+        await saver.asetup()
+        graph = builder.compile(checkpointer=saver)
+        await graph.ainvoke({"messages": []}, config)
+        await graph.ainvoke({"messages": []}, config)
+        assert [each.thread_id async for each in saver.athreads()] == [str(thread_id)]
+        assert len([each async for each in saver.alist(config)]) == 6
+        await saver.adelete_thread(thread_id)
+        assert await saver.aget_tuple(config) is None
+        await saver.aclose()
+        await saver.aclose()
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: SqliteSaver("a.db", pipe=None),  # type: ignore[call-arg]
+            "SqliteSaver has no option 'pipe': leave it out",
+        ),
+        (
+            lambda: PostgresSaver.from_conn_string("postgresql://", pipeline=True),  # type: ignore[call-arg]
+            "PostgresSaver.*'pipeline': leave it",
+        ),
+        (
+            lambda: RedisSaver(redis_url="redis://"),  # type: ignore[call-arg]
+            "RedisSaver.*'redis_url': pass the URL as the first argument",
+        ),
+        (
+            lambda: RedisSaver(redis_client=object()),  # type: ignore[call-arg]
+            "'redis_client': pass client=",
+        ),
+        (
+            lambda: RedisSaver("redis://", refresh_ttl=True),  # type: ignore[call-arg]
+            "do you mean 'refresh_ttl_on_read'",
+        ),
+        (
+            lambda: FileSaver("a", keeplast=3),  # type: ignore[call-arg]
+            "FileSaver has no option 'keeplast': do you mean 'keep_last'",
+        ),
+        (
+            lambda: open_saver("sqlite:///a.db", on_drfit="raise"),  # type: ignore[call-arg]
+            "SqliteSaver.*'on_drfit': do you mean 'on_drift'",
+        ),
+        (
+            lambda: open_saver("memory:", zzz=1),  # type: ignore[call-arg]
+            "MemorySaver has no option 'zzz': it has .*busy_timeout, .*types",
+        ),
+        (
+            lambda: FileSaver(3),  # type: ignore[arg-type]
+            "a builtins.int is no path",
+        ),
+    ],
+)
+def test_what_is_not_taken_is_answered_with_what_to_write(make: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        make()
+
+
+def test_a_connection_is_no_path() -> None:
+    connection: Any = sqlite3.connect(":memory:")
+    with closing(connection), pytest.raises(InvalidInput, match=r"a sqlite3\.Connection is no path.*pass the path"):
+        SqliteSaver(connection)

@@ -1,0 +1,27 @@
+"""No class that a program of LangChain's has imported can be made to run anything by what is stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_no_class_of_langchain_langgraph_or_a_provider_is_a_gadget() -> None:
+    done = subprocess.run([sys.executable, "-m", "gadgets"], capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["faults"] == []
+    assert found["classes"] > 3000
+    assert found["revived"] > 3000
+    # Of what nobody names, nothing comes back: exceptions of Python, and plain data of three packages do.
+    assert {name.split()[1] for name in found if name.endswith("by default")} == {
+        "builtins",
+        "langchain_core",
+        "langgraph",
+        "langgraph_keel",
+    }

@@ -1,0 +1,202 @@
+"""`saver.where`: where a thread stands, and what it is to be invoked with."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import START, StateGraph
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+from places import Place
+
+from langgraph_keel import InvalidConfig, KeelSaver, NotFound, ToolCache, request_approval
+from langgraph_keel.history.standing import Standing
+
+CONFIG: Any = {"configurable": {"thread_id": "t"}}
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[Any], operator.add]
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture
+def saver(place: Place) -> Iterator[KeelSaver]:
+    with place.open() as saver:
+        yield saver
+
+
+def graph(saver: KeelSaver, *nodes: tuple[str, Any]) -> Any:
+    return StateGraph(State).add_sequence(list(nodes)).add_edge(START, nodes[0][0]).compile(checkpointer=saver)
+
+
+def say(word: str) -> tuple[str, Any]:
+    return word, lambda state: {"log": [word]}
+
+
+def die(state: State) -> State:
+    raise Killed
+
+
+def ask(state: State) -> State:
+    return {"log": [interrupt("who?")]}
+
+
+def act(state: State) -> State:
+    return {"log": [request_approval("deploy", {"to": "prod"}).kind]}
+
+
+def invoke(made: Any, given: Any) -> Any:
+    return made.invoke(given, CONFIG, durability="sync")
+
+
+def stands(standing: Standing) -> tuple[Any, ...]:
+    return standing.state, standing.can_go_on, standing.next
+
+
+def test_a_thread_that_is_done_is_idle(saver: KeelSaver) -> None:
+    invoke(graph(saver, say("a")), {"log": []})
+    found = saver.where("t")
+    assert stands(found) == ("idle", False, ())
+    assert str(found) == "thread 't' is idle: it takes new input."
+    assert found.updated_at == saver.timeline("t")[-1].time.isoformat()  # type: ignore[union-attr]
+    assert list(saver.unfinished()) == []
+
+
+def test_a_thread_that_was_cut_off_goes_on_with_none(saver: KeelSaver) -> None:
+    with pytest.raises(Killed):
+        invoke(graph(saver, say("a"), ("b", die)), {"log": []})
+    found = saver.where("t")
+    assert (stands(found), found.given) == (("cut off", True, ("b",)), None)
+    assert "cut off before b: invoke the graph with None" in str(found)
+    assert invoke(graph(saver, say("a"), say("b")), found.given)["log"] == ["a", "b"]
+    assert saver.where("t").state == "idle"
+
+
+def test_a_step_whose_checkpoint_never_came_goes_on_with_none(saver: KeelSaver) -> None:
+    """LangGraph's own `next` is empty then."""
+    made = graph(saver, say("a"), say("b"))
+    invoke(made, {"log": []})
+    head = saver.timeline("t")[-2].config
+    task = made.get_state(head).tasks[0].id
+    saver.rewind(head)
+    saver.put_writes(saver.timeline("t").head.config, [("log", ["b"])], task)
+    found = saver.where("t")
+    assert found.can_go_on
+    assert found.state == "cut off"
+
+
+def test_what_a_task_failed_with_is_told(saver: KeelSaver) -> None:
+    def fail(state: State) -> State:
+        raise ValueError("no such flight")
+
+    with pytest.raises(ValueError, match="no such flight"):
+        invoke(graph(saver, ("a", fail)), {"log": []})
+    found = saver.where("t")
+    assert stands(found) == ("cut off", True, ("a",))
+    assert found.errors == ("ValueError('no such flight')",)
+    assert "no such flight" in str(found)
+
+
+@pytest.mark.parametrize("asks", [ask, act])
+def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> None:
+    made = graph(saver, ("ask", asks), say("b"))
+    invoke(made, {"log": []})
+    found = saver.where("t")
+    assert stands(found) == ("waits", False, ("ask",))
+    (request,) = found.requests
+    assert request.id in str(found)
+    assert found.questions == 1
+    if asks is act:
+        saver.approvals.approve(request.id, by="ann")
+    else:
+        saver.approvals.answer(request.id, value="ann", by="ann")
+    decided = saver.where("t")
+    assert stands(decided) == ("decided", True, ("ask",))
+    assert "no run has gone on with it" in str(decided)
+    assert [each.state for each in saver.unfinished()] == ["decided"]
+    assert invoke(made, decided.given)["log"][-1] == "b"
+    assert saver.where("t").state == "idle"
+
+
+def test_a_decision_is_given_again_where_its_run_was_cut_off(saver: KeelSaver) -> None:
+    invoke(graph(saver, ("ask", act)), {"log": []})
+    (request,) = saver.where("t").requests
+    saver.approvals.approve(request.id, by="ann")
+
+    def act_and_die(state: State) -> State:
+        act(state)
+        raise Killed
+
+    with pytest.raises(Killed):
+        invoke(graph(saver, ("ask", act_and_die)), saver.where("t").given)
+    again = saver.where("t")
+    assert again.state == "decided"
+    assert invoke(graph(saver, ("ask", act)), again.given)["log"] == ["approve"]
+
+
+def test_a_thread_that_somebody_goes_on_with_is_run(saver: KeelSaver, place: Place) -> None:
+    seen: list[Standing] = []
+
+    def look(state: State) -> State:
+        act(state)
+        seen.append(saver.where("t"))
+        return {"log": ["looked"]}
+
+    invoke(graph(saver, ("ask", act)), {"log": []})
+    (request,) = saver.where("t").requests
+    saver.approvals.approve(request.id, by="ann")
+    invoke(graph(saver, ("ask", look)), saver.where("t").given)
+    (standing,) = seen
+    assert (standing.state, standing.can_go_on) == ("runs", False)
+    assert standing.holder
+    assert f"is run by a process of {standing.holder.partition('/')[0]}" in str(standing)
+
+
+def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        raise Killed
+
+    call = AIMessage("", id="1", tool_calls=[{"name": "pay", "args": {"amount": 3}, "id": "c"}])
+    with ToolCache(saver) as cache:
+        node = ToolNode([pay], messages_key="log", wrap_tool_call=cache.wrap_tool_call)
+        made = graph(saver, ("say", lambda state: {"log": [call]}), ("pay", node))
+        with pytest.raises(Killed):
+            invoke(made, {"log": []})
+    found = saver.where("t")
+    assert stands(found) == ("cut off", True, ("pay",))
+    assert [each.tool for each in found.doubts] == ["pay"]
+    assert "1 call of tools in doubt" in str(found)
+
+
+def test_a_thread_that_is_not_there(saver: KeelSaver) -> None:
+    with pytest.raises(NotFound, match="there is no thread 'nobody'"):
+        saver.where("nobody")
+    with pytest.raises(InvalidConfig):
+        saver.where("")
+
+
+async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:
+    await graph(saver, say("a")).ainvoke({"log": []}, {"configurable": {"thread_id": "done"}})
+    await graph(saver, ("ask", ask)).ainvoke({"log": []}, CONFIG)
+    assert (await saver.awhere("t")).state == "waits"
+    assert [(each.thread_id, each.state) async for each in saver.aunfinished()] == [("t", "waits")]
+
+
+def test_it_looks_without_writing(place: Place) -> None:
+    with place.open() as saver:
+        invoke(graph(saver, ("ask", act)), {"log": []})
+        (request,) = saver.where("t").requests
+        saver.approvals.approve(request.id, by="ann")
+    with place.open(read_only=True) as saver:
+        assert saver.where("t").state == "decided"

@@ -1,0 +1,40 @@
+"""Nothing that a saver does in a running loop blocks it, on any backend, from the constructor on: blockbuster says so.
+
+In a process of its own, as what a process has done once it often need not do again. The other asynchronous tests run
+under blockbuster, too (`no_blocking` in tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from places import KINDS
+
+CHILD = Path(__file__).parents[1] / "support" / "blocking_children.py"
+
+
+def run(directory: Path, url: str, *options: str) -> None:
+    done = subprocess.run([sys.executable, CHILD, url, *options], cwd=directory, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", *KINDS])
+def test_nothing_blocks_a_running_loop(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    match kind:
+        case "memory":
+            run(tmp_path, "memory:")
+        case "sqlite":  # relative: the working directory is a question to the system
+            run(tmp_path, "sqlite:///agent.db")
+            assert (tmp_path / "agent.db").exists()
+        case "files":
+            run(tmp_path, "files:agents")
+            assert (tmp_path / "agents").exists()
+        case "postgres":
+            run(tmp_path, request.getfixturevalue("postgres_url"))
+        case "redis":
+            prefix = request.getfixturevalue("redis_prefix")
+            run(tmp_path, request.getfixturevalue("redis_url"), f"prefix={prefix}", "durability=any")

@@ -1,0 +1,39 @@
+"""A graph as LangGraph's API server runs one: it asks a person, and has a delta channel and a class of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypedDict
+
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
+
+
+@dataclass(frozen=True)
+class Order:
+    item: str
+    is_paid: bool = False
+
+
+def fold(state: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
+    return [*(state or []), *(line for lines in writes for line in lines)]
+
+
+class State(TypedDict):
+    order: Any  # which names no class: only KEEL_TYPES does
+    log: Annotated[list[str], DeltaChannel(fold)]
+
+
+async def take(state: State) -> dict[str, Any]:
+    return {"order": Order("tea"), "log": ["taken"]}
+
+
+async def pay(state: State) -> dict[str, Any]:
+    answer = interrupt("pay for it?")
+    return {"order": replace(state["order"], is_paid=answer == "yes"), "log": [f"paid: {answer}"]}
+
+
+builder = StateGraph(State).add_node("take", take).add_node("pay", pay)
+graph = builder.add_edge(START, "take").add_edge("take", "pay").compile()
