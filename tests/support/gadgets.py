@@ -120,8 +120,6 @@ def state_of(made: Any, shape: Shape) -> dict[str, Any]:
 INFRASTRUCTURE = {
     *("dataclasses.py", "inspect.py", "weakref.py", "_weakrefset.py", "enum.py", "abc.py", "typing.py"),
     *("pydantic/main.py:model_fields", "pydantic/_internal/_utils.py:__get__"),
-    # A class of classes that notes which names one is asked for: it is heard when the class itself is looked at.
-    "httpx2/_status_codes.py:__getattribute__",
 }
 
 

@@ -61,6 +61,10 @@ _UNNAMED = (
     "types=[...], as {}"
 )
 _ABSENT = "this program has no such class: import its module before reading, or pass it in types=[...]"
+_ABSENT_IN_MAIN = (
+    "it was defined in the script or notebook that stored it, and this program has no such class: define it in a "
+    "module that both import, and store the thread again; or pass it in types=[...]"
+)
 _SECRET = (
     "a secret, which would be stored as it is, in plain text: keep it out of the state, and pass it through context=. "
     "To store secrets all the same, pass types=[{0}] to the saver"
@@ -153,8 +157,10 @@ class TypePolicy:
             raise TypeError("a class name must be text")
         name = present_name(module, qualname)
         is_allowed, found = name in self._known or self._allows(*name), self._find(*name)
-        if found is None or not is_allowed:
-            raise RefusedType(".".join(name), _ABSENT if found is None else _UNNAMED.format(".".join(name)))
+        if found is None:
+            raise RefusedType(".".join(name), _ABSENT_IN_MAIN if name[0] == "__main__" else _ABSENT)
+        if not is_allowed:
+            raise RefusedType(".".join(name), _UNNAMED.format(".".join(name)))
         self._known.add(name)
         # Its type says what it is; an object of another kind may answer for its `__class__` by code of its own.
         shape = shape_of(found) if issubclass(type(found), type) else None

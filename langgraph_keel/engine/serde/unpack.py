@@ -232,25 +232,25 @@ _set_args = vars(BaseException)["args"].__set__
 
 def _enum(data: bytes, policy: TypePolicy) -> Any:
     module, qualname, name, *number = ormsgpack.unpackb(data)
-    cls, _ = policy.resolve(module, qualname, Leaf.ENUM)
+    cls, shape = policy.resolve(module, qualname, Leaf.ENUM)
     if name is None:
-        return _flag(cls, number)
+        return _flag(cls, shape, number)
     member = _of_class(cls, "_member_map_").get(name)
     if member is None:
         raise RefusedType(f"{module}.{qualname}", f"the enumeration has no member {name!r} any more")
     return member
 
 
-def _flag(cls: Any, number: list[str]) -> Any:
+def _flag(cls: Any, shape: Shape, number: list[str]) -> Any:
     """Return the combination of flags of this number, by the code of `Flag` and not by that of the class."""
     value = int(number[0])
     if not issubclass(cls, Flag):
-        raise CorruptStore(f"{cls.__qualname__} has no combinations")
+        raise CorruptStore(f"{shape.qualname} has no combinations")
     found = _of_class(cls, "_value2member_map_").get(value)
     if found is None:
         found = _combine_flags(cls, value)
     if type(found) is not cls:
-        raise CorruptStore(f"{value} is no combination of flags of {cls.__qualname__}")
+        raise CorruptStore(f"{value} is no combination of flags of {shape.qualname}")
     return found
 
 
