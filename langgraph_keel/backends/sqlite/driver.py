@@ -298,7 +298,8 @@ class SqliteDriver:
             return None
         writing, has_lock = self._writing, False
         try:
-            has_lock = writing is not None and self._jobs.empty() and writing[1].take()
+            with suppress(OSError):  # the writing thread will say what it is
+                has_lock = writing is not None and self._jobs.empty() and writing[1].take()
         finally:
             if not has_lock:
                 self._turn.release()
@@ -451,7 +452,7 @@ class SqliteDriver:
             if self._writing is writing:
                 self._writing = None
             connection, lock = writing
-            with suppress(sqlite3.Error), lock.hold():
+            with suppress(sqlite3.Error, OSError), lock.hold():
                 connection.close()
             lock.close()
 
