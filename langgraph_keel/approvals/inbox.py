@@ -29,7 +29,7 @@ from langgraph_keel.approvals.requests import (
 )
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line
+from langgraph_keel.display.text import one_line, represent
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.config import thread_id_of
@@ -85,8 +85,9 @@ def _question(request: ApprovalRequest) -> Iterator[str]:
 
 def arguments(args: Any) -> str:
     """Return arguments on one line."""
-    said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, Mapping) else repr(args)
-    return one_line("" if args is None else said)
+    if isinstance(args, Mapping):
+        return one_line(", ".join(f"{name}={represent(value)}" for name, value in args.items()))
+    return "" if args is None else one_line(represent(args))
 
 
 def _facts(request: ApprovalRequest) -> Iterator[str]:

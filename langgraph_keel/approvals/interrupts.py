@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.display.text import represent
 from langgraph_keel.errors import InvalidInput
 
 # What each kind of decision is called in LangChain's middleware, and what allows it in the Agent Inbox.
@@ -77,8 +78,8 @@ def describe_question(value: Any) -> str:
     """Return what an interrupt asks: the actions and their arguments; what it carries, if it names no action."""
     asks = [ask for ask in asks_of(value) if ask.action]
     if asks:
-        return ", ".join(f"{ask.action} {ask.args!r}" if ask.args else ask.action for ask in asks)
-    return value if isinstance(value, str) else repr(value)
+        return ", ".join(f"{ask.action} {represent(ask.args)}" if ask.args else ask.action for ask in asks)
+    return value if isinstance(value, str) else represent(value)
 
 
 def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.jsonable import DEEPEST, fields_of
+from langgraph_keel.display.text import represent
 from langgraph_keel.engine.serde.moved import publish
 
 _MOST_PAIRS = 1_000_000
@@ -142,7 +143,7 @@ def _mapping_edits(
     before: Mapping[Any, Any], after: Mapping[Any, Any], mark: Mark, path: tuple[Step, ...]
 ) -> Iterator[Edit]:
     for key in dict.fromkeys([*before, *after]):
-        step = key if type(key) is str else repr(key)
+        step = key if type(key) is str else represent(key)
         yield from edits(before.get(key, NOTHING), after.get(key, NOTHING), mark, (*path, step))
 
 
