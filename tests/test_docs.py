@@ -178,6 +178,14 @@ LINES = dict(OPENING.findall(README.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("backend", ["Files", "PostgreSQL", "Redis, Valkey", "Redis Cluster"])
+def test_a_release_is_what_was_tested_and_needs_no_token() -> None:
+    build, publish = (ROOT / ".ci" / "release.yml").read_text(encoding="utf-8").split("\n  publish:\n")
+    assert "run: bash .ci/run\n" in build
+    assert "needs: build\n" in publish
+    assert "permissions:\n      id-token: write\n" in publish
+    assert "secrets." not in build + publish
+
+
 def test_the_quick_start_runs_on_another_backend_by_one_line(
     backend: str, own: Callable[[str], str], redis_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
