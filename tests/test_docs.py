@@ -173,11 +173,6 @@ def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
         assert command.removeprefix("pip install ").strip() in script
 
 
-OPENING = re.compile(r"^\| \[?([^|\]]+)[^|]*\|[^|]*\| `(with \w+\.from_conn_string\(.*?\) as saver:)` \|", re.MULTILINE)
-LINES = dict(OPENING.findall(README.read_text(encoding="utf-8")))
-
-
-@pytest.mark.parametrize("backend", ["Files", "PostgreSQL", "Redis, Valkey", "Redis Cluster"])
 def test_a_release_is_what_was_tested_and_needs_no_token() -> None:
     build, publish = (ROOT / ".ci" / "release.yml").read_text(encoding="utf-8").split("\n  publish:\n")
     assert "run: bash .ci/run\n" in build
@@ -186,6 +181,11 @@ def test_a_release_is_what_was_tested_and_needs_no_token() -> None:
     assert "secrets." not in build + publish
 
 
+OPENING = re.compile(r"^\| \[?([^|\]]+)[^|]*\|[^|]*\| `(with \w+\.from_conn_string\(.*?\) as saver:)` \|", re.MULTILINE)
+LINES = dict(OPENING.findall(README.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("backend", ["Files", "PostgreSQL", "Redis, Valkey", "Redis Cluster"])
 def test_the_quick_start_runs_on_another_backend_by_one_line(
     backend: str, own: Callable[[str], str], redis_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
