@@ -222,6 +222,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
         return ""
 
+    def grants(self, role: str) -> str:
+        """The SQL that lets a role of the database use the tables; empty where there are no roles.
+
+        Args:
+            role: Its name.
+        """
+        return ""
+
     def close(self) -> None:
         """Do what was put off (outcomes of a `ToolCache`, claims of ended runs), and give back what is open.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 from commands import COMMANDS, reference
 from typer.testing import CliRunner
@@ -34,7 +35,7 @@ README = ROOT / "README.md"
 COMMANDS_PAGE = ROOT / "langgraph_keel" / "cli" / "README.md"
 ROOMS = ("langgraph_keel", "tests", "notebooks")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for room in ROOMS for page in (ROOT / room).rglob("*.md"))])
-RUN, SHOWN = ("python", "bash"), ("text", "console", "mermaid", "json")
+RUN, SHOWN = ("python", "bash", "sql"), ("text", "console", "mermaid", "json")
 
 
 class Block(NamedTuple):
@@ -110,6 +111,9 @@ def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monk
         if block.language == "python":
             code = "\n" * (block.line - 1) + text
             exec(compile(code, name_of(page), "exec"), vars(program))
+        elif block.language == "sql":
+            with psycopg.connect(own("postgresql://localhost/agents")) as connection:
+                connection.execute(text.encode())
         elif is_keel(text):
             run_keel(text, f"{name_of(page)}:{block.line}", monkeypatch)
         else:

@@ -103,8 +103,17 @@ Partitions = Annotated[
 ]
 
 
+GrantTo = Annotated[
+    str | None, typer.Option(metavar="ROLE", help="PostgreSQL, with --print: let this role use the tables, too.")
+]
+
+
 def schema(
-    url: Url = DEFAULT_URL, only_print: Print = False, partitions: Partitions = None, json: AsJson = False
+    url: Url = DEFAULT_URL,
+    only_print: Print = False,
+    partitions: Partitions = None,
+    grant_to: GrantTo = None,
+    json: AsJson = False,
 ) -> None:
     """Create the tables of a store, or print the SQL that would.
 
@@ -112,15 +121,21 @@ def schema(
     """
     if partitions and not url.startswith("postgres"):
         raise InvalidInput("--partitions is for PostgreSQL")
+    if grant_to and not only_print:
+        raise InvalidInput("--grant-to goes with --print: whoever owns the tables runs what it prints")
     options: dict[str, Any] = {"partitions": partitions} if partitions else {}
     with open_saver(url, **options) as saver:
         if not saver.ddl:
             raise InvalidInput(f"a store at {url.partition(':')[0]}: has no tables to create")
+        grants = saver.grants(grant_to) if grant_to else ""
+        if grant_to and not grants:
+            raise InvalidInput("--grant-to is for PostgreSQL")
+        ddl = "\n".join(filter(None, [saver.ddl, grants]))
         if not only_print:
             saver.setup()
     if json:
-        print_json({"ddl": saver.ddl, "done": not only_print})
+        print_json({"ddl": ddl, "done": not only_print})
     elif only_print:
-        print(saver.ddl)
+        print(ddl)
     else:
         console().print("The tables are there.")

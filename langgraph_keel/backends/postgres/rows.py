@@ -441,7 +441,7 @@ def quote(name: str) -> str:
         InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
     """
     if not name or len(name.encode()) > 63 or "\0" in name:
-        raise InvalidInput(f"{name!r} cannot be the name of a schema: use 1 to 63 bytes without NUL")
+        raise InvalidInput(f"{name!r} cannot be a name in PostgreSQL: use 1 to 63 bytes without NUL")
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -510,6 +510,12 @@ class Tables:
     def ddl(self) -> str:
         """All statements that make the tables."""
         return self._ddl(PARTED)
+
+    def grants(self, role: str) -> str:
+        """Return the statements that let a role read and write the tables, but not make them."""
+        name, tables = quote(role), ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES)
+        usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
+        return "\n".join([*usage, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};"])
 
     def _ddl(self, parts: Iterable[str]) -> str:
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []

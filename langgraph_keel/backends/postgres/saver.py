@@ -225,6 +225,14 @@ class PostgresSaver(KeelSaver):
         """The statements that `setup` runs, for somebody else to run."""
         return self._postgres.tables.ddl
 
+    def grants(self, role: str) -> str:
+        """The statements that let a role run agents, prune, delete and erase; only the owner makes and vacuums tables.
+
+        Raises:
+            InvalidInput: No role can have this name.
+        """
+        return self._postgres.tables.grants(role)
+
     def _setup(self) -> None:
         """Create the tables if they are not there.
 
