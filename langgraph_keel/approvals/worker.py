@@ -106,7 +106,10 @@ def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> Set
 
 
 def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
+    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
+
+    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
+    """
     if (yield from is_taken(session, thread_id)):
         return {}
     return (yield from find_answers(session, thread_id))
