@@ -563,6 +563,12 @@ def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
     return found.record if found is not None and is_over is False else None
 
 
+def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:
+    """Return whether the claim of a thread must be watched by whoever wants it; this was the first look. One trip."""
+    _, is_over = yield from _judge_claim(session, thread_id)
+    return is_over is None
+
+
 def may_be_taken(session: Session, thread_id: str, *, watches: bool) -> Plan[bool]:
     """Return whether a run may have a thread. One trip; more for at most a lease, if it `watches`."""
     is_watched = False
