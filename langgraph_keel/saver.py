@@ -485,7 +485,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     # -- what LangGraph does not know --------------------------------------------------------------------------
 
     def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first.
+        """Yield the threads of this store, last activity first, by the clocks of those who put to them.
 
         Args:
             limit: Most to yield.

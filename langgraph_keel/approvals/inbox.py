@@ -363,7 +363,8 @@ class Inbox:
                 print(resumed.thread_id, resumed.error or resumed.result)
 
         There may be any number of workers, in any processes: one of them goes on with a thread. If it dies, another one
-        takes the thread over: at its next look on the same machine, else when the claim has run out (half a minute).
+        takes the thread over: at its next look on the same machine, else when it has seen for half a minute that the
+        claim is not renewed.
         Threads of other graphs in the same store are left alone.
 
         Args:

@@ -146,7 +146,7 @@ class Keeper(Generic[C]):
 
 # -- whether a claim is over -----------------------------------------------------------------------------------
 
-_MOST_SEEN = 10_000
+MOST_SEEN = 10_000
 """Claims of others that are remembered: one that was forgotten is only watched for longer."""
 
 
@@ -198,7 +198,7 @@ class Watch:
         else:
             now = _Sighting(mark, self.timer(), asked, last.asked if last else None)
         self._seen[token] = now
-        if len(self._seen) > _MOST_SEEN:
+        if len(self._seen) > MOST_SEEN:
             self._seen.popitem(last=False)
         if asked - now.since >= lease:
             return True

@@ -7,7 +7,6 @@ large result by its reference.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,7 +21,7 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, Pause, Watch, looks_alive
+from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, engine_of
@@ -47,6 +46,8 @@ from langgraph_keel.tools.ledger import (
     begins_with,
     forget,
     is_lost,
+    log_watch,
+    looks_lost,
 )
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest
 
 
-_log = logging.getLogger(__name__)
 _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
 _LOOK = 0.5
@@ -111,16 +111,11 @@ def _watch_one(
         asked = watch.timer()
         key, kept = yield from _find_one(session, shelf, key)
         record, lost = kept.record, is_lost(kept, watch, asked)
-        seconds = record.lease / 1000 or watch.lease
-        if lost is not None or looks_alive(record.until, int(seconds * 1000), now):
+        if lost is not None or not looks_lost(record, now):
             return key, kept, bool(lost)
         if not is_watched:
             is_watched = True
-            _log.warning(
-                "call %s of tool %r was begun on %s, and may still run: watching for up to %g s whether its claim is "
-                "renewed",
-                *(short_key(key), record.tool, record.holder.partition("/")[0], seconds),
-            )
+            log_watch(key, record, watch.lease)
         yield Pause(_LOOK)
 
 

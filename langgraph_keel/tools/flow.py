@@ -43,6 +43,8 @@ from langgraph_keel.tools.ledger import (
     is_lost,
     is_past,
     is_same_call,
+    log_watch,
+    looks_lost,
 )
 from langgraph_keel.tools.orphans import Orphan, find_orphan, stores_meanwhile
 from langgraph_keel.tools.results import (
@@ -138,7 +140,7 @@ class Flow:
             self._under_way.end(call.slot)
 
     def _find_or_make(self, call: Call) -> Steps:
-        pause = _SOON
+        pause, is_watched = _SOON, False
         doubt: Doubtful | None = None
         while True:
             self._under_way.begin(call.slot, call.record.thread_id, call.record.checkpoint_id)
@@ -149,6 +151,9 @@ class Flow:
             elif isinstance(verdict, Busy):
                 call.slot.calls.learn(call.slot)  # whoever makes this call may come later in the same task
                 self._under_way.end(call.slot)
+                if not is_watched and looks_lost(verdict.record, self._clock()):
+                    is_watched = True
+                    log_watch(call.key, verdict.record, self._watch.lease)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
             elif isinstance(verdict, Claim):

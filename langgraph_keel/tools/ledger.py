@@ -10,6 +10,7 @@ The ledger as people read it: each call, what became of it, how often it was ans
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +23,9 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, iso_time
 from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
+from langgraph_keel.errors import short_key
+
+_log = logging.getLogger(__name__)
 
 TOOLS = "tool"
 """The kind of cells that calls of tools are."""
@@ -379,6 +383,14 @@ def looks_lost(record: CallRecord, now: int) -> bool:
     if record.state != CLAIMED:
         return record.state == UNKNOWN
     return is_dead(record.holder) or not looks_alive(record.until, record.lease or record.until, now)
+
+
+def log_watch(key: str, record: CallRecord, lease: float) -> None:
+    """Say that somebody waits, for at most a lease, to see whether a call goes on."""
+    _log.warning(
+        "call %s of tool %r was begun on %s, and may still run: watching for up to %g s whether its claim is renewed",
+        *(short_key(key), record.tool, record.holder.partition("/")[0], record.lease / 1000 or lease),
+    )
 
 
 def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:

@@ -55,7 +55,7 @@ def test_what_a_holder_has_promised_counts() -> None:
 
 
 def test_no_more_claims_are_remembered_than_fit() -> None:
-    looks, most = Looks(), leases._MOST_SEEN
+    looks, most = Looks(), leases.MOST_SEEN
     for number in range(most + 10):
         looks.at(0, 1, f"{number}")
     assert looks.at(30, 1, "0") is None  # forgotten, and watched again

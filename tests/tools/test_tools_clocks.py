@@ -61,7 +61,9 @@ def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
 
 
 @pytest.mark.parametrize("skew", [3600, -3600])
-def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(flight: Flight, saver: KeelSaver, skew: int) -> None:
+def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(
+    flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """And the doubt is written down: nobody else has to watch the claim."""
     away = replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE, skew=skew)
     with holder(away) as other:
@@ -69,6 +71,7 @@ def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(flight: Flight, saver
         with flight.cache(saver) as cache, pytest.raises(ToolOutcomeUnknown):
             flight.at_once().call(cache)
     assert (flight.runs, state_of(saver)) == (1, "unknown")
+    assert "watching for up to 1 s" in caplog.text
     with replace(flight, lease=600.0).cache(saver) as cache:
         ((key, _),) = saver.engine.run(Cells(saver.engine.session, CALLS, "t").every())
         cache.settle("t", key, "retry")
