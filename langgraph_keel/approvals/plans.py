@@ -263,7 +263,8 @@ def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequenc
     for thread_id in sorted({held.request.thread_id for held in known}):
         for held in (yield from refresh_thread(session, thread_id)):
             request = request_at(held.request, session.now)
-            if request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before:
+            is_due = request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before
+            if is_due and (yield from request_now(session, request)).status in OPEN:
                 changed = yield from Approvals(session).change(held, replace(held.request, reminded_at=session.now))
                 due += [changed.request] if changed else []
     return due

@@ -131,22 +131,22 @@ def test_a_renewal_always_changes_the_claim() -> None:
 
 
 def test_a_dead_run_holds_its_thread_for_a_lease_whatever_its_clock_said(place: Place) -> None:
-    """As whoever comes once, and watches it, measures that lease: no less, and not much more."""
+    """As whoever comes once, and watches it, measures that lease: no less, and few looks more, a second each here."""
     with place.open() as saver:
         for skew in SKEWS:
             asked(saver, book, config=config_of(str(skew)))
             plant(saver, str(skew), until=now(skew) + LEASE)
 
-    def resume(skew: int) -> float:
+    def resume(skew: int) -> int:
         with opened(place) as saver:
             ticks = itertools.count()
-            runs_of(saver).timer = lambda: next(ticks) * 0.5
+            runs_of(saver).timer = lambda: next(ticks)
             assert graph_of(saver, book).invoke(ANSWER, config_of(str(skew))) == {"answer": "yes"}
-            return next(ticks) * 0.5
+            return next(ticks)
 
     with ThreadPoolExecutor(len(SKEWS)) as pool:
         waited = list(pool.map(resume, SKEWS))
-    assert all(LEASE / 1000 <= seconds <= LEASE / 1000 + 2 for seconds in waited), waited
+    assert all(LEASE / 1000 <= seconds <= LEASE / 1000 + 5 for seconds in waited), waited
 
 
 def test_what_one_process_has_seen_it_need_not_watch_again(place: Place) -> None:
@@ -208,6 +208,7 @@ def test_what_a_dead_run_has_asked_in_vain_is_closed_by_who_decides(place: Place
     with opened(place, lease=600) as saver:
         (request,) = saver.engine.run(saver.approvals.plans.of_thread("t"))
         assert saver.approvals.pending() == []
+        assert saver.approvals.sweep(remind_after=0.0) == []
         with pytest.raises(AlreadyDecided, match="superseded"):
             saver.approvals.answer(request.request.id, by="bob", value="yes")
         assert saver.engine.run(saver.approvals.plans.of_thread("t")) == []

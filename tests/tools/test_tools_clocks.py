@@ -50,7 +50,7 @@ def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
     flight: Flight, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch, name: str | None
 ) -> None:
     """Each of many has a clock of its own."""
-    slow = replace(flight, seconds=2.0, holder=name)
+    slow = replace(flight, seconds=1.0, holder=name)
     skews = iter(SKEWS * 1000)
     monkeypatch.setattr("langgraph_keel.tools.cache._now", lambda: Clock().now + 1000 * next(skews))
     with holder(slow) as other, ThreadPoolExecutor(len(SKEWS)) as pool:
