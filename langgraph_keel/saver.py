@@ -423,13 +423,13 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             InvalidConfig: The config names no thread or no checkpoint.
             CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
-        self.engine.run(put_writes(self.engine.session, config, writes, task_id, task_path))
+        self.engine.run_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self.engine.arun(put_writes(self.engine.session, config, writes, task_id, task_path))
+        await self.engine.arun_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     # -- what LangGraph does not know --------------------------------------------------------------------------
 
     def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first.
+        """Yield the threads of this store, last activity first, by the clocks of those who put to them.
 
         Args:
             limit: Most to yield.

@@ -201,8 +201,7 @@ class Inbox:
         for request in _after(fitting, after):
             if len(page) == limit:
                 break
-            # Of one thread, they were looked at just now.
-            now = request if thread_id is not None else (yield from plans.request_now(session, request))
+            now = yield from plans.request_now(session, request)
             if now.status in wanted:
                 page.append(now)
         return page
@@ -287,12 +286,12 @@ class Inbox:
         return await self._adecide(request_id, decision)
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = self._engine.run(plans.decide_request(self._engine.session, request_id, decision))
+        request = self._engine.run_patiently(plans.decide_request(self._engine.session, request_id, decision))
         self.bell.ring()
         return request
 
     async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = await self._engine.arun(plans.decide_request(self._engine.session, request_id, decision))
+        request = await self._engine.arun_patiently(plans.decide_request(self._engine.session, request_id, decision))
         await self.bell.aring()
         return request
 
@@ -304,11 +303,13 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._engine.run(plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds)))
+        return self._engine.run_patiently(
+            plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
+        )
 
     async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
         """As `claim`, asynchronously."""
-        return await self._engine.arun(
+        return await self._engine.arun_patiently(
             plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
         )
 
@@ -363,7 +364,8 @@ class Inbox:
                 print(resumed.thread_id, resumed.error or resumed.result)
 
         There may be any number of workers, in any processes: one of them goes on with a thread. If it dies, another one
-        takes the thread over: at its next look on the same machine, else when the claim has run out (half a minute).
+        takes the thread over: at its next look on the same machine, else when it has seen for half a minute that the
+        claim is not renewed.
         Threads of other graphs in the same store are left alone.
 
         Args:

@@ -16,7 +16,6 @@ from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import list_threads
-from langgraph_keel.engine.leases import is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.records import Address
@@ -140,11 +139,11 @@ def _command(answers: Mapping[str, Any]) -> Any:
 
 def _doubts(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
     doubts: list[KeptCall] = []
-    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE, is_dead)
+    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE)
     while page:
         doubts += [call for call in page if call.state == UNKNOWN]
         full = len(page) == PAGE
-        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE, is_dead)) if full else ()
+        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE)) if full else ()
     return doubts
 
 
