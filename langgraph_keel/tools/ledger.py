@@ -125,9 +125,10 @@ def _pack_call(record: CallRecord) -> list[Any]:
 
 def _unpack_call(parts: Sequence[Any]) -> CallRecord:
     (values,) = parts
-    if type(values.get("lease", 0)) is not int:
+    record = CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
+    if type(record.lease) is not int:
         raise TypeError("its lease is no number")
-    return CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
+    return record
 
 
 def _unpack_count(parts: Sequence[Any]) -> int:

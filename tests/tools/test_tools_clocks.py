@@ -133,7 +133,7 @@ def test_a_claim_is_watched_for_as_long_as_its_holder_has_promised() -> None:
 
 def test_a_lease_that_is_no_number_is_damage() -> None:
     with pytest.raises(TypeError, match="its lease"):
-        CALLS.unpack([{"lease": "long"}])
+        CALLS.unpack([{"tool": "look", "state": "claimed", "lease": "long"}])
 
 
 def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> None:
