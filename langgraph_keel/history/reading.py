@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref
+from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
@@ -35,6 +36,8 @@ from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +117,27 @@ def _triggers(entry: Entry) -> dict[str, Any]:
     return {name: ref for name, ref in entry.refs.items() if steps.is_trigger(name) and ref.kind is not Kind.INLINE}
 
 
-class _Reader:
+class _Reader(Unpacker):
     """Makes moments of entries; in the place of what may not be revived here is a placeholder."""
 
     def __init__(self, codec: Codec) -> None:
+        super().__init__(codec.with_placeholders(self._note))
+        self._has_unread = False
         self._unread: list[str] = []
-        self._codec = codec.with_placeholders(self._note)
-        self._unpacker = Unpacker(self._codec)
 
     def _note(self, unread: Unread) -> Unread:
-        self._unread.append(unread.type_name)
+        self._has_unread = True
         return unread
+
+    def _look(self, value: T) -> T:
+        """Note which classes of a value are not read: a row that was decoded for it may hold others."""
+        if self._has_unread:
+            self._unread += [each.type_name for each in find_unread(value)]
+        return value
+
+    def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
+        """Return items, as `Unpacker` does."""
+        return self._look(super().items(runs, rows))
 
     def read(self, entry: Entry, found: Found) -> _Read:
         """Return what is read of an entry, without what changed in it."""
@@ -132,8 +145,8 @@ class _Reader:
         self._unread.clear()
         header = unpack_header(entry.header, self._codec, where)
         small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
-        large = self._unpacker.values(_triggers(entry), found.rows, where)
-        writes = pending_writes(found.batches, self._codec, where)
+        large = self._look(self.values(_triggers(entry), found.rows, where))
+        writes = self._look(pending_writes(found.batches, self._codec, where))
         return _Read(entry, header, found, {**small, **large}, writes, tuple(self._unread))
 
     def make(self, read: _Read, known: Mapping[Address, _Read], *, is_brief: bool) -> Moment:
@@ -142,7 +155,7 @@ class _Reader:
         parent = known.get(at) if (at := _parent(entry)) else None
         self._unread.clear()
         sides = _sides(read, parent)
-        changes = () if is_brief else tuple(sides.changes(self._unpacker))
+        changes = () if is_brief else tuple(sides.changes(self))
         calls = unpack_calls(header.about.get("calls"))
         return Moment(
             address=entry.address,
