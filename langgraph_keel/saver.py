@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from types import TracebackType
@@ -44,7 +45,7 @@ from langgraph_keel.engine.delta import delta_history
 from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
-from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.hooks import Hook, LookOnly
 from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
@@ -189,6 +190,20 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         """Return a copy of this saver that runs on another engine."""
         clone = copy.copy(self)
         clone._engine = engine
+        return clone
+
+    @property
+    def raw(self) -> Self:
+        """This saver for who looks, and need not have the program's classes: all that can be read is read.
+
+        An `Unread` stands for what may not be revived here, and says what is stored of it, with every method and on
+        both faces: `saver.raw.get_tuple(config)`, `await saver.raw.aget_tuple(config)`. Only Keel's own serializer has
+        placeholders, also inside of another one. No graph runs on it, and it puts nothing.
+        """
+        session = self.engine.session.with_placeholders()
+        session = replace(session, hooks=Hooks((LookOnly(), *session.hooks.all)))
+        clone = self.with_engine(replace(self.engine, session=session))
+        clone.serde = session.codec.serde
         return clone
 
     # -- open and close ----------------------------------------------------------------------------------------

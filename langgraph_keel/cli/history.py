@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,8 @@ from langgraph_keel.cli.options import (
     Url,
     open_to_change,
     open_to_read,
+    tell_names,
+    tell_unread,
     url_to_name,
 )
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
@@ -35,6 +38,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -114,7 +118,8 @@ def history(
     Example: `keel history my-thread --limit 10`
     """
     with open_to_read(url, imports) as saver:
-        found = latest_moments(saver.timeline(thread), ns, limit + 1)
+        pages = partial(Pages, saver.engine.session, thread, is_brief=True)
+        found = latest_moments(Timeline(saver, thread, pages), ns, limit + 1)
         if not found:
             raise no_thread(saver, thread, ns)
     moments, more = found[:limit], len(found) > limit
@@ -123,6 +128,7 @@ def history(
         print_json({"thread_id": thread, "checkpoints": rows, "more": more})
     else:
         console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
+    tell_unread([moment.interrupts for moment in moments], imports)
 
 
 def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
@@ -273,6 +279,10 @@ def timeline(
             print_json({"thread_id": thread, "moments": rows, "older": moments.older})
         else:
             console().print(moments)
+    names = [name for moment in moments for name in moment.unread]
+    if names:
+        count = sum(bool(moment.unread) for moment in moments)
+        tell_names(f"{count_of(count, 'moment')} with values that were not read", names, imports)
 
 
 def _timeline_json(moment: Moment) -> dict[str, Any]:
@@ -392,6 +402,7 @@ def diff(
         print_json(found.to_patch() if patch else found.plain())
     else:
         console().print(DiffPage(found, full))
+    tell_unread([(edit.before, edit.after) for edit in found], imports)
 
 
 def config_at(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.output import without_password
+from langgraph_keel.cli.output import console, without_password
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
@@ -76,11 +79,14 @@ def duration(text: str) -> float:
 
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
-    """Open the store at `url` for reading only; values of the classes of these modules may be read."""
+    """Open the store at `url` for reading only; values of the classes of these modules may be read.
+
+    Placeholders stand for those of others: whoever runs a command need not have the program.
+    """
     types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
         with open_saver(url, read_only=True, types=types or None) as saver:
-            yield saver
+            yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None
 
@@ -105,8 +111,28 @@ def url_to_name(url: str) -> str:
 
 def advise_import(error: RefusedType) -> RefusedType:
     """Return the error, with advice to name the module of the class, if there can be one."""
-    module = error.type_name.rpartition(".")[0]
-    if "<locals>" in module or module == "__main__":
-        return error
-    advice = f"{error.reason} If you trust it: --import {module}"
-    return type(error)(error.type_name, advice, error.path, error.where)
+    advice = _advice([error.type_name], ())
+    return type(error)(error.type_name, f"{error.reason}{advice}", error.path, error.where) if advice else error
+
+
+def tell_unread(shown: Any, imports: list[str] | None) -> None:
+    """Say on standard error, in a line, how many of the values that are shown were not read, and how to read them."""
+    found = list(find_unread(shown))
+    if found:
+        names = [each.type_name for each in found]
+        reasons = "; ".join(dict.fromkeys(each.reason for each in found))
+        tell_names(f"{count_of(len(found), 'value')} not read", names, imports, f": {reasons}")
+
+
+def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: str = ".") -> None:
+    """Say on standard error, in a line, of which classes values were not read, and how to read them."""
+    known = dict.fromkeys(names)
+    line = f"{what}, of {', '.join(known)}{why}{_advice(known, imports or ())}"
+    console(stderr=True).print(Text(plain(line), "yellow"), soft_wrap=True)
+
+
+def _advice(names: Iterable[str], imports: Collection[str]) -> str:
+    """Return how the modules of classes are named, if they have one that was not named yet."""
+    modules = dict.fromkeys(re.split(r"\.(?=[A-Z])", name)[0] for name in names if "<locals>" not in name)
+    wanted = [f"--import {module}" for module in modules if module not in (*imports, "__main__")]
+    return f" If you trust it: {' '.join(wanted)}" if wanted else ""

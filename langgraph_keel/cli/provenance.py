@@ -36,10 +36,13 @@ from langgraph_keel.cli.options import (
     Url,
     advise_import,
     open_to_read,
+    tell_unread,
 )
 from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, plain
+from langgraph_keel.engine.serde.serializer import find_unread
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -277,6 +280,7 @@ class Report:
         errors: Per damaged thread what is wrong with it.
         skipped: How many threads were passed over, by reason.
         written: How many lines were written.
+        unread: What stands in them for values that were not read.
     """
 
     bar: Progress
@@ -284,6 +288,7 @@ class Report:
     errors: dict[str, KeelError] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     written: int = 0
+    unread: list[Unread] = field(default_factory=list)
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
         """Note a thread that is passed over; name it if it cannot be read."""
@@ -295,10 +300,11 @@ class Report:
         else:
             self.skipped[why] = self.skipped.get(why, 0) + 1
 
-    def take(self) -> None:
-        """Note a line."""
+    def take(self, unread: Iterable[Unread]) -> None:
+        """Note a line, and what was not read for it."""
         self.bar.advance(self.task)
         self.written += 1
+        self.unread += unread
 
 
 def export(
@@ -331,8 +337,9 @@ def export(
         report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
-            report.take()
+            report.take(find_unread(line))
     _tell(report, output, as_report=json)
+    tell_unread(report.unread, imports)
     if report.errors:
         raise typer.Exit(1)
 

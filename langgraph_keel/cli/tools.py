@@ -24,6 +24,7 @@ from langgraph_keel.cli.options import (
     Url,
     open_to_change,
     open_to_read,
+    tell_unread,
     url_to_name,
 )
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
@@ -235,6 +236,7 @@ def tools(
         if owner is not None and not calls and saver.get_tuple(config_of(owner, "")) is None:
             raise no_thread(saver, owner, "")
         has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
+    tell_unread(calls, imports)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
         return

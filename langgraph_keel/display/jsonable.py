@@ -1,4 +1,7 @@
-"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`."""
+"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`.
+
+What may not be revived here is `{"not_read": "module.Class", "module", "qualname", "reason", "stored"}`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from langgraph_keel.display.text import represent
+from langgraph_keel.engine.serde.unread import Unread
 
 DEEPEST = 50
 """Levels of a value that are laid out; what is deeper stands as its `repr`."""
@@ -28,7 +32,7 @@ def as_json(value: Any, depth: int = 0) -> Any:
         return [as_json(item, depth + 1) for item in value]
     if isinstance(value, set | frozenset):
         return [as_json(item, depth + 1) for item in sorted(value, key=represent)]  # the same in every process
-    fields = fields_of(value)
+    fields = unread_fields(value) if type(value) is Unread else fields_of(value)
     return _scalar(value) if fields is None else as_json(fields, depth)
 
 
@@ -42,8 +46,16 @@ def _scalar(value: Any) -> Any:
     return value if type(value) is float and math.isfinite(value) else represent(value)
 
 
+def unread_fields(unread: Unread) -> dict[str, Any]:
+    """Return what stands in JSON for a value that may not be revived here."""
+    names = {"not_read": unread.type_name, "module": unread.module, "qualname": unread.qualname}
+    return {**names, "reason": unread.reason, "stored": unread.stored}
+
+
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a data object, or `None` if it is something else."""
+    """Return the fields of a data object, as they are stored if it may not be revived; `None` for anything else."""
+    if type(value) is Unread:
+        return value.stored if type(value.stored) is dict else None
     if isinstance(value, BaseMessage):
         return message_fields(value)
     if isinstance(value, BaseModel):

@@ -108,6 +108,10 @@ class Session:
     on_conflict: OnConflict = "raise"
     owner: Owner | None = None
 
+    def with_placeholders(self) -> Session:
+        """Return a session for who only looks: placeholders stand for what may not be read, and none is remembered."""
+        return replace(self, codec=self.codec.with_placeholders(), memo=Memo(0, 0))
+
     @property
     def milliseconds(self) -> int:
         """The time, in milliseconds since 1970."""

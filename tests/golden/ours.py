@@ -60,6 +60,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "swept", saver.sweep(dry_run=True)
     yield "receipt", saver.erase("nobody", dry_run=True)
     yield "threads", list(saver.threads(2))
+    yield "standings", [saver.where("waits"), saver.where("decided")]
     yield from made()
 
 

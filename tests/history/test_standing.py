@@ -13,8 +13,7 @@ from langgraph.types import interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, NotFound, ToolCache, request_approval
-from langgraph_keel.history.standing import Standing
+from langgraph_keel import InvalidConfig, KeelSaver, NotFound, Standing, ToolCache, request_approval
 
 
 class Killed(BaseException):
