@@ -64,7 +64,7 @@ def threads(
         fields = _standing_json if unfinished else _thread_json
         print_json({"threads": list(map(fields, found)), "more": more})
     elif not found:
-        console().print(Text(_say_none(url, others, unfinished, wanted), "dim"))
+        console().print(Text(_say_none(url, others, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
         for standing in found:
             console().print(Text(plain(str(standing))), soft_wrap=True)

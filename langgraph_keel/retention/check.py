@@ -26,6 +26,7 @@ THREADS, ENTRIES, CELLS = 50, 50, 50
 """What is read at once."""
 ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
 
+_LIST = "the list of threads"
 Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
 
 
@@ -49,6 +50,11 @@ class Finding:
     message: str
     advice: str = ""
     offset: int | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is that threads could not be listed, of which one is damaged."""
+        return self.path == _LIST
 
 
 class StoreCheck:
@@ -82,7 +88,7 @@ class StoreCheck:
             page = yield from self._session.store.read_threads(self._after, THREADS)
         except CorruptStore as error:
             self._has_more = False
-            return [Finding("lost", None, "the list of threads", str(error), "a backup has it")]
+            return [Finding("lost", None, _LIST, str(error), "a backup has it")]
         found: list[Finding] = []
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         for info, _ in page:
@@ -125,6 +131,7 @@ def check_thread(session: Session, info: ThreadInfo) -> Plan[tuple[list[Finding]
     try:
         graph = yield from session.store.read_graph(thread_id)
         read = yield from _check_values(session, thread_id, graph)
+        lost_heads = yield from _find_lost_heads(session, graph)
     except CorruptStore as error:
         return [*found, _lost(thread_id, "its checkpoints", error)], []
     shown = {node.address for node in graph.nodes if not node.is_ghost}
@@ -137,10 +144,23 @@ def check_thread(session: Session, info: ThreadInfo) -> Plan[tuple[list[Finding]
         f"{len(shown - read.seen):,} of its checkpoints are not found one after the other": bool(shown - read.seen),
         f"its list says that {info.latest} is the latest, and it is {latest}": info.latest != latest,
     }
+    counts |= lost_heads
     odd = [
         Finding("decide", thread_id, "its checkpoints", message, ADVICE) for message, is_so in counts.items() if is_so
     ]
     return found, odd
+
+
+def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
+    """Return of which namespaces a reader does not find the latest. One trip for each of them."""
+    heads = {node.address.checkpoint_ns: node.address.checkpoint_id for node in graph.nodes if node.is_head}
+    lost: dict[str, bool] = {}
+    for namespace in {node.address.checkpoint_ns: None for node in graph.nodes if not node.is_ghost}:
+        read = yield from session.store.read_entry(Address(graph.nodes[0].address.thread_id, namespace))
+        latest = read.entry.address.checkpoint_id if read else None
+        is_lost = latest is None or latest != heads.get(namespace)
+        lost[f"its latest checkpoint in namespace {namespace!r} is not found"] = is_lost
+    return lost
 
 
 def _check_header(session: Session, address: Address, header: bytes) -> Finding | None:

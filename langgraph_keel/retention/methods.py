@@ -267,7 +267,7 @@ class CheckMethods(PruneMethods):
 def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
     """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
     damaged = {each.thread_id for each in own if each.kind != "harmless"}
-    return (each for each in found if each.thread_id not in damaged)
+    return (each for each in found if each.thread_id not in damaged and not (damaged and each.is_list))
 
 
 class RetentionMethods(CheckMethods):

@@ -12,8 +12,18 @@ from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.tools.invocations import INVOCATIONS
-from langgraph_keel.tools.keys import SECRETS
-from langgraph_keel.tools.ledger import CALLS, COUNTS, DONE, FAILED, TOOLS, CallRecord, forget, revise, speaks_for_one
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    COUNTS,
+    DONE,
+    FAILED,
+    SECRETS,
+    TOOLS,
+    CallRecord,
+    forget,
+    revise,
+    speaks_for_one,
+)
 from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of, stores_at_end
 
 
