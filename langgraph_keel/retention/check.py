@@ -18,7 +18,7 @@ from langgraph_keel.engine.records import Address, Entry, Found, Graph, Kind, Qu
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
 from langgraph_keel.engine.writes import unpack_batches
-from langgraph_keel.errors import CorruptStore, ValueRefused
+from langgraph_keel.errors import CorruptStore, KeelError, StoreError, ValueRefused
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.sweep import POLICIES
 
@@ -86,7 +86,9 @@ class StoreCheck:
     def _check_page(self) -> Plan[Sequence[Finding]]:
         try:
             page = yield from self._session.store.read_threads(self._after, THREADS)
-        except CorruptStore as error:
+        except (CorruptStore, StoreError) as error:
+            if not _is_damage(error):
+                raise
             self._has_more = False
             return [Finding("lost", None, _LIST, str(error), "a backup has it")]
         found: list[Finding] = []
@@ -132,7 +134,9 @@ def check_thread(session: Session, info: ThreadInfo) -> Plan[tuple[list[Finding]
         graph = yield from session.store.read_graph(thread_id)
         read = yield from _check_values(session, thread_id, graph)
         lost_heads = yield from _find_lost_heads(session, graph)
-    except CorruptStore as error:
+    except (CorruptStore, StoreError) as error:
+        if not _is_damage(error):
+            raise
         return [*found, _lost(thread_id, "its checkpoints", error)], []
     shown = {node.address for node in graph.nodes if not node.is_ghost}
     found += [finding for node in graph.nodes if (finding := _check_header(session, node.address, node.header))]
@@ -267,7 +271,9 @@ def check_cells(session: Session, thread_id: str | None, tables: Sequence[CellTa
             keys = [key for key, _ in (yield from cells.every_raw())]
             for start in range(0, len(keys), CELLS):
                 found += _check_records(session, table, cells, (yield from cells.read_raw(keys[start : start + CELLS])))
-        except CorruptStore as error:
+        except (CorruptStore, StoreError) as error:
+            if not _is_damage(error):
+                raise
             found.append(_lost(thread_id, table.kind, error))
     return found
 
@@ -285,5 +291,10 @@ def _check_records(
                 yield _lost(cells.shelf.thread_id, f"{table.kind} {key}", error)
 
 
-def _lost(thread_id: str | None, place: str, error: CorruptStore) -> Finding:
+def _is_damage(error: KeelError) -> bool:
+    """Return whether an error is of what is stored; a script of Redis that meets damage has no name for it."""
+    return isinstance(error, CorruptStore) or type(error) is StoreError
+
+
+def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:
     return Finding("lost", thread_id, place, str(error), ADVICE if thread_id else "a backup has it")
