@@ -313,4 +313,4 @@ class ThreadInfo:
     latest: str | None
     step: int | None
     models: tuple[str, ...] = ()
-    owner: str = ""
+    owner: str = field(default="", repr=False)

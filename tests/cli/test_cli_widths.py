@@ -53,7 +53,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
         agent = create_agent(
             Model(messages=iter(said)), [lookup_order_by_customer, refund], middleware=asks, checkpointer=saver
         )
-        agent.invoke({"messages": [("user", "pay it back")]}, {"configurable": {"thread_id": "customer-5"}})
+        begin: Any = {"messages": [("user", "pay it back")]}
+        agent.invoke(begin, {"configurable": {"thread_id": "customer-5"}})
     return where
 
 
