@@ -34,7 +34,7 @@ def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
     if default not in (None, False, (), []) and not callable(default):
         form["default"] = repr(default)
     more = {name: getattr(parameter, name, None) for name in _ABOUT}
-    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False}
+    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False, "metavar": ""}
     return form | {name: value for name, value in more.items() if value is not None and value != usual.get(name)}
 
 
