@@ -25,6 +25,7 @@ FLOORS = (
     {"opening"},
     {""},  # the package itself: public names
     {"cli", "testing", "serving"},
+    {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # Rooms on one floor that may know each other: a replay answers with what the ledger of tools says, and what is shown of

@@ -214,6 +214,18 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
     return known
 
 
+def find_waiting_threads(session: Session) -> Plan[set[str]]:
+    """Return the threads that wait for a person. One trip for each 1,000 requests, and one for each that is open."""
+    waiting: set[str] = set()
+    for held in (yield from Approvals(session).all(CURRENT)):
+        request = held.request
+        if request.thread_id in waiting or request_at(request, session.now).status not in OPEN:
+            continue
+        if (yield from request_now(session, request)).status in OPEN:
+            waiting.add(request.thread_id)
+    return waiting
+
+
 def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
     """Return what `find_answers` does, of the requests of a thread."""
     known = [request for request in requests if request.status != SUPERSEDED]  # because of facts: it was asked anew

@@ -40,7 +40,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.questions import close_all_unstored
-from langgraph_keel.approvals.turns import Place, Ticket
+from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
@@ -341,6 +341,8 @@ class RunClaims(Hook):
     """
 
     hears_replays = True
+
+    tables = (CLAIMS, LINES)
 
     def __init__(
         self,

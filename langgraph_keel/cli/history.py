@@ -95,7 +95,7 @@ def _is_position(at: str) -> bool:
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
 """How a moment is named, in the help of every command that takes one."""
 At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the newest.")]
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
 NewThread = Annotated[
@@ -107,7 +107,7 @@ NewThread = Annotated[
 def history(
     thread: Thread,
     url: Url = DEFAULT_URL,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")] = 50,
     ns: Ns = "",
     full: Full = False,
     imports: Imports = None,
@@ -205,17 +205,17 @@ def history_table(
         )
         for place, moment in enumerate(shown)
     ]
-    table: RenderableType = _table(cells, [])
+    narrow: RenderableType = Group(*(line for row in cells for line in _stack(*row)))
+    page = Fitting(_table(cells, []), narrow, 110 if full else 60)
     if any(moment.models for moment in shown):
         wide = _table(cells, [", ".join(map(plain, moment.models)) for moment in shown])
         width = Console(width=1000).measure(wide).maximum  # if nothing in it is folded
-        table = Fitting(wide, table, min(width, 140 if full else 100))
-    narrow = [line for row in cells for line in _stack(*row)]
+        page = Fitting(wide, page, min(width, 140 if full else 100))
     more = len(moments) > limit
     count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
     title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *older)
+    return Group(title, page, *older)
 
 
 def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
@@ -248,7 +248,7 @@ def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns:
 
 def _next(moment: Moment, mark: str) -> Text:
     """Return the nodes that run next, and what keeps them from running."""
-    is_done = moment.is_leaf and not moment.next
+    is_done = not (moment.next or moment.pending or moment.interrupts or moment.errors)
     text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
     if moment.pending:
         text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
@@ -374,7 +374,7 @@ def _hint(words: Sequence[str], url: str, what: str) -> None:
 
 
 Before = Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")]
-After = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one, named so too; the latest if left out.")]
+After = Annotated[str | None, typer.Argument(metavar="B", help="Another one, named so too; the latest if left out.")]
 Other = Annotated[str | None, typer.Option("--other", metavar="THREAD", help="The thread of B, if it is another one.")]
 AsPatch = Annotated[bool, typer.Option("--patch", help="Print a JSON Patch (RFC 6902), which makes B of A as JSON.")]
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
 
-DEFAULT_URL = "sqlite:///keel.db"
+DEFAULT_URL = "sqlite:///agent.db"
 _JSON = "langgraph_keel.json"
 
 
@@ -33,7 +34,22 @@ def wants_json(ctx: typer.Context) -> bool:
     return bool(ctx.meta.get(_JSON))
 
 
-Url = Annotated[str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store to look into.")]
+_DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
+
+
+def guess_url(text: str) -> str:
+    """Return the URL of a store; where only a path is given, that of the directory or the SQLite file it names."""
+    if ":" in text or not text:
+        return text
+    if os.path.isdir(text):
+        return f"files:{text}"
+    return f"sqlite:///{text}" if os.path.isfile(text) or _DATABASE.fullmatch(text) else text
+
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=guess_url, help="The store to look into."),
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
@@ -77,15 +93,32 @@ def duration(text: str) -> float:
     return seconds
 
 
+def moment_since(text: str) -> datetime:
+    """Return the time that `--since` names: so long ago (`12h`, `7d`), or a date or a time in ISO form.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - timedelta(seconds=duration(text))
+    except (InvalidInput, OverflowError):
+        raise InvalidInput(f"--since {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
+
+
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
     """Open the store at `url` for reading only; values of the classes of these modules may be read.
 
-    Placeholders stand for those of others: whoever runs a command need not have the program.
+    An error about something missing names the store. Placeholders stand for values of other classes: whoever runs a
+    command need not have the program.
     """
     types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
-        with open_saver(url, read_only=True, types=types or None) as saver:
+        with _name_store(url), open_saver(url, read_only=True, types=types or None) as saver:
             yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None
@@ -94,18 +127,41 @@ def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
 @contextmanager
 def open_to_change(url: str) -> Iterator[Any]:
     """Open a store that is there already, to change it. An error about something missing names the store."""
-    with open_saver(url, read_only=True) as saver:
-        saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
+    check_store(url)
+    with _name_store(url), open_saver(url) as saver:
+        yield saver
+
+
+def check_store(url: str) -> None:
+    """See that there is a store.
+
+    Raises:
+        NotFound: There is none; if none was named, the error says how to name one.
+    """
     try:
-        with open_saver(url) as saver:
-            yield saver
+        with open_saver(url, read_only=True) as saver:
+            saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
     except NotFound as error:
+        if url == DEFAULT_URL and not os.environ.get("KEEL_URL"):
+            raise NotFound(f"{error}: name the store with --url URL, or set KEEL_URL; {FORMS}") from None
+        raise
+
+
+FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABASE or redis://HOST:PORT"
+
+
+@contextmanager
+def _name_store(url: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as error:
+        check_store(url)  # if that is missing, there is no more to say
         raise NotFound(f"{error} (in {without_password(url)})") from None
 
 
 def url_to_name(url: str) -> str:
     """Return the URL with which another command finds this store; empty if it finds it without one."""
-    is_implied = url == (os.environ.get("KEEL_URL") or DEFAULT_URL)
+    is_implied = url == guess_url(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Argument(metavar="[MOMENT]", help=f"A moment: {MOMENT}. The latest if left out."),
+    typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out."),
 ]
 
 

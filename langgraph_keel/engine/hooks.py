@@ -24,6 +24,7 @@ from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
 
 
@@ -180,9 +181,13 @@ class Hook:
     Attributes:
         hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
             somebody has looked at it.
+        tables: The kinds of cells that it keeps beside each thread.
+        shared_tables: Those of cells that all threads share.
     """
 
     hears_replays = False
+    tables: Sequence[CellTable[Any]] = ()
+    shared_tables: Sequence[CellTable[Any]] = ()
 
     def begin(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A run asks for the checkpoint to begin from; it is not read yet."""

@@ -139,6 +139,16 @@ CALLS: CellTable[CallRecord] = CellTable(TOOLS, "the record of tool call", _pack
 COUNTS: CellTable[int] = CellTable(HITS, "the count of hits of tool call", lambda count: [count], _unpack_count)
 
 
+def _unpack_secret(parts: Sequence[Any]) -> bytes:
+    (secret,) = parts
+    if not isinstance(secret, bytes):
+        raise TypeError(f"it is a {type(secret).__name__}")
+    return secret
+
+
+SECRETS: CellTable[bytes] = CellTable("secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret)
+
+
 @dataclass(slots=True)
 class Claim:
     """A call that is ours to make: until `record.until`, unless it is renewed. Or a claim on its way.

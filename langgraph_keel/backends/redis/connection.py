@@ -386,6 +386,7 @@ class ServerCheck:
         self.read_only = read_only
         self.auto_setup = auto_setup
         self.durability = Durability()
+        self.version: int | None = None
         self.has_read_server = False
         self.may_write = False
 
@@ -404,6 +405,7 @@ class ServerCheck:
             UnsafeStore: The server throws threads away when memory is short, and it is to be written.
         """
         version = yield from self._format()
+        self.version = None if version is None else int(version)
         if not self.has_read_server:
             self.durability = yield from _read_durability()
             self._warn()

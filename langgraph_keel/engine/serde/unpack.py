@@ -25,6 +25,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import ormsgpack
 
+from langgraph_keel.engine.serde.moved import PACKAGE
 from langgraph_keel.engine.serde.policy import TypePolicy
 from langgraph_keel.engine.serde.types import (
     BASE_BY_NAME,
@@ -171,9 +172,17 @@ def _check_state(state: Any) -> None:
         raise CorruptStore("the attributes of a stored value are damaged")
 
 
+def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
+    """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
+    fields = _of_class(cls, "__dataclass_fields__")
+    return {name: fields[name].default for name in shape.fields if type(fields[name].default) in (str, int, tuple)}
+
+
 def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent = record
     cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
+    if shape.module == PACKAGE and type(fields) is dict and fields.keys() < shape.fields:
+        fields = _later_fields(cls, shape) | fields
     state = _join_fields(shape, fields, rest, absent)
     made = _new(cls)
     restore(made, state, shape)
