@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -188,7 +189,14 @@ def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: 
 
 
 def _advice(names: Iterable[str], imports: Collection[str]) -> str:
-    """Return how the modules of classes are named, if they have one that was not named yet."""
-    modules = dict.fromkeys(re.split(r"\.(?=[A-Z])", name)[0] for name in names if "<locals>" not in name)
-    wanted = [f"--import {module}" for module in modules if module not in (*imports, "__main__")]
+    """Return how the modules of classes are named, where that helps, and it has not been done yet."""
+    modules = dict.fromkeys(_module_of(name) for name in names if "<locals>" not in name)
+    known = {*imports, *sys.stdlib_module_names, "__main__"}
+    wanted = [f"--import {module}" for module in modules if module not in known]
     return f" If you trust it: {' '.join(wanted)}" if wanted else ""
+
+
+def _module_of(name: str) -> str:
+    """Return the module of a class, which may stand in another one."""
+    module = re.split(r"\.(?=[A-Z])", name)[0]
+    return name.rpartition(".")[0] if module == name else module

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +10,7 @@ from cli_threads import keel
 from places import Place
 from shops import left_by_a_shop
 
+from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.errors import RefusedType
 
 # `--url` says all there is to say of these.
@@ -92,22 +89,7 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
 
 
 @SQLITE
-def test_what_is_imported_is_read(place: Place) -> None:
-    url = left_by_a_shop(place).url
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        # Of its own: what is imported here would be there for the other tests.
-        command = [sys.executable, "-m", "langgraph_keel.cli", *words, "--url", url, "--import", "shop_models"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ})
-
-    done = run("show", "t", "--json")
-    assert json.loads(done.stdout)["values"]["order"] == {"items": ["tea"], "status": "<Status.PAID: 'paid'>"}
-    assert done.stderr == ""
-    assert "not_read" not in run("timeline", "t", "--json").stdout.replace('"not_read": []', "")
-
-
-@SQLITE
-def test_what_cannot_be_left_out_is_named(place: Place, tmp_path: Path) -> None:
+def test_what_cannot_be_left_out_is_named(place: Place) -> None:
     """A conversation without one of its messages would be another one: such a thread is not exported."""
     left_by_a_shop(place)
     done = keel("export", "--url", place.url, "--channel", "lines", status=1)
@@ -119,8 +101,6 @@ def test_what_cannot_be_left_out_is_named(place: Place, tmp_path: Path) -> None:
 @SQLITE
 def test_history_reads_no_values(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It shows none but questions, so it asks the store for none but what tells the nodes that run."""
-    from langgraph_keel.backends.sqlite.store import SqliteStore
-
     url, wanted = left_by_a_shop(place).url, set[str]()
     read = SqliteStore.read_values
 

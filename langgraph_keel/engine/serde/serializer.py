@@ -354,13 +354,15 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def find_unread(value: Any) -> Iterator[Unread]:
     """Yield the placeholders in a value, those within others too."""
-    if type(value) in _ATOMS:
-        return
-    if type(value) is Unread:
-        yield value
-        value = value.stored
-    for _, part in _parts(value):
-        yield from find_unread(part)
+    left = [value]
+    while left:
+        part = left.pop()
+        if type(part) in _ATOMS:
+            continue
+        if type(part) is Unread:
+            yield part
+            part = part.stored
+        left += reversed([each for _, each in _parts(part)])
 
 
 # --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
@@ -448,9 +450,10 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
     _note_containers(places, root, enumerate(root))
     for _, _, node in places:  # grows while it runs, so that parents stand before children
         _note_containers(places, node, node.items() if type(node) is dict else enumerate(node))
+    shows = policy.shows
     for parent, key, node in reversed(places):
         if type(node) is list and node and type(node[0]) is Mark:
-            parent[key] = node[0].build_or_show(node, policy) if policy.shows else node[0].build(node, policy)
+            parent[key] = node[0].build_or_show(node, policy) if shows else node[0].build(node, policy)
 
 
 def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:
