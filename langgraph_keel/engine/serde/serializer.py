@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from reprlib import repr as short_repr
+from reprlib import Repr
 from typing import Any
 
 import ormsgpack
@@ -333,6 +333,19 @@ def _locate(value: Any, error: UnstorableValue, describe: Form) -> UnstorableVal
     return error
 
 
+class _ShortRepr(Repr):
+    """Also of numbers with more digits than Python writes (4,300)."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"{hex(x)[:30]}..."
+
+
+short_repr = _ShortRepr().repr
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a user would call the parts of a value, each with the way to write it in Python."""
     if isinstance(value, dict):
@@ -354,11 +367,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 def find_unread(value: Any) -> Iterator[Unread]:
     """Yield the placeholders in a value, those within others too."""
-    left = [value]
+    left, seen = [value], set[int]()
     while left:
         part = left.pop()
-        if type(part) in _ATOMS:
+        if type(part) in _ATOMS or id(part) in seen:
             continue
+        seen.add(id(part))  # what stands in many places is looked through once
         if type(part) is Unread:
             yield part
             part = part.stored
