@@ -71,6 +71,7 @@ class StoreCheck:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._tables = [table for hook in session.hooks.all for table in hook.tables]
         self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
         self._after: tuple[str, str] | None = None
         self._has_more = True
@@ -94,7 +95,7 @@ class StoreCheck:
         found: list[Finding] = []
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         for info, _ in page:
-            damage, disagreements = yield from check_thread(self._session, info)
+            damage, disagreements = yield from check_thread(self._session, info, self._tables)
             found += damage
             if disagreements:
                 odd[info.thread_id] = info, disagreements
@@ -118,17 +119,19 @@ class StoreCheck:
         return [*found, *(Finding("decide", None, "the audit trail", problem) for problem in verdict.problems)]
 
     def _check_strays(self) -> Plan[Sequence[Finding]]:
-        strays: list[str] = []
+        """Check what stands beside no checkpoint: a ledger whose thread is elsewhere, or has only begun."""
+        strays, found = list[str](), list[Finding]()
         yield from each_stray(self._session.store, strays.append)
-        message = "holds something, and no checkpoint: its first run goes on, or it was deleted while one went on"
-        advice = "`keel reclaim --strays` removes it"
-        return [Finding("harmless", name, "a thread without a checkpoint", message, advice) for name in strays]
+        for name in strays:
+            found += yield from check_cells(self._session, name, self._tables)
+        return found
 
 
-def check_thread(session: Session, info: ThreadInfo) -> Plan[tuple[list[Finding], list[Finding]]]:
+def check_thread(
+    session: Session, info: ThreadInfo, tables: Sequence[CellTable[Any]]
+) -> Plan[tuple[list[Finding], list[Finding]]]:
     """Return what of a thread is damaged, and in what its list and its checkpoints disagree."""
     thread_id = info.thread_id
-    tables = [table for hook in session.hooks.all for table in hook.tables]
     found = yield from check_cells(session, thread_id, tables)
     try:
         graph = yield from session.store.read_graph(thread_id)

@@ -266,8 +266,11 @@ class CheckMethods(PruneMethods):
 
 def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
     """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
-    damaged = {each.thread_id for each in own if each.kind != "harmless"}
-    return (each for each in found if each.thread_id not in damaged and not (damaged and each.is_list))
+    damage = [each for each in own if each.kind != "harmless"]
+    threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
+    for each in found:
+        if each.thread_id not in threads and each.message not in messages and not (damage and each.is_list):
+            yield each
 
 
 class RetentionMethods(CheckMethods):
