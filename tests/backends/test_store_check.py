@@ -70,9 +70,9 @@ def lose_from_index(place: Place) -> None:
                     client.zrem(key, *([member] if b"chat" in member else []) or [b"nobody"])
 
 
+# Of files, the directory is the list of threads.
+@pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)
 def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
-    if stored.kind == "files":
-        pytest.skip("a directory is the list of threads")
     lose_from_index(stored)
     with stored.open(read_only=True) as saver:
         assert "chat" not in [each.thread_id for each in saver.threads()]
@@ -94,9 +94,8 @@ def test_a_store_in_memory_is_checked_too() -> None:
         assert list(saver.check()) == []
 
 
+@pytest.mark.parametrize("stored", ["sqlite"], indirect=True)
 def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
-    if stored.kind != "sqlite":
-        pytest.skip("pages are SQLite's")
     path = stored.url.removeprefix("sqlite:///")
     with SqliteSaver(path) as saver:
         saver.reclaim(full=True)
