@@ -64,10 +64,12 @@ if TYPE_CHECKING:
     from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
     from langgraph_keel.engine.records import ThreadInfo
     from langgraph_keel.engine.serde.serializer import KeelSerializer
+    from langgraph_keel.engine.serde.unread import Unread
     from langgraph_keel.history.diff import StateDiff
     from langgraph_keel.history.edits import Edit
     from langgraph_keel.history.labels import Label
     from langgraph_keel.history.moment import Moment
+    from langgraph_keel.history.standing import Standing
     from langgraph_keel.history.timeline import Timeline
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
@@ -104,10 +106,12 @@ _NAMES = {
     "engine.audit": ("AuditEvent", "AuditVerdict"),
     "engine.records": ("ThreadInfo",),
     "engine.serde.serializer": ("KeelSerializer",),
+    "engine.serde.unread": ("Unread",),
     "history.diff": ("StateDiff",),
     "history.edits": ("Edit",),
     "history.labels": ("Label",),
     "history.moment": ("Moment",),
+    "history.standing": ("Standing",),
     "history.timeline": ("Timeline",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
@@ -207,6 +211,7 @@ __all__ = [
     "SaverOptions",
     "SlidingWindow",
     "SqliteSaver",
+    "Standing",
     "StateDiff",
     "StoreBusy",
     "StoreClosed",
@@ -228,6 +233,7 @@ __all__ = [
     "ToolOutcomeUnknown",
     "ToolPolicy",
     "TypeWarning",
+    "Unread",
     "UnsafeStore",
     "UnstorableValue",
     "ValueRefused",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from types import TracebackType
@@ -27,6 +28,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.approvals.hook import ApprovalHook
+from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
 from langgraph_keel.engine.checkpoints import (
     begin_run,
@@ -44,10 +46,10 @@ from langgraph_keel.engine.delta import delta_history
 from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
-from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.hooks import Hook, LookOnly
 from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
-from langgraph_keel.engine.queries import PAGE, checked_limit, query_of
+from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
 from langgraph_keel.engine.serde.moved import publish
@@ -71,6 +73,7 @@ from langgraph_keel.tools.methods import ToolMethods
 if TYPE_CHECKING:
     from langgraph_keel.approvals.inbox import Inbox
     from langgraph_keel.approvals.notices import AsyncSource, Source
+    from langgraph_keel.retention.info import StoreFacts, StoreInfo
 
 
 @publish
@@ -191,6 +194,20 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         clone._engine = engine
         return clone
 
+    @property
+    def raw(self) -> Self:
+        """This saver for who looks, and need not have the program's classes: all that can be read is read.
+
+        An `Unread` stands for what may not be revived here, and says what is stored of it, with every method and on
+        both faces: `saver.raw.get_tuple(config)`, `await saver.raw.aget_tuple(config)`. Only Keel's own serializer has
+        placeholders, also inside of another one. No graph runs on it, and it puts nothing.
+        """
+        session = self.engine.session.with_placeholders()
+        session = replace(session, hooks=Hooks((LookOnly(), *session.hooks.all)))
+        clone = self.with_engine(replace(self.engine, session=session))
+        clone.serde = session.codec.serde
+        return clone
+
     # -- open and close ----------------------------------------------------------------------------------------
 
     def setup(self) -> Awaitable[None]:
@@ -220,6 +237,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     @property
     def ddl(self) -> str:
         """The SQL that `setup` runs, for somebody else to run; empty where there are no tables."""
+        return ""
+
+    def grants(self, role: str) -> str:
+        """The SQL that lets a role of the database use the tables; empty where there are no roles.
+
+        Args:
+            role: Its name.
+        """
         return ""
 
     def close(self) -> None:
@@ -415,13 +440,13 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             InvalidConfig: The config names no thread or no checkpoint.
             CheckpointConflict: A checkpoint of the run was refused, so what its tasks have written leads nowhere.
         """
-        self.engine.run(put_writes(self.engine.session, config, writes, task_id, task_path))
+        self.engine.run_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`, asynchronously."""
-        await self.engine.arun(put_writes(self.engine.session, config, writes, task_id, task_path))
+        await self.engine.arun_patiently(put_writes(self.engine.session, config, writes, task_id, task_path))
 
     # -- removing and copying ----------------------------------------------------------------------------------
 
@@ -484,23 +509,67 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
 
     # -- what LangGraph does not know --------------------------------------------------------------------------
 
-    def threads(self, limit: int | None = None, *, model: str | None = None) -> Iterator[ThreadInfo]:
-        """Yield the threads of this store, last activity first.
+    def threads(
+        self,
+        limit: int | None = None,
+        *,
+        model: str | None = None,
+        match: str | None = None,
+        owner: str | None = None,
+        waiting: bool = False,
+        since: datetime | None = None,
+    ) -> Iterator[ThreadInfo]:
+        """Yield the threads of this store, last activity first by the clocks of those who put. No state is read.
 
         Args:
             limit: Most to yield.
             model: Only threads that this model has written, by the name asked for or served.
+            match: Only threads whose ids fit this pattern, with `*`, `?` and `[...]`: `"customer-*"`.
+            owner: Only threads whose latest checkpoint names this owner (`configurable["user_id"]`).
+            waiting: Only threads that wait for a person's decision. One round trip more for each open request.
+            since: Only threads in which something was put since then; without a zone it is local time.
         """
-        pages = ThreadPages(self.engine.session, limit, model)
+        pages = ThreadPages(self.engine.session, limit, filter_of(model, match, owner, since), waiting)
         while (page := self.engine.run(pages.next())) is not None:
             yield from page
 
-    async def athreads(self, limit: int | None = None, *, model: str | None = None) -> AsyncIterator[ThreadInfo]:
+    async def athreads(
+        self,
+        limit: int | None = None,
+        *,
+        model: str | None = None,
+        match: str | None = None,
+        owner: str | None = None,
+        waiting: bool = False,
+        since: datetime | None = None,
+    ) -> AsyncIterator[ThreadInfo]:
         """As `threads`, asynchronously."""
-        pages = ThreadPages(self.engine.session, limit, model)
+        pages = ThreadPages(self.engine.session, limit, filter_of(model, match, owner, since), waiting)
         while (page := await self.engine.arun(pages.next())) is not None:
             for info in page:
                 yield info
+
+    def info(self) -> StoreInfo:
+        """Return what this store is and holds: backend, format, durability, size, threads, requests that wait.
+
+        One round trip for each 500 threads, one for each request that waits, and a few.
+        """
+        return self._info(self._facts(), self.engine.run(self._count()), len(self.approvals.pending(limit=None)))
+
+    async def ainfo(self) -> StoreInfo:
+        """As `info`, asynchronously."""
+        waiting = await self.approvals.apending(limit=None)
+        return self._info(await to_thread(self._facts), await self.engine.arun(self._count()), len(waiting))
+
+    def _count(self) -> Plan[tuple[int, int]]:
+        from langgraph_keel.retention.info import count_threads
+
+        return count_threads(self.engine.session)
+
+    def _info(self, facts: StoreFacts, counts: tuple[int, int], waiting: int) -> StoreInfo:
+        from langgraph_keel.retention.info import StoreInfo
+
+        return StoreInfo(**asdict(facts), threads=counts[0], checkpoints=counts[1], waiting=waiting)
 
     @property
     def approvals(self) -> Inbox:
@@ -543,18 +612,31 @@ def watch(provenance: bool) -> None:
         capture.watch()
 
 
+def filter_of(model: str | None, match: str | None, owner: str | None, since: datetime | None) -> ThreadFilter:
+    """Return what a list of threads is asked for.
+
+    Raises:
+        InvalidInput: `since` is no time.
+    """
+    if since is not None and not isinstance(since, datetime):
+        raise InvalidInput(f"since must be a datetime, not {since!r:.100}")
+    return ThreadFilter(model, match, owner, None if since is None else since.timestamp() * 1000)
+
+
 class ThreadPages:
     """Reads a store's threads page by page, last activity first.
 
     Args:
         session: What it runs on.
         limit: Most threads to read.
-        model: Only threads that this model has written.
+        wanted: Which threads.
+        waiting: Whether only those that wait for a person.
     """
 
-    def __init__(self, session: Session, limit: int | None, model: str | None) -> None:
+    def __init__(self, session: Session, limit: int | None, wanted: ThreadFilter, waiting: bool) -> None:
         self._session = session
-        self._model = model
+        self._wanted = wanted
+        self._waiting = waiting
         self._after: tuple[str, str] | None = None
         self._left = checked_limit(limit)
 
@@ -562,13 +644,15 @@ class ThreadPages:
         """Return the next threads; `None` if there are no more."""
         if self._left == 0:
             return None
-        size = PAGE if self._left is None or self._model else min(PAGE, self._left)
+        if self._waiting and self._wanted.among is None:
+            self._wanted = replace(self._wanted, among=(yield from find_waiting_threads(self._session)))
+        size = PAGE if self._left is None or self._wanted != ThreadFilter() else min(PAGE, self._left)
         page = yield from list_threads(self._session, self._after, size)
         if not page:
             return None
         self._after = page[-1].updated_at, page[-1].thread_id
-        wanted = [info for info in page if self._model is None or self._model in info.models][: self._left]
-        if len(page) < size:
+        wanted = [info for info in page if self._wanted.fits(info)][: self._left]
+        if len(page) < size or self._wanted.ends_at(page[-1]):
             self._left = 0
         elif self._left is not None:
             self._left -= len(wanted)

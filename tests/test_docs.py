@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 from commands import COMMANDS, reference
 from typer.testing import CliRunner
@@ -34,7 +35,7 @@ README = ROOT / "README.md"
 COMMANDS_PAGE = ROOT / "langgraph_keel" / "cli" / "README.md"
 ROOMS = ("langgraph_keel", "tests", "notebooks")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for room in ROOMS for page in (ROOT / room).rglob("*.md"))])
-RUN, SHOWN = ("python", "bash"), ("text", "console", "mermaid", "json")
+RUN, SHOWN = ("python", "bash", "sql"), ("text", "console", "mermaid", "json")
 
 
 class Block(NamedTuple):
@@ -110,6 +111,9 @@ def test_a_page_runs(page: Path, own: Callable[[str], str], tmp_path: Path, monk
         if block.language == "python":
             code = "\n" * (block.line - 1) + text
             exec(compile(code, name_of(page), "exec"), vars(program))
+        elif block.language == "sql":
+            with psycopg.connect(own("postgresql://localhost/agents")) as connection:
+                connection.execute(text.encode())
         elif is_keel(text):
             run_keel(text, f"{name_of(page)}:{block.line}", monkeypatch)
         else:
@@ -173,6 +177,14 @@ def test_the_two_commands_are_the_ones_that_ci_runs() -> None:
         assert command.removeprefix("pip install ").strip() in script
 
 
+def test_a_release_is_what_was_tested_and_needs_no_token() -> None:
+    build, publish = (ROOT / ".ci" / "release.yml").read_text(encoding="utf-8").split("\n  publish:\n")
+    assert "run: bash .ci/run\n" in build
+    assert "needs: build\n" in publish
+    assert "permissions:\n      id-token: write\n" in publish
+    assert "secrets." not in build + publish
+
+
 OPENING = re.compile(r"^\| \[?([^|\]]+)[^|]*\|[^|]*\| `(with \w+\.from_conn_string\(.*?\) as saver:)` \|", re.MULTILINE)
 LINES = dict(OPENING.findall(README.read_text(encoding="utf-8")))
 
@@ -226,7 +238,7 @@ def wrong_with(call: str) -> str:
     """Return what is wrong with a call of `keel`; nothing if it could be made."""
     words = [word.strip("[]") for word in re.sub(r"[<>]", "", call).split()[1:]]
     if words[0].startswith("--"):
-        return "" if words[0] in ("--version", "--help") else "no such option"
+        return "" if words[0] in ("--version", "--help", "--install-completion") else "no such option"
     known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS]
     if not known:
         is_group = any(name.startswith(f"{words[0]} ") for name in COMMANDS)

@@ -53,8 +53,8 @@ def as_stored(form: Any) -> Any:
 
 def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = False) -> Iterator[str]:
     """Where two forms differ, for a message that can be read; it may be that the new one has more fields."""
-    if may_know_more and where.endswith("['timeline']") and "keel_approval" in "".join("".join(old).split()):
-        return  # drawn with what Keel's questions carry; now with what they are about. Moments are compared beside it
+    if may_know_more and where.endswith("['timeline']") and _draws_questions("".join("".join(old).split())):
+        return  # drawn with what questions carry, in Python's words; now with what is asked. Moments are compared, too
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old if may_know_more else dict.fromkeys([*old, *new]):
             was, now = old.get(key, "nothing"), new.get(key, "nothing")
@@ -66,6 +66,10 @@ def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = Fa
         return  # LangGraph's savers give lists, and so does Keel since then; what is stored is a tuple as ever
     elif old != new:
         yield f"{where}: was {old!r:.300}, is {new!r:.300}"
+
+
+def _draws_questions(text: str) -> bool:
+    return any(word in text for word in ("keel_approval", "waits:", "asked:"))
 
 
 def same(old: Any, new: Any) -> None:

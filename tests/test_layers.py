@@ -25,10 +25,12 @@ FLOORS = (
     {"opening"},
     {""},  # the package itself: public names
     {"cli", "testing", "serving"},
+    {"__main__"},
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-# Rooms on one floor that may know each other: a replay answers with what the ledger of tools says.
-NEIGHBOURS = {("provenance", "tools")}
+# Rooms on one floor that may know each other: a replay answers with what the ledger of tools says, and what is shown of
+# a stored value may be its placeholder.
+NEIGHBOURS = {("provenance", "tools"), ("display", "engine")}
 
 PRIVATE = "_langgraph"
 """The only module that knows what LangGraph and LangChain keep private."""

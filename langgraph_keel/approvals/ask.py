@@ -149,7 +149,7 @@ def request_approval(
         raise InvalidInput("request_approval would block the running loop: use `await arequest_approval(...)`")
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
     engine, plan = _plan_question(question)
-    return engine.run(plan)
+    return engine.run_patiently(plan)
 
 
 @publish
@@ -168,7 +168,7 @@ async def arequest_approval(
     """As `request_approval`, asynchronously."""
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
     engine, plan = _plan_question(question)
-    return await engine.arun(plan)
+    return await engine.arun_patiently(plan)
 
 
 def _question(

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 class ApprovalHook(Hook):
     """Records the questions of one saver's graphs, and closes those that are over. Any thread may call."""
 
+    shared_tables = TABLES
+
     def __init__(self) -> None:
         # At which checkpoints of which thread a question waits. Whatever is forgotten here, a look at the thread finds.
         # With durability="async" the next question may be written before the last one's step is.

@@ -29,7 +29,7 @@ from langgraph_keel.approvals.requests import (
 )
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, head, table, tag, text
 from langgraph_keel.display.jsonable import as_json
-from langgraph_keel.display.text import one_line
+from langgraph_keel.display.text import one_line, represent
 from langgraph_keel.engine import audit
 from langgraph_keel.engine.audit import AuditEvent, AuditVerdict
 from langgraph_keel.engine.config import thread_id_of
@@ -85,8 +85,9 @@ def _question(request: ApprovalRequest) -> Iterator[str]:
 
 def arguments(args: Any) -> str:
     """Return arguments on one line."""
-    said = ", ".join(f"{name}={value!r}" for name, value in args.items()) if isinstance(args, Mapping) else repr(args)
-    return one_line("" if args is None else said)
+    if isinstance(args, Mapping):
+        return one_line(", ".join(f"{name}={represent(value)}" for name, value in args.items()))
+    return "" if args is None else one_line(represent(args))
 
 
 def _facts(request: ApprovalRequest) -> Iterator[str]:
@@ -200,8 +201,7 @@ class Inbox:
         for request in _after(fitting, after):
             if len(page) == limit:
                 break
-            # Of one thread, they were looked at just now.
-            now = request if thread_id is not None else (yield from plans.request_now(session, request))
+            now = yield from plans.request_now(session, request)
             if now.status in wanted:
                 page.append(now)
         return page
@@ -286,12 +286,12 @@ class Inbox:
         return await self._adecide(request_id, decision)
 
     def _decide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = self._engine.run(plans.decide_request(self._engine.session, request_id, decision))
+        request = self._engine.run_patiently(plans.decide_request(self._engine.session, request_id, decision))
         self.bell.ring()
         return request
 
     async def _adecide(self, request_id: str, decision: Decision) -> ApprovalRequest:
-        request = await self._engine.arun(plans.decide_request(self._engine.session, request_id, decision))
+        request = await self._engine.arun_patiently(plans.decide_request(self._engine.session, request_id, decision))
         await self.bell.aring()
         return request
 
@@ -303,11 +303,13 @@ class Inbox:
             by: Who is about to decide.
             seconds: For how long; 0 lets it go.
         """
-        return self._engine.run(plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds)))
+        return self._engine.run_patiently(
+            plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
+        )
 
     async def aclaim(self, request_id: str, *, by: str, seconds: float = 900) -> ApprovalRequest:
         """As `claim`, asynchronously."""
-        return await self._engine.arun(
+        return await self._engine.arun_patiently(
             plans.claim_request(self._engine.session, request_id, by, ahead("seconds", seconds))
         )
 
@@ -362,7 +364,8 @@ class Inbox:
                 print(resumed.thread_id, resumed.error or resumed.result)
 
         There may be any number of workers, in any processes: one of them goes on with a thread. If it dies, another one
-        takes the thread over: at its next look on the same machine, else when the claim has run out (half a minute).
+        takes the thread over: at its next look on the same machine, else when it has seen for half a minute that the
+        claim is not renewed.
         Threads of other graphs in the same store are left alone.
 
         Args:

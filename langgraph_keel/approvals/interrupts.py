@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
+from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.errors import InvalidInput
 
 # What each kind of decision is called in LangChain's middleware, and what allows it in the Agent Inbox.
@@ -74,11 +75,18 @@ def asks_of(value: Any, schema: Any = None) -> Asks:
 
 
 def describe_question(value: Any) -> str:
-    """Return what an interrupt asks: the actions and their arguments; what it carries, if it names no action."""
+    """Return what an interrupt asks, for people: the actions and their arguments, or else what it carries."""
     asks = [ask for ask in asks_of(value) if ask.action]
     if asks:
-        return ", ".join(f"{ask.action} {ask.args!r}" if ask.args else ask.action for ask in asks)
-    return value if isinstance(value, str) else repr(value)
+        return ", ".join(f"{ask.action} {text_of(ask.args)}" if ask.args else ask.action for ask in asks)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {text_of(part)}" for name, part in value.items())
+    return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """Return a text as it is, and anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(as_json(value), ensure_ascii=False)
 
 
 def answer_of(value: Any, decisions: Sequence[Decision], schema: Any = None) -> Any:

@@ -31,7 +31,7 @@ from langgraph_keel.approvals.requests import (
     is_decided_so,
     request_at,
 )
-from langgraph_keel.approvals.run_claims import is_taken
+from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
@@ -47,11 +47,17 @@ _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
 
-def refresh_thread(session: Session, thread_id: str) -> Plan[Sequence[KeptRequest]]:
+def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -> Plan[Sequence[KeptRequest]]:
     """Bring the requests of a thread up to date with its checkpoints, and return those that are not over.
 
     A crash may have left that undone. A question without a request gets one, a request that the thread has gone on
     without is closed, and one that has expired says so. Two trips, if there is nothing to do.
+
+    Args:
+        session: What it runs on.
+        thread_id: The thread.
+        watches: Whether to wait until it is known if a run lives that has asked before its checkpoint was stored, for
+            at most a lease. Until then, its request stays.
     """
     head = yield from session.store.read_entry(Address(thread_id, "", None))
     known = yield from Approvals(session).of_thread(thread_id)
@@ -59,7 +65,7 @@ def refresh_thread(session: Session, thread_id: str) -> Plan[Sequence[KeptReques
         known = yield from Approvals(session).of_thread(thread_id)
     found: list[KeptRequest] = []
     for held in known:
-        ended = yield from _find_end(session, held.request, head)
+        ended = yield from _find_end(session, held.request, head, watches)
         if ended is None:
             found.append((yield from Approvals(session).expire(held, session.now)))
         elif ended == _UNSTORED:
@@ -89,34 +95,39 @@ def _interrupts(session: Session, head: Found) -> Sequence[tuple[str, Interrupt]
     return [(task, each) for task, value in asked for each in interrupts_in(value)]
 
 
-def _find_end(session: Session, request: ApprovalRequest, head: Found | None) -> Plan[str | None]:
+def _find_end(session: Session, request: ApprovalRequest, head: Found | None, watches: bool) -> Plan[str | None]:
     """Return how a thread has gone on from where a request was made, as metadata say; `None` if it has not."""
     if head is not None and request.checkpoint_id == head.entry.address.checkpoint_id:
         return None
     if not (yield from is_stored(session, request)):
-        return _UNSTORED if (yield from is_moot(session, request)) else None
+        has_run = may_be_taken(session, request.thread_id, watches=watches)
+        return _UNSTORED if (yield from _is_moot(session, request, has_run)) else None
     entries = yield from session.store.scan(Query(request.thread_id, "", limit=_LOOKED_AT))
     child = next((entry for entry in entries if entry.parent == request.checkpoint_id), None)
     return "unknown" if child is None else _source_of(session, child)
 
 
-def is_moot(session: Session, request: ApprovalRequest) -> Plan[bool]:
+def _is_moot(session: Session, request: ApprovalRequest, has_run: Plan[bool]) -> Plan[bool]:
     """Return whether the checkpoint of a request, that was read before, never came. One trip if a run has the thread.
 
     An interrupt may be stored before its checkpoint is. But a run that asks has its thread claimed by then, until it
-    has ended, and all that it puts is stored: so the claim is read first.
+    has ended, and all that it puts is stored: so the claim is read first (`has_run`).
     """
-    if (yield from is_taken(session, request.thread_id)):
+    if (yield from has_run):
         return False
     return not (yield from is_stored(session, request))
 
 
 def request_now(session: Session, request: ApprovalRequest) -> Plan[ApprovalRequest]:
-    """Return a request as it is: with nothing written, superseded if its checkpoint never came. One trip, mostly."""
+    """Return a request as it is, as far as a look tells: superseded if its checkpoint never came. One trip, mostly.
+
+    Nothing is written.
+    """
     request = request_at(request, session.now)
     if request.status in CLOSED or (yield from is_stored(session, request)):
         return request
-    return supersede_unstored(request, session.now) if (yield from is_moot(session, request)) else request
+    is_moot = yield from _is_moot(session, request, is_taken(session, request.thread_id))
+    return supersede_unstored(request, session.now) if is_moot else request
 
 
 def _source_of(session: Session, entry: Entry) -> str:
@@ -161,7 +172,7 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
 
 
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
-    """Return a request, after a look at its thread.
+    """Return a request that is about to be decided, after a look at its thread, which may take a lease.
 
     Raises:
         NotFound: There is no such request.
@@ -170,7 +181,7 @@ def read_request(session: Session, name: str) -> Plan[KeptRequest]:
     request = held.request
     if request.status in CLOSED:
         return held
-    found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id))}
+    found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id, watches=True))}
     return found.get(request.id) or (yield from Approvals(session).one(name))
 
 
@@ -201,6 +212,18 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
         if request.status != SUPERSEDED:
             known.append(request)
     return known
+
+
+def find_waiting_threads(session: Session) -> Plan[set[str]]:
+    """Return the threads that wait for a person. One trip for each 1,000 requests, and one for each that is open."""
+    waiting: set[str] = set()
+    for held in (yield from Approvals(session).all(CURRENT)):
+        request = held.request
+        if request.thread_id in waiting or request_at(request, session.now).status not in OPEN:
+            continue
+        if (yield from request_now(session, request)).status in OPEN:
+            waiting.add(request.thread_id)
+    return waiting
 
 
 def answers_of(requests: Sequence[ApprovalRequest]) -> Mapping[str, Any]:
@@ -252,7 +275,8 @@ def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequenc
     for thread_id in sorted({held.request.thread_id for held in known}):
         for held in (yield from refresh_thread(session, thread_id)):
             request = request_at(held.request, session.now)
-            if request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before:
+            is_due = request.status in OPEN and max(request.asked_at, request.reminded_at) < remind_before
+            if is_due and (yield from request_now(session, request)).status in OPEN:
                 changed = yield from Approvals(session).change(held, replace(held.request, reminded_at=session.now))
                 due += [changed.request] if changed else []
     return due

@@ -40,11 +40,11 @@ from langchain_core.callbacks import BaseCallbackHandler
 
 from langgraph_keel._langgraph import INTERRUPT, register_configure_hook, var_child_runnable_config
 from langgraph_keel.approvals.questions import close_all_unstored
-from langgraph_keel.approvals.turns import Place, Ticket
+from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
-from langgraph_keel.engine.leases import Keeper, Pause, is_dead, this_holder
+from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
 from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
@@ -62,7 +62,8 @@ class ClaimRecord:
     Attributes:
         holder: Whose process the run is in (see `langgraph_keel.engine.leases`).
         run_id: The run, as LangChain names it.
-        until: Milliseconds since 1970 up to which the claim holds unless it is renewed.
+        until: Milliseconds since 1970 up to which the claim holds unless it is renewed, by its holder's clock; more
+            with each renewal, and 0 if it is over. Nobody else's clock may be held against it (see `Watch`).
         since: When it was made, ISO time.
     """
 
@@ -109,38 +110,57 @@ class Claim:
         return f"run {self.record.run_id} goes on from where thread {self.thread_id!r} waited"
 
 
-IsOver: TypeAlias = Callable[[Kept[ClaimRecord]], bool]
+IsOver: TypeAlias = Callable[[Kept[ClaimRecord], float], bool | None]
+"""Whether a claim, and the run that made it, is over; `None` if it must be watched. It is told when the look began."""
 
 
-def take(session: Session, claim: Claim, is_over: IsOver) -> Plan[None]:
-    """Claim a thread. One trip; one more to take over the claim of a run that is over.
+def take(session: Session, claim: Claim, is_over: IsOver, timer: Callable[[], float] = time.monotonic) -> Plan[None]:
+    """Claim a thread. One trip; one more to take over a claim that is over, and one every so often to watch one.
 
     Args:
         session: What it runs on.
         claim: What to claim; it is told what is sent, so that it can be withdrawn.
-        is_over: Whether the run behind a claim is known to be over.
+        is_over: Judges the claim that stands there.
+        timer: Returns seconds.
 
     Raises:
         ThreadTaken: Another run has it.
         CorruptStore: What stands there is no claim.
     """
-    claims = Cells(session, CLAIMS, claim.thread_id)
+    claims, is_watched = Cells(session, CLAIMS, claim.thread_id), False
     while True:
+        asked = timer()
         done, other = yield from claims.swap(
             KEY, claim.expected, claim.record, token=claim.token, origin=claim.thread_id
         )
         if done:
             claim.is_acknowledged = True
             return
-        if other is not None and not is_over(other):
+        if other is None or (is_left := is_over(other, asked)):
+            claim.expected = other.token if other else None
+        elif is_left is None:
+            is_watched = yield from _watch(claim.thread_id, other.record, is_watched)
+        else:
             raise ThreadTaken(claim.thread_id, other.record.holder, other.record.since)
-        claim.expected = other.token if other else None
+
+
+def _watch(thread_id: str, record: ClaimRecord, is_watched: bool) -> Plan[Literal[True]]:
+    """Wait until a claim is to be looked at again; say so the first time."""
+    if not is_watched:
+        _log.warning(
+            "thread %r: a run on %s has claimed it at %s, and may be dead: watching for up to %d s whether it renews "
+            "its claim",
+            *(thread_id, record.holder.partition("/")[0], record.since, LEASE // 1000),
+        )
+    yield Pause(_LATE)
+    return True
 
 
 def renew(session: Session, claim: Claim, until: int) -> Plan[bool]:
     """Make a claim hold longer; return whether it is still ours. One trip."""
     claims = Cells(session, CLAIMS, claim.thread_id)
-    cell = claims.cell(replace(claim.record, until=until), token=claim.token, origin=claim.thread_id)
+    claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
+    cell = claims.cell(claim.record, token=claim.token, origin=claim.thread_id)
     return (yield from claims.swap_raw(KEY, claim.token, cell)).done
 
 
@@ -322,6 +342,8 @@ class RunClaims(Hook):
 
     hears_replays = True
 
+    tables = (CLAIMS, LINES)
+
     def __init__(
         self,
         plain_resume: PlainResume = "allow",
@@ -341,6 +363,7 @@ class RunClaims(Hook):
         self.lease = lease
         self.clock = _now
         self.timer = time.monotonic
+        self.watch = Watch(lease / 1000, lambda: self.timer())
         self.patience = _PATIENCE
         self.keeper: Keeper[HeldThread] = Keeper(lease / 3000, HeldThread.renew, "the claim of a thread")
         _all.add(self)
@@ -422,7 +445,7 @@ class RunClaims(Hook):
                 else:
                     claim.record = replace(claim.record, until=self.clock() + self.lease)
                     try:
-                        return (yield from take(held.session, claim, self.is_over))
+                        return (yield from take(held.session, claim, self._is_known_to_be_over, self.timer))
                     except ThreadTaken as error:
                         holder, since = error.holder, error.since
                 if self.timer() >= until:
@@ -480,7 +503,12 @@ class RunClaims(Hook):
             if waits:
                 yield from self._wait_for_turn(held)
             else:
-                yield from take(held.session, held.claim, lambda other: other.token in given_up or self.is_over(other))
+                yield from take(
+                    held.session,
+                    held.claim,
+                    lambda other, asked: other.token in given_up or self.is_over(other, asked),
+                    self.timer,
+                )
         except ThreadTaken:
             del held_threads[held.run]
             raise
@@ -491,11 +519,22 @@ class RunClaims(Hook):
             if held.claim.expected:
                 yield from close_all_unstored(held.session, held.claim.thread_id)
 
-    def is_over(self, claim: Kept[ClaimRecord]) -> bool:
-        """Return whether the run that made a claim is known to be no more."""
+    def is_over(self, claim: Kept[ClaimRecord], asked: float) -> bool | None:
+        """Return whether a claim is over: see `IsOver`.
+
+        Clocks may say that it is not, which costs whoever is refused another attempt. They never say that it is.
+        """
         if claim.token.startswith(_ours):
             return all(held.token != claim.token for held in list(held_threads.values()))
-        return claim.record.until <= self.clock() or is_dead(claim.record.holder)
+        record = claim.record
+        if not record.until or is_dead(record.holder):
+            return True
+        is_over = self.watch.is_over(claim.token, record.until, asked)
+        return False if is_over is None and looks_alive(record.until, self.lease, self.clock()) else is_over
+
+    def _is_known_to_be_over(self, claim: Kept[ClaimRecord], asked: float) -> bool:
+        """As `is_over`, of a run that waits for its turn and looks again by itself."""
+        return bool(self.is_over(claim, asked))
 
     def end(self, held: HeldThread, later: bool) -> None:
         """Give back what a run has claimed: at once, or in the keeper's thread."""
@@ -513,15 +552,41 @@ class RunClaims(Hook):
 
 
 def is_taken(session: Session, thread_id: str) -> Plan[bool]:
-    """Return whether a run has claimed a thread. One trip."""
+    """Return whether a run has claimed a thread, as far as a look tells: see `find_claim`. One trip."""
     return (yield from find_claim(session, thread_id)) is not None
 
 
 def find_claim(session: Session, thread_id: str) -> Plan[ClaimRecord | None]:
-    """Return the claim of the run that has a thread. One trip."""
+    """The claim of the run that has a thread; `None`, too, if one stands there that must be watched. One trip.
+
+    To be shown, or passed by: whoever acts claims the thread himself, or asks whether it `may_be_taken`.
+    """
+    found, is_over = yield from _judge_claim(session, thread_id)
+    return found.record if found is not None and is_over is False else None
+
+
+def is_in_doubt(session: Session, thread_id: str) -> Plan[bool]:
+    """Return whether the claim of a thread must be watched by whoever wants it; this was the first look. One trip."""
+    _, is_over = yield from _judge_claim(session, thread_id)
+    return is_over is None
+
+
+def may_be_taken(session: Session, thread_id: str, *, watches: bool) -> Plan[bool]:
+    """Return whether a run may have a thread. One trip; more for at most a lease, if it `watches`."""
+    is_watched = False
+    while True:
+        found, is_over = yield from _judge_claim(session, thread_id)
+        if found is None or is_over is not None or not watches:
+            return not is_over
+        is_watched = yield from _watch(thread_id, found.record, is_watched)
+
+
+def _judge_claim(session: Session, thread_id: str) -> Plan[tuple[Kept[ClaimRecord] | None, bool | None]]:
+    """Return the claim of a thread, and whether it is over: see `IsOver`. One trip."""
     runs = session.hooks.find(RunClaims)
+    asked = runs.timer() if runs else 0.0
     found = yield from Cells(session, CLAIMS, thread_id).find(KEY)
-    return found.record if found is not None and (runs is None or not runs.is_over(found)) else None
+    return found, found is None or (runs is not None and runs.is_over(found, asked))
 
 
 def _asks(writes: Writes) -> bool:

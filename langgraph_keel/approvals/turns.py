@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.leases import is_dead
+from langgraph_keel.engine.leases import Watch, is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
@@ -71,7 +71,7 @@ class Place:
         self._ticket = ticket
         self._lease = lease
         self._timer = timer
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._watch = Watch(lease, timer)
         self._dead: set[str] = set()
         self._is_in = False
         self._beat_at = 0.0
@@ -83,21 +83,18 @@ class Place:
 
     def look(self) -> Plan[Line]:
         """Return who is ahead, the first one first. One trip."""
+        asked = self._timer()
         kept = yield from self._cells.find(KEY)
         line = kept.record if kept else ()
         tokens = [ticket.token for ticket in line]
         self._is_in = self._ticket.token in tokens
         ahead = line[: tokens.index(self._ticket.token)] if self._is_in else line
-        alive = [ticket for ticket in ahead if self._is_alive(ticket)]
+        alive = [ticket for ticket in ahead if self._is_alive(ticket, asked)]
         self._dead = {ticket.token for ticket in ahead if ticket not in alive}
         return alive
 
-    def _is_alive(self, ticket: Ticket) -> bool:
-        beat, since = self._seen.get(ticket.token, (None, 0.0))
-        if beat != ticket.beat:
-            since = self._timer()
-            self._seen[ticket.token] = ticket.beat, since
-        return self._timer() - since < self._lease and not is_dead(ticket.holder)
+    def _is_alive(self, ticket: Ticket, asked: float) -> bool:
+        return not (is_dead(ticket.holder) or self._watch.is_over(ticket.token, ticket.beat, asked))
 
     def stay(self) -> Plan[None]:
         """Wait in the line, where the run is or at the end. Two trips at first, and now and then, else none."""

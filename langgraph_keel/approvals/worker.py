@@ -31,7 +31,7 @@ from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import find_answers
 from langgraph_keel.approvals.questions import interrupts_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
-from langgraph_keel.approvals.run_claims import is_taken
+from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found
 from langgraph_keel.engine.serde.moved import publish
@@ -106,7 +106,10 @@ def _settled_tasks(thread_id: str, requests: Collection[ApprovalRequest]) -> Set
 
 
 def find_free_answers(session: Session, thread_id: str) -> Plan[Mapping[str, Any]]:
-    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more."""
+    """Return the answers for a thread; none while a run goes on there. One trip then, else three or more.
+
+    Where a look cannot tell whether a run goes on, it is for the run that is resumed to watch that.
+    """
     if (yield from is_taken(session, thread_id)):
         return {}
     return (yield from find_answers(session, thread_id))
@@ -229,6 +232,22 @@ def _find_ready(session: Session, retries: RetryList) -> Plan[Sequence[str]]:
     return tuple(found)
 
 
+def _find_due(session: Session, retries: RetryList) -> Plan[Sequence[SettledThread]]:
+    """Return the threads to try. A trip for each of several.
+
+    Those whose claims are to be watched come last, and have all been looked at by then: where a host has died with
+    many threads, a worker waits for one lease, and not for one after the other.
+    """
+    due = retries.due((yield from find_settled(session)))
+    if len(due) == 1:
+        return due
+    last: list[SettledThread] = []
+    for each in due:
+        if (yield from is_in_doubt(session, each.thread_id)):
+            last.append(each)
+    return [*(each for each in due if each not in last), *last]
+
+
 # -- going on ------------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +287,7 @@ class Worker:
                     return
 
     def _run_round(self) -> Iterator[Resumed]:
-        for each in self.retries.due(self.engine.run(find_settled(self.engine.session))):
+        for each in self.engine.run(_find_due(self.engine.session, self.retries)):
             if resumed := self._resume(each):
                 yield resumed
 
@@ -298,7 +317,7 @@ class Worker:
                     return
 
     async def _arun_round(self) -> AsyncIterator[Resumed]:
-        for each in self.retries.due(await self.engine.arun(find_settled(self.engine.session))):
+        for each in await self.engine.arun(_find_due(self.engine.session, self.retries)):
             if resumed := await self._aresume(each):
                 yield resumed
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langgraph_keel.cli.commands import COMMANDS, load_command
+from langgraph_keel.cli.commands import PANELS, load_command
 from langgraph_keel.errors import KeelError
 
 __all__ = ["app", "main"]
@@ -45,8 +45,9 @@ class TopGroup(KeelGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for name, summary in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=summary))
+        for panel, commands in PANELS.items():
+            for name, summary in commands.items():
+                self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called, its name, and what is left of the words."""
@@ -64,7 +65,6 @@ app = typer.Typer(
     name="keel",
     cls=TopGroup,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -91,7 +91,8 @@ Version = Annotated[
 def keel(show_version: Version = False) -> None:
     """Look into the threads that LangGraph agents keep in Keel.
 
-    New here? `keel demo` kills an agent at work and resumes it, in a few seconds.
+    New here? `keel demo` kills an agent at work and resumes it, in a few seconds. `keel threads` lists what is in
+    agent.db; --url, or KEEL_URL, names another store.
     """
 
 

@@ -1,36 +1,72 @@
-"""The commands for whoever looks after a store: `check` and `repair` for files, and `schema` for tables."""
+"""The commands for whoever looks after a store: `info`, `check`, `repair` for files, and `schema` for tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url
-from langgraph_keel.cli.output import console, print_json
-from langgraph_keel.display.text import plain
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, guess_url, open_to_read
+from langgraph_keel.cli.output import bar, console, print_json
+from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.retention.info import StoreInfo
 
 StoreUrl = Annotated[
-    str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store, such as files:./threads.")
+    str,
+    typer.Option(
+        "--url", envvar="KEEL_URL", metavar="URL", callback=guess_url, help="The store, such as files:./threads."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]
 _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
 
-def check(url: StoreUrl, json: AsJson = False) -> None:
-    """Read every log of a store of files, and say what is not as it was written: damage, leftovers, conflicts of git.
+def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Show what a store is and holds: backend, format, durability, size, threads, what waits.
 
-    Changes nothing. Leaves with status 1 if there is something to repair or to decide.
-
-    Example: `keel check --url files:./threads`
+    Example: `keel info --url sqlite:///agent.db`
     """
-    with open_checkable(url, read_only=True) as saver:
-        found = list(saver.check())
+    with open_to_read(url) as saver:
+        found = saver.info()
+    if json:
+        print_json(asdict(found))
+        return
+    grid = Table.grid(padding=(0, 2))
+    for name, value in _facts(found).items():
+        grid.add_row(Text(name, "dim"), Text(plain(value), overflow="fold"))
+    console().print(grid)
+
+
+def _facts(found: StoreInfo) -> dict[str, str]:
+    facts = {
+        "backend": found.backend,
+        "place": found.place,
+        "format": "" if found.format is None else str(found.format),
+        "an acknowledged put is": found.durability,
+        "size": "" if found.size is None else format_size(found.size),
+        "threads": f"{found.threads:,} with {count_of(found.checkpoints, 'checkpoint')}",
+        "waiting for a person": count_of(found.waiting, "request"),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def check(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Read all that is stored, and say what is not as it was written. Changes nothing.
+
+    Rows, checksums, indexes and counts; of files every line of each log, leftovers and conflicts of git. Programs may
+    write meanwhile. Leaves with status 1 if something is damaged, or is to be repaired or decided.
+
+    Example: `keel check --url sqlite:///agent.db`
+    """
+    with open_to_read(url) as saver, bar("Checking threads", quiet=json) as tell:
+        found = list(saver.check(on_progress=tell))
     if json:
         print_json({"findings": [finding_json(each) for each in found], "clean": is_clean(found)})
     else:
@@ -46,7 +82,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
     Example: `keel repair --url files:./threads --yes`
     """
-    with open_checkable(url, read_only=not yes) as saver:
+    with open_repairable(url, read_only=not yes) as saver:
         found = list(saver.repair() if yes else saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "done": yes})
@@ -56,13 +92,11 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
             console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
 
 
-def open_checkable(url: str, *, read_only: bool) -> Any:
-    """Open a store that can be checked: one of files, or of another package whose saver has `check` and `repair`."""
+def open_repairable(url: str, *, read_only: bool) -> Any:
+    """Open a store that can be repaired: one of files, or of another package whose saver has `repair`."""
     saver = open_saver(url, read_only=read_only)
-    if not (hasattr(saver, "check") and hasattr(saver, "repair")):
-        raise InvalidInput(
-            f"only stores of files can be checked and repaired: files:DIRECTORY, not {url.split(':')[0]}:"
-        )
+    if not hasattr(saver, "repair"):
+        raise InvalidInput(f"only stores of files can be repaired: files:DIRECTORY, not {url.split(':')[0]}:")
     return saver
 
 
@@ -103,8 +137,17 @@ Partitions = Annotated[
 ]
 
 
+GrantTo = Annotated[
+    str | None, typer.Option(metavar="ROLE", help="PostgreSQL, with --print: let this role use the tables, too.")
+]
+
+
 def schema(
-    url: Url = DEFAULT_URL, only_print: Print = False, partitions: Partitions = None, json: AsJson = False
+    url: Url = DEFAULT_URL,
+    only_print: Print = False,
+    partitions: Partitions = None,
+    grant_to: GrantTo = None,
+    json: AsJson = False,
 ) -> None:
     """Create the tables of a store, or print the SQL that would.
 
@@ -112,15 +155,21 @@ def schema(
     """
     if partitions and not url.startswith("postgres"):
         raise InvalidInput("--partitions is for PostgreSQL")
+    if grant_to and not only_print:
+        raise InvalidInput("--grant-to goes with --print: whoever owns the tables runs what it prints")
     options: dict[str, Any] = {"partitions": partitions} if partitions else {}
     with open_saver(url, **options) as saver:
         if not saver.ddl:
             raise InvalidInput(f"a store at {url.partition(':')[0]}: has no tables to create")
+        grants = saver.grants(grant_to) if grant_to else ""
+        if grant_to and not grants:
+            raise InvalidInput("--grant-to is for PostgreSQL")
+        ddl = "\n".join(filter(None, [saver.ddl, grants]))
         if not only_print:
             saver.setup()
     if json:
-        print_json({"ddl": saver.ddl, "done": not only_print})
+        print_json({"ddl": ddl, "done": not only_print})
     elif only_print:
-        print(saver.ddl)
+        print(ddl)
     else:
         console().print("The tables are there.")

@@ -17,6 +17,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from langgraph_keel.approvals.interrupts import describe_question, text_of
 from langgraph_keel.approvals.requests import (
     BY_EXPIRY,
     CLAIMED,
@@ -109,9 +110,10 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:
     text = Text(one_line(request.action, 80), "bold", overflow="fold")
-    asked = request.args if request.action else request.value
-    if asked is not None:
-        text.append((" " if request.action else "") + _short(asked, full), "not bold")
+    if not request.action:
+        text.append(_short(describe_question(request.value), full), "not bold")
+    elif request.args is not None:
+        text.append(" " + _short(request.args, full), "not bold")
     if request.facts:
         text.append("\n" + ", ".join(_fact(request, name, full) for name in request.facts), "not bold dim")
     return text
@@ -124,8 +126,7 @@ def _fact(request: ApprovalRequest, name: str, full: bool) -> str:
 
 
 def _short(value: Any, full: bool) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return plain(text, "\n") if full else one_line(text, 80)
+    return plain(text_of(value), "\n") if full else one_line(text_of(value), 80)
 
 
 def _status(request: ApprovalRequest) -> Text:
@@ -294,14 +295,14 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The request's id, or the 
 By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who decides.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the agent and for the audit trail.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Decide without asking.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the oldest.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the oldest.")]
 
 
 def approvals(
     thread: Annotated[
         str | None,
         typer.Argument(
-            metavar="[THREAD]", help="Only of this thread; what it asked unnoted is noted, what is moot closed."
+            metavar="THREAD", help="Only of this thread; what it asked unnoted is noted, what is moot closed."
         ),
     ] = None,
     url: Url = DEFAULT_URL,
@@ -420,7 +421,7 @@ def sweep(
         ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Prune or delete at most so many threads.")
+        int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Prune or delete at most so many threads.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would go.")] = False,
     json: AsJson = False,

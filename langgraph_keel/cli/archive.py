@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import Fitting, Indented, block, console, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import message_text, speaker
@@ -63,6 +63,7 @@ def archive(
         console().print(_messages_page(found, search, full=full))
     else:
         console().print(_parts_page(thread, entries, full=full))
+    tell_unread([message for _, _, message in found], imports)
 
 
 def _messages(kept: Any, entry: Archived | None, search: str | None) -> Iterator[tuple[Archived, int, BaseMessage]]:

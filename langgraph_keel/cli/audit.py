@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from langgraph_keel.approvals.interrupts import describe_question, text_of
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
 from langgraph_keel.cli.output import Fitting, Tell, bar, console, local_time, print_json, table_of
 from langgraph_keel.display.text import count_of, one_line, plain
@@ -22,7 +22,18 @@ audit = typer.Typer(
     no_args_is_help=True, help="The audit trail of approvals: what it says, and whether it was changed."
 )
 _PAGE = 1000
-_FOR_MACHINES = ("at", "by", "kind", "n", "thread_id", "checkpoint_id", "interrupt_id", "request", "args_hash")
+_UNSHOWN = (
+    "at",
+    "by",
+    "kind",
+    "n",
+    "thread_id",
+    "checkpoint_id",
+    "interrupt_id",
+    "request",
+    "args_hash",
+    "description",
+)
 
 
 def _page(saver: Any, after: int) -> Sequence[AuditEvent]:
@@ -37,8 +48,12 @@ def _verdict(saver: Any, expected: str | None, progress: Callable[[int, int], No
 
 @audit.command()
 def show(
-    thread: Annotated[str | None, typer.Option("--thread", "-t", help="Only the events of this thread.")] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most events to show, the newest.")] = 50,
+    thread: Annotated[
+        str | None, typer.Option("--thread", "-t", metavar="THREAD", help="Only the events of this thread.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, help="Most events to show, the newest.")
+    ] = 50,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
@@ -117,11 +132,13 @@ def _cells(event: AuditEvent) -> tuple[str, str, Text, Text, Text, Text]:
 
 
 def _about(content: Mapping[str, Any]) -> str:
-    """Return what an event is about, for people: what tells it from others by a hash or an id is in `--json`."""
-    facts = {name: value for name, value in content.items() if name not in _FOR_MACHINES and value not in ("", None)}
+    """Return what an event is about, for people: what is long, or a hash or an id, is in `--json`."""
+    facts = {name: value for name, value in content.items() if name not in _UNSHOWN and value not in ("", None)}
     action, reason = (str(facts.pop(name, "")) for name in ("action", "reason"))
-    rest = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in facts.items()]
-    return " · ".join(each for each in (action, reason, *rest) if each)
+    what = f"{action} {text_of(facts.pop('args'))}" if action and "args" in facts else action
+    asked = describe_question(facts.pop("value")) if "value" in facts else ""
+    rest = [f"{name} {text_of(value)}" for name, value in facts.items()]
+    return " · ".join(each for each in (what, asked, reason, *rest) if each)
 
 
 def _verdict_lines(verdict: AuditVerdict) -> Iterator[Text]:

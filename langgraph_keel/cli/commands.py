@@ -8,54 +8,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import getdoc
 from typing import Any
 
 import typer
 from typer.main import get_group
 
-COMMANDS: Mapping[str, str] = {
-    "demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network.",
-    "threads": "List the threads in a store, the one last active first.",
-    "history": "List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched.",
-    "show": "Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions.",
-    "timeline": "Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions.",
-    "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
-    "rewind": "Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.",
-    "fork": "Begin another way from a moment: a new thread that has its history, or a branch in the same one.",
-    "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
-    "unlabel": "Take a name back.",
-    "provenance": (
-        "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
-    ),
-    "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
-    "export": "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome.",
-    "schema": "Create the tables of a store, or print the SQL that would.",
-    "tools": "List the tool calls of a thread: what ran, how it ended, what was answered from the ledger since.",
-    "settle": "Say what became of a tool call that was cut off, so that its thread can go on.",
-    "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
-    "approval": (
-        "Show a request: what will happen, the facts and how they have changed, who may decide, what happened to it."
-    ),
-    "approve": "Let the agent act as it has asked. Shown first, and asked once more in a terminal.",
-    "reject": "Do not let the agent act; it is told the reason.",
-    "edit": "Let the agent act with other arguments. How they differ is shown first.",
-    "answer": "Answer a question: the value is what the agent's `interrupt()` returns.",
-    "sweep": "Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot.",
-    "prune": "Remove old checkpoints of threads; without options all but the latest.",
-    "erase": "Delete all that is stored of a person, and say what went and what did not.",
-    "reclaim": (
-        "Give back the space of what was deleted. `--full` locks the tables, or the file, for as long as it takes."
-    ),
-    "check": (
-        "Read every log of a store of files, and say what is not as it was written: damage, leftovers, "
-        "conflicts of git."
-    ),
-    "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
-    "cache": "The cache of tool results: what it holds and saves, and clearing it.",
-    "audit": "The audit trail of approvals: what it says, and whether it was changed.",
-    "retention": "The policies by which `keel sweep` prunes and deletes threads.",
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Begin": {
+        "demo": "Kill an agent in the middle of its work and see another process finish it. No key, no network.",
+    },
+    "Look": {
+        "threads": "List the threads in a store, the one last active first.",
+        "history": (
+            "List a thread's checkpoints, newest first: what ran, what comes next, what waits, where it branched."
+        ),
+        "show": (
+            "Show the state at a checkpoint: messages and other channels, metadata, pending writes, open questions."
+        ),
+        "timeline": (
+            "Draw a thread as a tree of moments: what ran, what changed, branches, subgraphs, labels, questions."
+        ),
+        "diff": "Show what changed between two moments: messages word by word, other values by their paths.",
+        "archive": "List what was taken out of a thread's messages, oldest first; or show messages of it.",
+    },
+    "Travel": {
+        "rewind": "Make a moment the latest of its thread again; nothing is deleted. The next run goes on from there.",
+        "fork": "Begin another way from a moment: a new thread that has its history, or a branch in the same one.",
+        "label": "Give a moment a name, by which every command finds it; it is kept when the thread is pruned.",
+        "unlabel": "Take a name back.",
+    },
+    "Decide": {
+        "approvals": "List what waits for a person's decision, over all threads, the oldest first.",
+        "approval": (
+            "Show a request: what will happen, the facts and how they have changed, who may decide, what happened "
+            "to it."
+        ),
+        "approve": "Let the agent act as it has asked. Shown first, and asked once more in a terminal.",
+        "reject": "Do not let the agent act; it is told the reason.",
+        "edit": "Let the agent act with other arguments. How they differ is shown first.",
+        "answer": "Answer a question: the value is what the agent's `interrupt()` returns.",
+        "audit": "The audit trail of approvals: what it says, and whether it was changed.",
+    },
+    "Tools": {
+        "tools": "List the tool calls of a thread, or those in doubt of all: what ran, and how it ended.",
+        "settle": "Say what became of a tool call that was cut off, so that its thread can go on.",
+        "cache": "The cache of tool results: what it holds and saves, and clearing it.",
+    },
+    "Models": {
+        "provenance": (
+            "List the calls of models that wrote a thread: which model answered, with what, and where that changed."
+        ),
+        "export": (
+            "Write threads as JSON Lines: messages in chat format, calls of tools and models, usage, cost, outcome."
+        ),
+    },
+    "Keep it small": {
+        "prune": "Remove old checkpoints of threads; without options all but the latest.",
+        "delete": "Delete threads, with all that is theirs.",
+        "erase": "Delete all that is stored of a person, and say what went and what did not.",
+        "retention": "The policies by which `keel sweep` prunes and deletes threads.",
+        "sweep": (
+            "Look after all threads: prune and delete as `keel retention` says, expire requests, close what is moot."
+        ),
+        "reclaim": (
+            "Give back the space of what was deleted. `--full` locks the tables, or the file, for as long as it takes."
+        ),
+    },
+    "The store": {
+        "info": "Show what a store is and holds: backend, format, durability, size, threads, what waits.",
+        "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
+        "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
+        "schema": "Create the tables of a store, or print the SQL that would.",
+    },
 }
-"""The summary of each command, or group of commands, in the order in which they are listed."""
+"""The summary of each command, or group of commands, in the panels of `keel --help`, as they are listed there."""
+
+COMMANDS = {name: summary for panel in PANELS.values() for name, summary in panel.items()}
 
 _NAMES = {
     "demo": ("demo",),
@@ -67,8 +96,8 @@ _NAMES = {
     "tools": ("tools", "settle", "cache"),
     "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "sweep"),
     "audit": ("audit",),
-    "retention": ("prune", "erase", "reclaim", "retention"),
-    "admin": ("schema", "check", "repair"),
+    "retention": ("prune", "delete", "erase", "reclaim", "retention"),
+    "admin": ("info", "check", "repair", "schema"),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}
 _WITH_MOMENTS = {"diff", "rewind", "fork", "label"}
@@ -81,10 +110,24 @@ def find_command(name: str) -> Any:
 
 
 def load_command(name: str) -> Any:
-    """Return a command as Click runs it."""
+    """Return a command as Click runs it. The example at the end of its docstring is its epilog."""
     found, holder = find_command(name), typer.Typer(rich_markup_mode="markdown")
     if isinstance(found, typer.Typer):
+        for info in found.registered_commands:
+            info.help, info.epilog = _split_example(info.callback)
         holder.add_typer(found, name=name)
     else:
-        holder.command(context_settings={"ignore_unknown_options": name in _WITH_MOMENTS})(found)
-    return get_group(holder).commands[name]
+        summary, example = _split_example(found)
+        settings = {"ignore_unknown_options": name in _WITH_MOMENTS}
+        holder.command(help=summary, epilog=example, context_settings=settings)(found)
+    command = get_group(holder).commands[name]
+    for each in (command, *getattr(command, "commands", {}).values()):
+        for option in each.params:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""  # new Typers show "<bool>"
+    return command
+
+
+def _split_example(function: Any) -> tuple[str, str]:
+    summary, mark, example = (getdoc(function) or "").rpartition("\n\nExample: ")
+    return summary, f"Example: {example}" if mark else ""

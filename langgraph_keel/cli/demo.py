@@ -57,9 +57,13 @@ Dir = Annotated[
 ]
 KillAt = Annotated[
     int,
-    typer.Option("--kill-at", min=2, max=TURNS, help="Kill while the last tool call of this turn is at work."),
+    typer.Option(
+        "--kill-at", metavar="N", min=2, max=TURNS, help="Kill while the last tool call of this turn is at work."
+    ),
 ]
-Pace = Annotated[float, typer.Option("--pace", min=0.0, max=5.0, help="Seconds that every call takes at least.")]
+Pace = Annotated[
+    float, typer.Option("--pace", metavar="SECONDS", min=0.0, max=5.0, help="Seconds that every call takes at least.")
+]
 
 
 class DemoError(KeelError):

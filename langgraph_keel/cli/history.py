@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -28,6 +29,8 @@ from langgraph_keel.cli.options import (
     Url,
     open_to_change,
     open_to_read,
+    tell_names,
+    tell_unread,
     url_to_name,
 )
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of
@@ -35,6 +38,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.history.moment import Moment
+from langgraph_keel.history.reading import Pages
 from langgraph_keel.history.timeline import Timeline
 
 EVERY_NS = "*"
@@ -91,7 +95,7 @@ def _is_position(at: str) -> bool:
 MOMENT = "its # in `keel timeline` and `keel history`, its label, its id, or the beginning or end of that"
 """How a moment is named, in the help of every command that takes one."""
 At = Annotated[str, typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many, the newest.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many, the newest.")]
 Every = Annotated[bool, typer.Option("--all", help="Show all of the thread.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The label: any text that is no number.")]
 NewThread = Annotated[
@@ -103,7 +107,7 @@ NewThread = Annotated[
 def history(
     thread: Thread,
     url: Url = DEFAULT_URL,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")] = 50,
     ns: Ns = "",
     full: Full = False,
     imports: Imports = None,
@@ -114,7 +118,8 @@ def history(
     Example: `keel history my-thread --limit 10`
     """
     with open_to_read(url, imports) as saver:
-        found = latest_moments(saver.timeline(thread), ns, limit + 1)
+        pages = partial(Pages, saver.engine.session, thread, is_brief=True)
+        found = latest_moments(Timeline(saver, thread, pages), ns, limit + 1)
         if not found:
             raise no_thread(saver, thread, ns)
     moments, more = found[:limit], len(found) > limit
@@ -123,6 +128,7 @@ def history(
         print_json({"thread_id": thread, "checkpoints": rows, "more": more})
     else:
         console().print(history_table(thread, found, limit, full=full, every_ns=ns == EVERY_NS))
+    tell_unread([moment.interrupts for moment in moments], imports)
 
 
 def latest_moments(timeline: Timeline, ns: str, limit: int) -> Sequence[Moment]:
@@ -199,17 +205,17 @@ def history_table(
         )
         for place, moment in enumerate(shown)
     ]
-    table: RenderableType = _table(cells, [])
+    narrow: RenderableType = Group(*(line for row in cells for line in _stack(*row)))
+    page = Fitting(_table(cells, []), narrow, 110 if full else 60)
     if any(moment.models for moment in shown):
         wide = _table(cells, [", ".join(map(plain, moment.models)) for moment in shown])
         width = Console(width=1000).measure(wide).maximum  # if nothing in it is folded
-        table = Fitting(wide, table, min(width, 140 if full else 100))
-    narrow = [line for row in cells for line in _stack(*row)]
+        page = Fitting(wide, page, min(width, 140 if full else 100))
     more = len(moments) > limit
     count = f"the last {len(shown)} checkpoints" if more else count_of(len(shown), "checkpoint")
     title = Text.assemble("thread ", (plain(thread), "bold"), (f" · {count}", "dim"))
     older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(title, Fitting(table, Group(*narrow), 110 if full else 60), *older)
+    return Group(title, page, *older)
 
 
 def _table(rows: Sequence[tuple[str, Text, str, Text, Text]], models: Sequence[str]) -> Table:
@@ -242,7 +248,7 @@ def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns:
 
 def _next(moment: Moment, mark: str) -> Text:
     """Return the nodes that run next, and what keeps them from running."""
-    is_done = moment.is_leaf and not moment.next
+    is_done = not (moment.next or moment.pending or moment.interrupts or moment.errors)
     text = Text("done", "dim") if is_done else Text(plain(", ".join(moment.next)))
     if moment.pending:
         text.append(f" ({len(moment.pending)} written: {plain(', '.join(moment.pending))})", "yellow")
@@ -273,6 +279,10 @@ def timeline(
             print_json({"thread_id": thread, "moments": rows, "older": moments.older})
         else:
             console().print(moments)
+    names = [name for moment in moments for name in moment.unread]
+    if names:
+        count = sum(bool(moment.unread) for moment in moments)
+        tell_names(f"{count_of(count, 'moment')} with values that were not read", names, imports)
 
 
 def _timeline_json(moment: Moment) -> dict[str, Any]:
@@ -364,7 +374,7 @@ def _hint(words: Sequence[str], url: str, what: str) -> None:
 
 
 Before = Annotated[str, typer.Argument(metavar="A", help=f"A moment: {MOMENT}.")]
-After = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one, named so too; the latest if left out.")]
+After = Annotated[str | None, typer.Argument(metavar="B", help="Another one, named so too; the latest if left out.")]
 Other = Annotated[str | None, typer.Option("--other", metavar="THREAD", help="The thread of B, if it is another one.")]
 AsPatch = Annotated[bool, typer.Option("--patch", help="Print a JSON Patch (RFC 6902), which makes B of A as JSON.")]
 
@@ -392,6 +402,7 @@ def diff(
         print_json(found.to_patch() if patch else found.plain())
     else:
         console().print(DiffPage(found, full))
+    tell_unread([(edit.before, edit.after) for edit in found], imports)
 
 
 def config_at(saver: Any, thread_id: str, text: str | None) -> RunnableConfig:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.output import without_password
+from langgraph_keel.cli.output import console, without_password
+from langgraph_keel.display.text import count_of, plain
+from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.errors import InvalidInput, NotFound, RefusedType
 from langgraph_keel.opening import import_classes
 from langgraph_keel.retention.policy import LONGEST
 
-DEFAULT_URL = "sqlite:///keel.db"
+DEFAULT_URL = "sqlite:///agent.db"
 _JSON = "langgraph_keel.json"
 
 
@@ -30,7 +35,22 @@ def wants_json(ctx: typer.Context) -> bool:
     return bool(ctx.meta.get(_JSON))
 
 
-Url = Annotated[str, typer.Option("--url", envvar="KEEL_URL", metavar="URL", help="The store to look into.")]
+_DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
+
+
+def guess_url(text: str) -> str:
+    """Return the URL of a store; where only a path is given, that of the directory or the SQLite file it names."""
+    if ":" in text or not text:
+        return text
+    if os.path.isdir(text):
+        return f"files:{text}"
+    return f"sqlite:///{text}" if os.path.isfile(text) or _DATABASE.fullmatch(text) else text
+
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=guess_url, help="The store to look into."),
+]
 AsJson = Annotated[
     bool,
     typer.Option("--json", callback=_remember_json, help="Print JSON, and nothing else, to standard output."),
@@ -74,13 +94,33 @@ def duration(text: str) -> float:
     return seconds
 
 
+def moment_since(text: str) -> datetime:
+    """Return the time that `--since` names: so long ago (`12h`, `7d`), or a date or a time in ISO form.
+
+    Raises:
+        InvalidInput: It is neither.
+    """
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    try:
+        return datetime.now(UTC) - timedelta(seconds=duration(text))
+    except (InvalidInput, OverflowError):
+        raise InvalidInput(f"--since {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
+
+
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
-    """Open the store at `url` for reading only; values of the classes of these modules may be read."""
+    """Open the store at `url` for reading only; values of the classes of these modules may be read.
+
+    An error about something missing names the store. Placeholders stand for values of other classes: whoever runs a
+    command need not have the program.
+    """
     types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
-        with open_saver(url, read_only=True, types=types or None) as saver:
-            yield saver
+        with _name_store(url), open_saver(url, read_only=True, types=types or None) as saver:
+            yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None
 
@@ -88,25 +128,75 @@ def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
 @contextmanager
 def open_to_change(url: str) -> Iterator[Any]:
     """Open a store that is there already, to change it. An error about something missing names the store."""
-    with open_saver(url, read_only=True) as saver:
-        saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
+    check_store(url)
+    with _name_store(url), open_saver(url) as saver:
+        yield saver
+
+
+def check_store(url: str) -> None:
+    """See that there is a store.
+
+    Raises:
+        NotFound: There is none; if none was named, the error says how to name one.
+    """
     try:
-        with open_saver(url) as saver:
-            yield saver
+        with open_saver(url, read_only=True) as saver:
+            saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
     except NotFound as error:
+        if url == DEFAULT_URL and not os.environ.get("KEEL_URL"):
+            raise NotFound(f"{error}: name the store with --url URL, or set KEEL_URL; {FORMS}") from None
+        raise
+
+
+FORMS = "URLs are sqlite:///agent.db, files:DIRECTORY, postgresql://HOST/DATABASE or redis://HOST:PORT"
+
+
+@contextmanager
+def _name_store(url: str) -> Iterator[None]:
+    try:
+        yield
+    except NotFound as error:
+        check_store(url)  # if that is missing, there is no more to say
         raise NotFound(f"{error} (in {without_password(url)})") from None
 
 
 def url_to_name(url: str) -> str:
     """Return the URL with which another command finds this store; empty if it finds it without one."""
-    is_implied = url == (os.environ.get("KEEL_URL") or DEFAULT_URL)
+    is_implied = url == guess_url(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
 
 
 def advise_import(error: RefusedType) -> RefusedType:
     """Return the error, with advice to name the module of the class, if there can be one."""
-    module = error.type_name.rpartition(".")[0]
-    if "<locals>" in module or module == "__main__":
-        return error
-    advice = f"{error.reason} If you trust it: --import {module}"
-    return type(error)(error.type_name, advice, error.path, error.where)
+    advice = _advice([error.type_name], ())
+    return type(error)(error.type_name, f"{error.reason}{advice}", error.path, error.where) if advice else error
+
+
+def tell_unread(shown: Any, imports: list[str] | None) -> None:
+    """Say on standard error, in a line, how many of the values that are shown were not read, and how to read them."""
+    found = list(find_unread(shown))
+    if found:
+        names = [each.type_name for each in found]
+        reasons = "; ".join(dict.fromkeys(each.reason for each in found))
+        tell_names(f"{count_of(len(found), 'value')} not read", names, imports, f": {reasons}")
+
+
+def tell_names(what: str, names: Iterable[str], imports: list[str] | None, why: str = ".") -> None:
+    """Say on standard error, in a line, of which classes values were not read, and how to read them."""
+    known = dict.fromkeys(names)
+    line = f"{what}, of {', '.join(known)}{why}{_advice(known, imports or ())}"
+    console(stderr=True).print(Text(plain(line), "yellow"), soft_wrap=True)
+
+
+def _advice(names: Iterable[str], imports: Collection[str]) -> str:
+    """Return how the modules of classes are named, where that helps, and it has not been done yet."""
+    modules = dict.fromkeys(_module_of(name) for name in names if "<locals>" not in name)
+    known = {*imports, *sys.stdlib_module_names, "__main__"}
+    wanted = [f"--import {module}" for module in modules if module not in known]
+    return f" If you trust it: {' '.join(wanted)}" if wanted else ""
+
+
+def _module_of(name: str) -> str:
+    """Return the module of a class, which may stand in another one."""
+    module = re.split(r"\.(?=[A-Z])", name)[0]
+    return name.rpartition(".")[0] if module == name else module

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from langgraph_keel.display.text import UNSAFE, plain
@@ -76,27 +76,67 @@ def report_error(error: KeelError, *, as_json: bool) -> None:
 
 def error_line(error: KeelError) -> Text:
     """Return the line that names an error."""
-    return Text.assemble(("error: ", "bold red"), plain(str(error)), (f" [{error.code}]", "dim"), style="red")
+    return Text.assemble(("error: ", "bold red"), plain(str(error)), style="red")
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """The wide form of something where the terminal is at least `at` columns wide, else the narrow one."""
+    """A table where no word in it is broken by the terminal's edge, else something narrower.
 
-    wide: RenderableType
+    Attributes:
+        wide: The table.
+        narrow: What is shown instead.
+        at: Columns that the table needs at least, even if it could be squeezed into fewer.
+    """
+
+    wide: Table
     narrow: RenderableType
-    at: int
+    at: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Choose by the width there is."""
-        yield self.wide if options.max_width >= self.at else self.narrow
+        fits = options.max_width >= self.at and fit_columns(self.wide, console, options.max_width)
+        yield self.wide if fits else self.narrow
 
 
-def table_of(*columns: str | Text) -> Table:
-    """Return a table without rows."""
+def fit_columns(table: Table, console: Console, available: int) -> bool:
+    """Give the columns of a table widths in which no word is broken; return whether there are such.
+
+    Rich takes what is too much from the widest columns, whatever words stand in them.
+    """
+    widths, least = zip(*(_sizes(column, console, available) for column in table.columns), strict=True)
+    for column in table.columns:
+        column.width = 1
+    between = console.measure(table).maximum - len(widths)
+    found = list(widths)
+    while sum(found) + between > available:
+        slack, place = max((found[place] - least[place], place) for place in range(len(found)))
+        if not slack:
+            return False
+        found[place] -= 1
+    for column, width in zip(table.columns, found, strict=True):
+        column.width = width
+    return True
+
+
+def _sizes(column: Column, console: Console, available: int) -> tuple[int, int]:
+    """Return the width in which nothing of a column is wrapped, at most what is available, and that of its words."""
+    options = console.options.update_width(_ANY_WIDTH)
+    cells = [console.measure(cell, options=options) for cell in (column.header, *column.cells)]
+    least = max(cell.maximum if column.no_wrap else cell.minimum for cell in cells)
+    return max(least, min(available, max(cell.maximum for cell in cells))), least
+
+
+_ANY_WIDTH = 10_000
+_TIMES = ("time", "last activity", "took")
+
+
+def table_of(*columns: str, tight: bool = False) -> Table:
+    """Return a table without rows, with less between its columns if there are many. Times stand in one line."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
+    table.padding = (0, 1, 0, 0) if tight else (0, 1)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in _TIMES)
     return table
 
 

@@ -18,7 +18,6 @@ from threading import current_thread, main_thread
 from typing import Annotated, Any, TextIO, cast
 
 import typer
-from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -36,10 +35,13 @@ from langgraph_keel.cli.options import (
     Url,
     advise_import,
     open_to_read,
+    tell_unread,
 )
-from langgraph_keel.cli.output import Fitting, console, error_line, local_time, print_json, table_of
+from langgraph_keel.cli.output import console, error_line, fit_columns, local_time, print_json, table_of
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, format_money, plain
+from langgraph_keel.engine.serde.serializer import find_unread
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import InvalidInput, KeelError, NotFound, RefusedType
 from langgraph_keel.provenance.reading import DriftMark
 from langgraph_keel.provenance.records import ModelCall
@@ -49,7 +51,8 @@ Checkpoint = Annotated[
     typer.Option("--checkpoint", "-c", metavar="MOMENT", help=f"Only the calls that led to this moment: {MOMENT}."),
 ]
 _COLUMNS = ("#", "node", "model → served", "with", "tokens", "time")
-_GAP = 2
+_LEAST = 70
+"""Columns below which calls are no table."""
 _GONE = Text("The first checkpoints are gone, and calls with them: there were more.", "yellow")
 
 
@@ -114,8 +117,9 @@ def calls_page(
     if full:
         body = [_mark(part, places) if isinstance(part, DriftMark) else _whole(part, places) for part in parts]
         return Group(_title(thread, calls), *body)
+    tables = _tables(parts, places, width)
     narrow = [_mark(part, places) if isinstance(part, DriftMark) else _stack(part, places) for part in parts]
-    return Group(_title(thread, calls), Fitting(Group(*_tables(parts, places, width)), Group(*narrow), 70))
+    return Group(_title(thread, calls), *(tables or narrow))
 
 
 def _merge_marks(calls: Sequence[ModelCall], marks: Sequence[DriftMark]) -> Iterator[ModelCall | DriftMark]:
@@ -146,40 +150,34 @@ def _mark(mark: DriftMark, places: Mapping[str, int]) -> Text:
     return text
 
 
-def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> Iterator[RenderableType]:
-    """Yield tables of calls with the marks between them, all with the same widths of columns."""
+def _tables(parts: Sequence[ModelCall | DriftMark], places: Mapping[str, int], width: int) -> list[RenderableType]:
+    """Return tables of calls with the marks between them, all with the same widths; nothing if that is too narrow."""
     rows = {part.id: _cells(part, places) for part in parts if isinstance(part, ModelCall)}
-    widths = _widths(rows.values(), width)
-    table = _table(widths, with_header=True)
+    whole = _table(rows.values())
+    if width < _LEAST or not fit_columns(whole, Console(width=width), width):
+        return []
+    shown: list[RenderableType] = []
+    table = _table((), whole)
     for part in parts:
         if isinstance(part, ModelCall):
             table.add_row(*rows[part.id])
             continue
-        if table.row_count or table.show_header:
-            yield table
-        yield _mark(part, places)
-        table = _table(widths, with_header=False)
-    if table.row_count:
-        yield table
+        shown += [table] if table.row_count or table.show_header else []
+        shown.append(_mark(part, places))
+        table = _table((), whole)
+        table.show_header = False
+    return [*shown, table] if table.row_count else shown
 
 
-def _table(widths: Sequence[int], *, with_header: bool) -> Table:
-    table = table_of(*_COLUMNS)
-    table.show_header, table.padding = with_header, (0, 1, 0, 0)
-    for column, width in zip(table.columns, widths, strict=True):
-        column.width = width
+def _table(rows: Iterable[Sequence[Text]], like: Table | None = None) -> Table:
+    """Return a table of calls, with the widths of another one."""
+    table = table_of(*_COLUMNS, tight=True)
     table.columns[0].justify = "right"
+    for column, other in zip(table.columns, like.columns if like else (), strict=False):
+        column.width = other.width
+    for row in rows:
+        table.add_row(*row)
     return table
-
-
-def _widths(rows: Iterable[Sequence[Text]], width: int) -> list[int]:
-    """Return the widths of the columns; what is too much is taken from the models, then from the nodes."""
-    lines = [[_COLUMNS[place], *(line for row in rows for line in row[place].plain.split("\n"))] for place in range(6)]
-    widths = [max(map(cell_len, column)) for column in lines]
-    for place, least in ((2, 24), (1, 8), (2, 10)):
-        excess = sum(widths) + _GAP * 5 - width
-        widths[place] = max(min(widths[place], least), widths[place] - max(0, excess))
-    return widths
 
 
 def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
@@ -190,7 +188,7 @@ def _cells(call: ModelCall, places: Mapping[str, int]) -> list[Text]:
     cached = "from the cache" if call.cached else ""
     model = _lines((plain(call.model or "?"), "cyan"), (served, ""), (failed, "red"), (cached, "dim"))
     tokens = _lines((_tokens(call), ""), ("" if call.cost is None else format_money(call.cost), "dim"))
-    time = _lines((local_time(call.started_at).replace(" ", "\n"), ""), (_took(call), "dim"))
+    time = _lines((local_time(call.started_at), ""), (_took(call), "dim"))
     return [place, node, model, _lines(*((line, "") for line in _settings(call))), tokens, time]
 
 
@@ -262,7 +260,7 @@ Label = Annotated[
     typer.Option("--label", metavar="TEXT", help="Only threads whose last label or outcome is this."),
 ]
 Threads = Annotated[list[str] | None, typer.Option("--thread", "-t", metavar="THREAD", help="This one. Repeatable.")]
-Limit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Write at most this many.")]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", metavar="N", min=1, help="Write at most this many.")]
 MinCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at least this.")]
 MaxCost = Annotated[float | None, typer.Option(metavar="AMOUNT", min=0, help="Only threads that cost at most this.")]
 
@@ -277,6 +275,7 @@ class Report:
         errors: Per damaged thread what is wrong with it.
         skipped: How many threads were passed over, by reason.
         written: How many lines were written.
+        unread: What stands in them for values that were not read.
     """
 
     bar: Progress
@@ -284,6 +283,7 @@ class Report:
     errors: dict[str, KeelError] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     written: int = 0
+    unread: list[Unread] = field(default_factory=list)
 
     def skip(self, thread_id: str, why: str | KeelError) -> None:
         """Note a thread that is passed over; name it if it cannot be read."""
@@ -295,10 +295,11 @@ class Report:
         else:
             self.skipped[why] = self.skipped.get(why, 0) + 1
 
-    def take(self) -> None:
-        """Note a line."""
+    def take(self, unread: Iterable[Unread]) -> None:
+        """Note a line, and what was not read for it."""
         self.bar.advance(self.task)
         self.written += 1
+        self.unread += unread
 
 
 def export(
@@ -331,8 +332,9 @@ def export(
         report = Report(bar, bar.add_task("Reading threads", total=_total(saver, bar, threads)))
         for line in saver.trajectories(threads or None, limit=limit, on_skip=report.skip, **wanted):
             file.write(line_of(line))
-            report.take()
+            report.take(find_unread(line))
     _tell(report, output, as_report=json)
+    tell_unread(report.unread, imports)
     if report.errors:
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.retention.policy import DEFAULT, Retention, check_rules
+from langgraph_keel.retention.policy import DEFAULT, Retention
 from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
 from langgraph_keel.retention.receipt import Receipt
 from langgraph_keel.retention.reclaim import Reclaimed
@@ -85,17 +85,19 @@ Within = Annotated[
 Each = Annotated[Per | None, typer.Option("--per", help="Keep the last one of each run, or of each day (UTC).")]
 Points = Annotated[bool, typer.Option("--branch-points", help="Keep those where ways part.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Threads = Annotated[list[str], typer.Argument(metavar="THREAD", help="The threads' ids.")]
+OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would go.")]
 
 
 def prune(
-    threads: Annotated[list[str], typer.Argument(metavar="THREAD...", help="The threads' ids.")],
+    threads: Threads,
     url: Url = DEFAULT_URL,
     last: Last = None,
     within: Within = None,
     per: Each = None,
     branch_points: Points = False,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the threads, with all that is theirs.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would go.")] = False,
+    dry_run: OnlyLook = False,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
@@ -109,6 +111,23 @@ def prune(
     if delete and rules:
         raise InvalidInput(f"--delete keeps nothing: leave out {', '.join(_options(rules))}")
     strategy = "delete" if delete else Retention(**rules) if rules else DEFAULT
+    _remove(threads, strategy, url, dry_run=dry_run, yes=yes, json=json)
+
+
+def delete(
+    threads: Threads, url: Url = DEFAULT_URL, dry_run: OnlyLook = False, yes: Yes = False, json: AsJson = False
+) -> None:
+    """Delete threads, with all that is theirs.
+
+    Shows what would go, and asks. Checkpoints go with labels, tool calls, archives and requests for approval.
+
+    Example: `keel delete my-thread --dry-run`
+    """
+    _remove(threads, "delete", url, dry_run=dry_run, yes=yes, json=json)
+
+
+def _remove(threads: Sequence[str], strategy: Any, url: str, *, dry_run: bool, yes: bool, json: bool) -> None:
+    """Show what would go, ask, and remove it."""
     is_asked = sys.stdin.isatty() and not (yes or json)
     if not (dry_run or yes or is_asked):
         raise InvalidInput("nothing was removed: there is no terminal to ask in; add --yes, or --dry-run to look")
@@ -199,7 +218,11 @@ def set_(
         name: duration(value) for name, value in times.items() if value is not None
     }
     new = Retention(threads=threads, **rules)
-    check_rules(new)
+    if new.says_nothing:
+        raise InvalidInput(
+            "say what to keep: --keep-last, --within, --per or --branch-points, or how long a thread lives: --ttl "
+            "(--keep-last 1 keeps the latest)"
+        )
     if "," in threads:
         typer.echo(f"{threads!r} is one pattern with a comma in it: for several, set a policy for each", err=True)
     with open_to_change(url) as saver:

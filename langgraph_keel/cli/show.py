@@ -15,11 +15,12 @@ from rich.text import Text
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import block, console, local_time, print_json
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.messages import call_text, content_text
 from langgraph_keel.display.text import is_internal, one_line, plain
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history import changes as steps
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Argument(metavar="[MOMENT]", help=f"A moment: {MOMENT}. The latest if left out."),
+    typer.Argument(metavar="MOMENT", help=f"A moment: {MOMENT}. The latest if left out."),
 ]
 
 
@@ -52,6 +53,10 @@ def show(
         print_json({"position": position, **_checkpoint_json(found)})
     else:
         console().print(_checkpoint_page(found, position, full=full))
+    values, writes = found.checkpoint["channel_values"], found.pending_writes or []
+    channels = [*values.items(), *(write[1:] for write in writes)]
+    shown = [value for name, value in channels if full or json or not is_internal(name)]
+    tell_unread([shown, found.metadata], imports)
 
 
 def _named(saver: Any, thread: str, ns: str, at: str) -> CheckpointTuple:
@@ -96,9 +101,15 @@ def value_lines(value: Any, *, full: bool = False, indent: int = 2) -> Renderabl
     """Return `value` to print; without `full` only so much of it that a page stays readable."""
     if isinstance(value, BaseMessage):
         value = [value]
-    conversation = isinstance(value, list) and value and all(isinstance(item, BaseMessage) for item in value)
-    body = _conversation(value, full) if conversation else _text(value, full)
+    body = _conversation(value, full) if _is_conversation(value) else _text(value, full)
     return Padding(body, (0, 0, 0, indent))
+
+
+def _is_conversation(value: Any) -> bool:
+    """Return whether this is a list of messages; of some of them, the classes may not be there."""
+    if not isinstance(value, list) or not any(isinstance(item, BaseMessage) for item in value):
+        return False
+    return all(isinstance(item, BaseMessage | Unread) for item in value)
 
 
 def _text(value: Any, full: bool) -> Text:
@@ -108,12 +119,15 @@ def _text(value: Any, full: bool) -> Text:
     return block(shown, limit=None if full else _LONGEST_TEXT)
 
 
-def _conversation(messages: Sequence[BaseMessage], full: bool) -> RenderableType:
+def _conversation(messages: Sequence[BaseMessage | Unread], full: bool) -> RenderableType:
     shown = messages if full else messages[-_MOST_MESSAGES:]
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for message in shown:
+        if isinstance(message, Unread):
+            grid.add_row(Text(plain(message.qualname), "bold"), _text(message, full))
+            continue
         grid.add_row(Text(plain(message.type), _ROLE_STYLE.get(message.type, "bold")), _message(message, full))
     left_out = len(messages) - len(shown)
     note = [Text(f"… {left_out:,} earlier messages (--full)", "dim")] if left_out else []
@@ -158,6 +172,8 @@ def _section(name: str, note: str, body: RenderableType) -> RenderableType:
 
 
 def _size(value: Any) -> str:
+    if isinstance(value, Unread):
+        return f"{value.qualname}, not read"
     kind = type(value).__name__
     return f"{kind} of {len(value)}" if isinstance(value, list | dict | set | tuple) else kind
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, table_of, without_password
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.errors import InvalidInput
+from langgraph_keel.errors import NotFound
 
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Show at most this many.")]
-
-
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
+Match = Annotated[
+    str | None, typer.Option("--match", metavar="PATTERN", help="Only threads whose ids fit: `customer-*`.")
+]
+Owner = Annotated[
+    str | None, typer.Option("--owner", metavar="ID", help="Only this person's, as `user_id` names them.")
+]
+Waiting = Annotated[bool, typer.Option("--waiting", help="Only threads that wait for a person's decision.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Only threads active since: so long ago (12h, 7d), or 2026-11-23."),
+]
 Unfinished = Annotated[
     bool, typer.Option("--unfinished", help="Only threads that are not idle: cut off, waiting, decided, or being run.")
 ]
@@ -26,44 +37,57 @@ Unfinished = Annotated[
 def threads(
     url: Url = DEFAULT_URL,
     limit: Limit = 50,
+    match: Match = None,
+    owner: Owner = None,
+    waiting: Waiting = False,
+    since: Since = None,
     model: Model = None,
     unfinished: Unfinished = False,
     json: AsJson = False,
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    Example: `keel threads --unfinished --url sqlite:///agent.db`
+    What is asked for together must all be so. With --unfinished, each thread is looked at, and what to do is said.
+
+    Example: `keel threads --match 'customer-*' --waiting --since 7d`
     """
-    if unfinished and model is not None:
-        raise InvalidInput("--unfinished looks at all threads: leave out --model")
-    if unfinished:
-        _list_unfinished(url, limit, json)
-        return
+    after = None if since is None else moment_since(since)
+    wanted: dict[str, Any] = {"model": model, "match": match, "owner": owner, "waiting": waiting, "since": after}
     with open_to_read(url) as saver:
-        found = list(saver.threads(limit=limit + 1, model=model))
-        others = sum(1 for _ in saver.threads()) if model is not None and not found else 0
-    if json:
-        print_json(_threads_json(found[:limit], more=len(found) > limit))
-    elif others:
-        text = f"None of {count_of(others, 'thread')} was written by {plain(repr(model))}."
-        console().print(Text(text, "dim"))
-    else:
-        console().print(_threads_table(found[:limit], url, more=len(found) > limit))
-
-
-def _list_unfinished(url: str, limit: int, json: bool) -> None:
-    with open_to_read(url) as saver:
-        found = list(islice(saver.unfinished(), limit + 1))
+        if unfinished:
+            found = list(islice(_find_unfinished(saver, wanted), limit + 1))
+        else:
+            found = list(saver.threads(limit + 1, **wanted))
+        others = 0 if found else sum(1 for _ in saver.threads())
     more, found = len(found) > limit, found[:limit]
     if json:
-        print_json({"threads": list(map(_standing_json, found)), "more": more})
+        fields = _standing_json if unfinished else _thread_json
+        print_json({"threads": list(map(fields, found)), "more": more})
     elif not found:
-        console().print(Text(f"All threads in {without_password(url)} are idle", "dim"))
-    else:
+        console().print(Text(_say_none(url, others, unfinished, wanted), "dim"), soft_wrap=True)
+    elif unfinished:
         for standing in found:
             console().print(Text(plain(str(standing))), soft_wrap=True)
-        if more:
-            console().print(Text("… and others: --limit shows more", "dim"))
+    else:
+        console().print(_threads_table(found))
+    if more and not json:
+        console().print(Text("… and older ones: --limit shows more", "dim"))
+
+
+def _find_unfinished(saver: Any, wanted: Mapping[str, Any]) -> Iterator[Any]:
+    for info in saver.threads(**wanted):
+        with suppress(NotFound):  # deleted meanwhile
+            standing = saver.where(info.thread_id)
+            if standing.state != "idle":
+                yield standing
+
+
+def _say_none(url: str, others: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
+    if not others:
+        return f"No threads in {without_password(url)}"
+    if unfinished and not any(wanted.values()):
+        return f"All threads in {without_password(url)} are idle"
+    return f"None of {count_of(others, 'thread')} in {without_password(url)} fits"
 
 
 def _standing_json(standing: Any) -> dict[str, Any]:
@@ -77,24 +101,22 @@ def _standing_json(standing: Any) -> dict[str, Any]:
     }
 
 
-def _threads_table(found: Sequence[Any], url: str, *, more: bool) -> RenderableType:
-    """Return the table of `keel threads`."""
-    if not found:
-        return Text(f"No threads in {without_password(url)}", "dim")
-    table = table_of("thread", "checkpoints", "last activity")
-    table.columns[1].justify = "right"
+def _threads_table(found: Sequence[Any]) -> RenderableType:
+    """Return the table of `keel threads`; whose they are, if any is somebody's."""
+    owned = any(info.owner for info in found)
+    table = table_of("thread", *(["owner"] if owned else []), "checkpoints", "last activity")
+    table.columns[-2].justify = "right"
     narrow: list[RenderableType] = []
     for info in found:
-        name = Text(plain(info.thread_id), "bold", overflow="fold")
-        table.add_row(name, f"{info.checkpoints:,}", local_time(info.updated_at))
-        facts = f"  {info.checkpoints:,} checkpoints · {local_time(info.updated_at)}"
-        narrow += [name, Text(facts, "dim")]
-    older = [Text("… and older ones: --limit shows more", "dim")] if more else []
-    return Group(Fitting(table, Group(*narrow), 60), *older)
+        name, owner = Text(plain(info.thread_id), "bold", overflow="fold"), Text(plain(info.owner), overflow="fold")
+        table.add_row(name, *([owner] if owned else []), f"{info.checkpoints:,}", local_time(info.updated_at))
+        facts = [plain(info.owner)] * bool(info.owner)
+        facts += [count_of(info.checkpoints, "checkpoint"), local_time(info.updated_at)]
+        narrow += [name, Padding(Text(" · ".join(facts), "dim", overflow="fold"), (0, 2))]
+    return Fitting(table, Group(*narrow), 60)
 
 
-def _threads_json(found: Sequence[Any], *, more: bool) -> dict[str, Any]:
-    """Return what `keel threads --json` prints."""
-    fields = ("thread_id", "checkpoints", "step", "updated_at", "latest")
-    threads = [{**{name: getattr(info, name) for name in fields}, "models": list(info.models)} for info in found]
-    return {"threads": threads, "more": more}
+def _thread_json(info: Any) -> dict[str, Any]:
+    """Return what `keel threads --json` prints of a thread."""
+    fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner")
+    return {**{name: getattr(info, name) for name in fields}, "models": list(info.models)}

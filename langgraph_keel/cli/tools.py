@@ -24,13 +24,14 @@ from langgraph_keel.cli.options import (
     Url,
     open_to_change,
     open_to_read,
+    tell_unread,
     url_to_name,
 )
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import InvalidInput, short_key
-from langgraph_keel.tools.ledger import KeptCall, begins_with
+from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, begins_with
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
@@ -44,7 +45,7 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
     whose = "shared by threads" if owner is None else f"of thread {plain(owner)}"
     if not calls:
         return Text(f"No tool calls {whose} in the ledger (ToolCache keeps them there)", "dim")
-    table = table_of("time", "tool", "state", "took", "hits", "saved", "key")
+    table = table_of("time", "tool", "state", "took", "hits", "saved", "key", tight=True)
     for column in table.columns[3:6]:
         column.justify = "right"
     narrow: list[RenderableType] = []
@@ -53,7 +54,7 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
         table.add_row(*cells)
         text = "  ".join(str(cell) for cell in (cells[0], *cells[3:]) if str(cell))
         narrow += [Text.assemble(cells[2], "  ", cells[1]), Padding(Text(text, "dim"), (0, 2))]
-    return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow), 80))
+    return Group(Text(f"tool calls {whose} · {len(calls)}"), Fitting(table, Group(*narrow)))
 
 
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
@@ -187,19 +188,32 @@ def stats_page(rows: Sequence[ToolStats]) -> RenderableType:
     """Return the page of `keel cache stats`."""
     if not rows:
         return Text("No tool calls in the ledger", "dim")
-    table = table_of("tool", "calls", "done", "failed", "unknown", "hits", "hit rate", "saved", "bytes")
+    table = table_of("tool", "calls", "done", "failed", "unknown", "hits", "hit rate", "saved", "bytes", tight=True)
     for column in table.columns[1:]:
         column.justify = "right"
+    names = [str(column.header) for column in table.columns[1:]]
+    narrow: list[RenderableType] = []
     for row in rows:
         counts = [f"{count:,}" for count in (row.calls, row.done, row.failed, row.unknown, row.hits)]
-        rate = f"{row.hit_rate:.0%}"
-        table.add_row(Text(plain(row.tool), "bold"), *counts, rate, _money(row.saved), f"{row.nbytes:,}")
-    return table
+        cells = [*counts, f"{row.hit_rate:.0%}", _money(row.saved), f"{row.nbytes:,}"]
+        name = Text(plain(row.tool), "bold", overflow="fold")
+        table.add_row(name, *cells)
+        facts = ", ".join(f"{title} {cell}" for title, cell in zip(names, cells, strict=True) if cell)
+        narrow += [name, Padding(Text(facts, "dim"), (0, 2))]
+    return Fitting(table, Group(*narrow))
 
 
-Thread = Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's id; left out with --shared.")]
+Thread = Annotated[
+    str | None, typer.Argument(metavar="THREAD", help="The thread's id; left out with --shared, or for all in doubt.")
+]
 Shared = Annotated[bool, typer.Option("--shared", help="The calls that threads share.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the beginning of it.")]
+Unknown = Annotated[
+    bool,
+    typer.Option(
+        "--unknown", help="Only calls of which nobody knows how they ended; of all threads, if none is named."
+    ),
+]
 Result = Annotated[
     str | None, typer.Option("--result", metavar="TEXT", help="With done: what the tool would have said.")
 ]
@@ -221,20 +235,27 @@ def tools(
     thread: Thread = None,
     url: Url = DEFAULT_URL,
     shared: Shared = False,
+    unknown: Unknown = False,
     full: Full = False,
     imports: Imports = None,
     json: AsJson = False,
 ) -> None:
-    """List the tool calls of a thread: what ran, how it ended, what was answered from the ledger since.
+    """List the tool calls of a thread, or those in doubt of all: what ran, and how it ended.
 
-    Example: `keel tools my-thread`
+    Also how often each was answered from the ledger since, and what that saved.
+
+    Example: `keel tools my-thread`, or `keel tools --unknown` for all calls that somebody has to settle
     """
+    if unknown:
+        _list_unknown(thread, url, shared, full=full, imports=imports, json=json)
+        return
     owner = _owner(thread, shared)
     with open_to_read(url, imports) as saver:
         calls = sorted(saver.tools(owner), key=lambda call: call.started_at)
         if owner is not None and not calls and saver.get_tuple(config_of(owner, "")) is None:
             raise no_thread(saver, owner, "")
         has_shared = owner is not None and not json and any(True for _ in saver.tools(None))
+    tell_unread(calls, imports)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for call in calls]})
         return
@@ -245,13 +266,41 @@ def tools(
         console().print(Text("Calls that threads share are not among them: keel tools --shared", "dim"), soft_wrap=True)
 
 
+def _list_unknown(
+    thread: str | None, url: str, shared: bool, *, full: bool, imports: list[str] | None, json: bool
+) -> None:
+    """List the calls in doubt of a thread, of those that threads share, or of all."""
+    owner = None if thread is None and not shared else _owner(thread, shared)
+    with open_to_read(url, imports) as saver:
+        if thread is None and not shared:
+            every = _every_call(saver, quiet=json)
+        else:
+            every = ((owner, call) for call in saver.tools(owner))
+        found = sorted((each for each in every if each[1].state == UNKNOWN), key=lambda each: each[1].started_at)
+    if json:
+        print_json({"thread_id": owner, "calls": [call_json(call) for _, call in found]})
+    elif not found:
+        console().print(Text("No call of a tool is in doubt", "dim"))
+    by_owner: dict[str | None, list[KeptCall]] = {}
+    for whose, call in found:
+        by_owner.setdefault(whose, []).append(call)
+    for whose, calls in () if json else by_owner.items():
+        console().print(calls_page(whose, calls, full=full))
+        for line in advice(whose, calls, url_to_name(url)):
+            console().print(line, soft_wrap=True)
+
+
 def settle(
     key: Key,
     decision: Annotated[
         Decision,
-        typer.Argument(case_sensitive=False, help="May it run again, was it done, or shall it not be repeated?"),
+        typer.Argument(
+            metavar="retry|done|skip",
+            case_sensitive=False,
+            help="May it run again, was it done, or shall it not be repeated?",
+        ),
     ],
-    thread: Annotated[str | None, typer.Option("--thread", "-t", help="The thread.")] = None,
+    thread: Annotated[str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The thread.")] = None,
     url: Url = DEFAULT_URL,
     shared: Shared = False,
     result: Result = None,
@@ -280,7 +329,7 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
     Example: `keel cache stats --url sqlite:///agent.db`
     """
     with open_to_read(url, imports) as saver:
-        rows = by_tool(_every_call(saver, quiet=json))
+        rows = by_tool(call for _, call in _every_call(saver, quiet=json))
     if json:
         print_json({"tools": [asdict(row) for row in rows]})
     else:
@@ -289,7 +338,9 @@ def stats(url: Url = DEFAULT_URL, imports: Imports = None, json: AsJson = False)
 
 @cache.command()
 def clear(
-    thread: Annotated[str | None, typer.Option("--thread", "-t", help="The settled calls of this thread.")] = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", "-t", metavar="THREAD", help="The settled calls of this thread.")
+    ] = None,
     shared: Shared = False,
     nodes: Nodes = False,
     expired: Expired = False,
@@ -342,10 +393,11 @@ def _owner(thread: str | None, shared: bool) -> str | None:
     return thread
 
 
-def _every_call(saver: Any, *, quiet: bool) -> Iterator[KeptCall]:
-    yield from saver.tools(None)
+def _every_call(saver: Any, *, quiet: bool) -> Iterator[tuple[str | None, KeptCall]]:
+    """Yield all calls, each with the thread whose it is; `None` for those that threads share."""
+    yield from ((None, call) for call in saver.tools(None))
     for info in with_bar(list(saver.threads()), "Reading threads", quiet=quiet):
-        yield from saver.tools(info.thread_id)
+        yield from ((info.thread_id, call) for call in saver.tools(info.thread_id))
 
 
 def call_json(call: KeptCall) -> dict[str, Any]:

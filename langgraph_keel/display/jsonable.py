@@ -1,4 +1,7 @@
-"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`."""
+"""Stored values as JSON: messages by type and content, and what JSON cannot carry as its `repr`.
+
+What may not be revived here is `{"not_read": "module.Class", "module", "qualname", "reason", "stored"}`.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,49 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
+from langgraph_keel.display.text import represent
+from langgraph_keel.engine.serde.unread import Unread
+
 DEEPEST = 50
 """Levels of a value that are laid out; what is deeper stands as its `repr`."""
+LONGEST_NUMBER = 14_000
+"""Bits of a number that is written in decimal digits, of which Python writes and reads 4,300; others are text."""
 
 
 def as_json(value: Any, depth: int = 0) -> Any:
     """Return `value` as something `json.dumps` carries without loss of what a reader looks for."""
     if depth > DEEPEST:
-        return repr(value)
+        return represent(value)
     if isinstance(value, Mapping):
         return {_key(key): as_json(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(item, depth + 1) for item in value]
     if isinstance(value, set | frozenset):
-        return [as_json(item, depth + 1) for item in sorted(value, key=repr)]  # the same in every process
-    fields = fields_of(value)
+        return [as_json(item, depth + 1) for item in sorted(value, key=represent)]  # the same in every process
+    fields = unread_fields(value) if type(value) is Unread else fields_of(value)
     return _scalar(value) if fields is None else as_json(fields, depth)
 
 
 def _key(key: Any) -> str:
-    return key if type(key) is str else repr(key)
+    return key if type(key) is str else represent(key)
 
 
 def _scalar(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, str):
+    if value is None or type(value) in (bool, str) or (type(value) is int and value.bit_length() <= LONGEST_NUMBER):
         return value
-    return value if type(value) is float and math.isfinite(value) else repr(value)
+    return value if type(value) is float and math.isfinite(value) else represent(value)
+
+
+def unread_fields(unread: Unread) -> dict[str, Any]:
+    """Return what stands in JSON for a value that may not be revived here."""
+    names = {"not_read": unread.type_name, "module": unread.module, "qualname": unread.qualname}
+    return {**names, "reason": unread.reason, "stored": unread.stored}
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Return the fields of a data object, or `None` if it is something else."""
+    """Return the fields of a data object, as they are stored if it may not be revived; `None` for anything else."""
+    if type(value) is Unread:
+        return value.stored if type(value.stored) is dict else None
     if isinstance(value, BaseMessage):
         return message_fields(value)
     if isinstance(value, BaseModel):

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import cut, one_line
+from langgraph_keel.engine.serde.unread import Unread
 
 
 def speaker(message: BaseMessage) -> str:
@@ -94,4 +95,5 @@ def _message(message: BaseMessage) -> Element:
 
 
 def _value(value: Any) -> Element:
-    return Element(one_line(type(value).__name__, _NAME), value_text(value))
+    name = f"{value.qualname}, not read" if isinstance(value, Unread) else type(value).__name__
+    return Element(one_line(name, _NAME), value_text(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from langgraph.constants import START
 
@@ -34,6 +35,14 @@ def cut(text: str, limit: int) -> str:
     """Return the start of `text`, safe to print, with its line breaks, and a note of how much is missing."""
     shown = plain(text[:limit], keep="\n\t")
     return shown if len(text) <= limit else f"{shown.rstrip()} … {len(text) - limit:,} more characters"
+
+
+def represent(value: Any) -> str:
+    """Return `repr(value)`; of a number of more digits than Python writes (4,300), its hexadecimal ones."""
+    try:
+        return repr(value)
+    except Exception:  # of a number inside it, or a class of the user's
+        return hex(value) if isinstance(value, int) else object.__repr__(value)
 
 
 def count_of(count: int, noun: str) -> str:

@@ -18,11 +18,14 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
+from langgraph_keel.engine.config import begins_run
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import CellTable
+from langgraph_keel.errors import InvalidInput
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +181,13 @@ class Hook:
     Attributes:
         hears_replays: Whether it hears of the fork in which a thread is replayed, too, which stays as it is until
             somebody has looked at it.
+        tables: The kinds of cells that it keeps beside each thread.
+        shared_tables: Those of cells that all threads share.
     """
 
     hears_replays = False
+    tables: Sequence[CellTable[Any]] = ()
+    shared_tables: Sequence[CellTable[Any]] = ()
 
     def begin(self, session: Session, reading: Reading) -> Plan[None] | None:
         """A run asks for the checkpoint to begin from; it is not read yet."""
@@ -271,6 +278,27 @@ class Hook:
     def listens_to(self, event: str) -> bool:
         """Return whether it overrides the method of that name."""
         return getattr(type(self), event) is not getattr(Hook, event)
+
+
+class LookOnly(Hook):
+    """Refuses runs, and whatever they put: of a state that was read for showing, parts may be placeholders."""
+
+    def begin(self, session: Session, reading: Reading) -> None:
+        """Refuse the run before anything of it runs."""
+        if begins_run(reading.config):
+            raise _only_looks()
+
+    def draft_put(self, session: Session, put: Put) -> None:
+        """Refuse the checkpoint."""
+        raise _only_looks()
+
+    def draft_writes(self, session: Session, writes: Writes) -> None:
+        """Refuse the writes."""
+        raise _only_looks()
+
+
+def _only_looks() -> InvalidInput:
+    return InvalidInput("saver.raw only reads, and puts nothing: compile the graph with the saver itself")
 
 
 def tell(heard: Sequence[Callable[..., Plan[None] | None]], *told: Any) -> Plan[None]:

@@ -1,5 +1,9 @@
 """One thread per cache or saver: it keeps claims alive, and does what a cancelled call or a loop could not wait for.
 
+Whose claim is over: one that was seen to stand there unrenewed for a whole lease, by the clock of who watches it. No
+stored time decides that, as two hosts' clocks may differ by any amount: with one that was 40 seconds ahead, the node of
+a live run ran twice. Each renewal writes a higher number, so a claim that is renewed on time never looks unrenewed.
+
 Who makes a call: a name that another process of the same machine can find dead without waiting for a lease.
 
 Drivers for plans that wait until somebody else gives back what he has.
@@ -11,9 +15,10 @@ import asyncio
 import logging
 import os
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from threading import Condition, Thread
 from time import monotonic, sleep
@@ -137,6 +142,72 @@ class Keeper(Generic[C]):
         except Exception as error:
             # The lease will run out, and the outcome of a call be unknown: safe, and for others to see.
             _log.warning("%s could not be written: %s", self._what, error)
+
+
+# -- whether a claim is over -----------------------------------------------------------------------------------
+
+MOST_SEEN = 10_000
+"""Claims of others that are remembered: one that was forgotten is only watched for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    """What was seen of a claim.
+
+    Attributes:
+        mark: What its last renewal has written.
+        since: From when on it was seen so, and not renewed.
+        asked: When it was looked at last, or before.
+        renewed: A moment after which it was renewed, if that was seen.
+    """
+
+    mark: int
+    since: float
+    asked: float
+    renewed: float | None = None
+
+
+class Watch:
+    """What this process has seen of the claims of others, by its own clock.
+
+    Args:
+        lease: Seconds within which they are renewed.
+        timer: Returns seconds, of this process alone.
+    """
+
+    def __init__(self, lease: float, timer: Callable[[], float] = monotonic) -> None:
+        self.lease = lease
+        self.timer = timer
+        self._seen: OrderedDict[str, _Sighting] = OrderedDict()
+
+    def is_over(self, token: str, mark: int, asked: float, lease: float | None = None) -> bool | None:
+        """Return whether a claim that stands there is over: `None` as long as that cannot be said.
+
+        It is, if it was not renewed for a lease; it is not, if it was renewed less than a lease ago.
+
+        Args:
+            token: The claim's.
+            mark: What its last renewal has written: another number each time.
+            asked: When this look began: a reply may have been on its way for long.
+            lease: Seconds, if its holder has said them.
+        """
+        lease = lease or self.lease
+        last = self._seen.get(token)
+        if last is not None and last.mark == mark:
+            now = replace(last, asked=asked)
+        else:
+            now = _Sighting(mark, self.timer(), asked, last.asked if last else None)
+        self._seen[token] = now
+        if len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
+        if asked - now.since >= lease:
+            return True
+        return False if now.renewed is not None and asked - now.renewed < lease else None
+
+
+def looks_alive(until: int, lease: int, now: int) -> bool:
+    """Return whether a claim holds as clocks tell; all in milliseconds. A guess: to show, or to refuse at once."""
+    return now < until <= now + lease
 
 
 # -- plans that wait -------------------------------------------------------------------------------------------

@@ -304,6 +304,7 @@ class ThreadInfo:
         latest: Id of the latest checkpoint of the root graph, or `None` if it has none.
         step: That checkpoint's step, if its metadata says.
         models: The names of the models that wrote the thread, asked for and served.
+        owner: Whose it is, as its latest checkpoint says (`configurable["user_id"]`); empty if that says nothing.
     """
 
     thread_id: str
@@ -312,3 +313,4 @@ class ThreadInfo:
     latest: str | None
     step: int | None
     models: tuple[str, ...] = ()
+    owner: str = field(default="", repr=False)

@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.memo import Memo
+from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.store import Store
@@ -107,6 +108,10 @@ class Session:
     on_conflict: OnConflict = "raise"
     owner: Owner | None = None
 
+    def with_placeholders(self) -> Session:
+        """Return a session for who only looks: placeholders stand for what may not be read, and none is remembered."""
+        return replace(self, codec=self.codec.with_placeholders(), memo=Memo(0, 0))
+
     @property
     def milliseconds(self) -> int:
         """The time, in milliseconds since 1970."""
@@ -151,6 +156,14 @@ class Engine:
     async def arun(self, plan: Plan[T]) -> T:
         """Carry out a plan without blocking the running loop."""
         return await arun(plan, self.async_driver)
+
+    def run_patiently(self, plan: Plan[T]) -> T:
+        """As `run`, of a plan that may have to wait for others."""
+        return run(plan, PatientDriver(self.driver))
+
+    async def arun_patiently(self, plan: Plan[T]) -> T:
+        """As `run_patiently`, asynchronously."""
+        return await arun(plan, AsyncPatientDriver(self.async_driver))
 
     def with_serde(self, serde: SerializerProtocol) -> Engine:
         """Return an engine on the same store whose plans encode values so."""

@@ -18,7 +18,7 @@ from langgraph.constants import START
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
 from langgraph_keel.approvals.questions import interrupts_in
 from langgraph_keel.display.messages import message_text, speaker
-from langgraph_keel.display.text import is_internal, one_line
+from langgraph_keel.display.text import is_internal, one_line, represent
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.records import Kind, Ref, Row, Run
 from langgraph_keel.errors import CorruptStore, ValueRefused
@@ -239,14 +239,14 @@ def _delta_lines(deltas: Sequence[Any]) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    return one_line(repr(value), _TEXT)
+    return one_line(represent(value), _TEXT)
 
 
 def brief(value: Any) -> str:
     """Return an element of a list in a few words; of a message, the speaker, its text and the tools it calls."""
     if isinstance(value, BaseMessage):
         return one_line(f"{speaker(value)}: {message_text(value)}", _TEXT)
-    return one_line(value if isinstance(value, str) else repr(value), _TEXT)
+    return one_line(value if isinstance(value, str) else represent(value), _TEXT)
 
 
 def tools_in(changes: Sequence[Change]) -> tuple[ToolUse, ...]:
@@ -326,4 +326,4 @@ def written_channels(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
 def task_errors(writes: Sequence[PendingWrite]) -> tuple[str, ...]:
     """Return what tasks failed with."""
     failed = (value for _, channel, value in writes if channel == ERROR)
-    return tuple(value if isinstance(value, str) else repr(value) for value in failed)
+    return tuple(value if isinstance(value, str) else represent(value) for value in failed)

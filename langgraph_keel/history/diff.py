@@ -223,18 +223,18 @@ def diff_checkpoints(session: Session, before: Address, after: Address) -> Plan[
     Raises:
         NotFound: One of them is not there.
         CorruptStore: Stored bytes do not add up.
-        RefusedType: What changed names a type that may not be revived here.
     """
-    unpacker = Unpacker(session.codec)
+    codec = session.codec.with_placeholders()
+    unpacker = Unpacker(codec)
     older, newer = (yield from _entry(session.store, before)), (yield from _entry(session.store, after))
-    sides = _Side(older, session.codec, unpacker), _Side(newer, session.codec, unpacker)
+    sides = _Side(older, codec, unpacker), _Side(newer, codec, unpacker)
     is_one_log = _log(older) == _log(newer)
     deltas = _deltas(sides, is_one_log)
     channels = [channel for channel in dict.fromkeys([*older.refs, *newer.refs]) if channel not in deltas]
     changed = [channel for channel in channels if not (is_one_log and _is_same(channel, sides))]
     if not (yield from _read_rows(session.store, sides, changed)):
         return (yield from diff_checkpoints(session, before, after))
-    found = [edit for channel in changed for edit in _channel_edits(channel, *sides, session.codec, is_one_log)]
+    found = [edit for channel in changed for edit in _channel_edits(channel, *sides, codec, is_one_log)]
     written = [channel for channel, is_written in deltas.items() if is_written]
     return StateDiff(older.address, newer.address, found, written)
 

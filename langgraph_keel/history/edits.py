@@ -18,7 +18,9 @@ from typing import Any, Literal, Protocol, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.jsonable import DEEPEST, fields_of
+from langgraph_keel.display.text import represent
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.unread import Unread
 
 _MOST_PAIRS = 1_000_000
 """Pairs of equal elements above which sequences are not aligned; so many take a quarter of a second."""
@@ -118,7 +120,7 @@ def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> I
         yield Edit("added" if before is NOTHING else "removed", path, before, after)
     elif mark(before) == mark(after):
         return
-    elif type(before) is not type(after) or len(path) > DEEPEST:
+    elif _kind_of(before) != _kind_of(after) or len(path) > DEEPEST:
         yield Edit("changed", path, before, after)
     elif isinstance(before, list | tuple):
         yield from _sequence_edits(before, after, mark, path)
@@ -127,6 +129,10 @@ def edits(before: Any, after: Any, mark: Mark, path: tuple[Step, ...] = ()) -> I
         yield from _set_within(after, found, len(path)) if isinstance(after, BaseMessage) else found
     else:
         yield Edit("changed", path, before, after)
+
+
+def _kind_of(value: Any) -> Any:
+    return (value.module, value.qualname) if type(value) is Unread else type(value)
 
 
 def _set_within(message: BaseMessage, found: Iterator[Edit], depth: int) -> Iterator[Edit]:
@@ -142,7 +148,7 @@ def _mapping_edits(
     before: Mapping[Any, Any], after: Mapping[Any, Any], mark: Mark, path: tuple[Step, ...]
 ) -> Iterator[Edit]:
     for key in dict.fromkeys([*before, *after]):
-        step = key if type(key) is str else repr(key)
+        step = key if type(key) is str else represent(key)
         yield from edits(before.get(key, NOTHING), after.get(key, NOTHING), mark, (*path, step))
 
 

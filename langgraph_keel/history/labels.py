@@ -73,6 +73,8 @@ def _key(name: str) -> str:
 class LabelHook(Hook):
     """Keeps what has a label."""
 
+    tables = (LABELS,)
+
     def keep(self, session: Session, thread_id: str, policy: Any) -> Plan[Collection[Address]]:
         """Return the checkpoints with a label, if the policy keeps those. One trip for each 500."""
         if not policy.labelled:

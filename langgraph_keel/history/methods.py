@@ -96,6 +96,8 @@ class HistoryMethods(EngineSaver):
     def diff(self, before: At, after: At) -> StateDiff:
         """Return what changed between two checkpoints, also of two threads or branches.
 
+        An `Unread` stands for what may not be revived here; of a data object, its fields are compared all the same.
+
         Args:
             before: The older one, or whichever shall count as that.
             after: The other.
@@ -103,7 +105,6 @@ class HistoryMethods(EngineSaver):
         Raises:
             NotFound: One of them is not there.
             InvalidConfig: One of them names no usable thread.
-            RefusedType: What changed is of a type that may not be revived here.
             CorruptStore: Stored bytes do not add up.
         """
         return self.engine.run(self._diff(before, after))

@@ -54,7 +54,8 @@ class Moment(MomentRecord):
         interrupts: The questions that wait for an answer.
         errors: What tasks failed with; only where nothing continues it.
         pending: Channels written by tasks that have finished, while other tasks of the step have not.
-        unread: Types of values that its tasks wrote, or are to begin with, and that may not be revived here.
+        unread: Types of values that changed, that its tasks wrote or are to begin with, and that may not be revived
+            here: an `Unread` stands for each.
         drift: What has changed here since the thread was begun: model, prompt, tools, a line each.
         tokens: Input and output tokens of those models, as far as they reported them.
         cost: What those models cost, as far as they reported it; `None` if none did.

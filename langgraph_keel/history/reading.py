@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Batch, Entry, Found, Kind, Query, Ref
+from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import find_unread
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
-from langgraph_keel.errors import ValueRefused
 from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import (
     SHOWN,
@@ -36,6 +37,8 @@ from langgraph_keel.history.records import Change
 from langgraph_keel.provenance.drift import MARK
 from langgraph_keel.provenance.records import ModelCall, unpack_calls
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class _Read:
@@ -49,10 +52,15 @@ class _Read:
     unread: tuple[str, ...]
 
 
-def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Moment]]:
+def moments_of(session: Session, entries: Sequence[Entry], *, is_brief: bool = False) -> Plan[Sequence[Moment]]:
     """Return the moments of entries, without those gone meanwhile. A trip, and one for each parent not among them.
 
     Their positions, labels and whether something continues them are not known here.
+
+    Args:
+        session: What it runs on.
+        entries: The entries.
+        is_brief: Whether to leave out what changed, and read no values but those that tell which nodes run.
     """
     known = {entry.address: entry for entry in entries}
     parents: dict[Address, Entry] = {}
@@ -63,12 +71,13 @@ def moments_of(session: Session, entries: Sequence[Entry]) -> Plan[Sequence[Mome
         )
         parents.update((entry.address, entry) for entry in page)
     both = {**known, **parents}
-    news_of = {entry.address: new_refs(entry.refs, _refs(both, _parent(entry))) for entry in entries}
+    news_of = {} if is_brief else {each.address: new_refs(each.refs, _refs(both, _parent(each))) for each in entries}
     wanted = _narrowed(both, news_of)
     found = (yield from session.store.read_values(wanted)) if wanted else ()
-    unpacker = Unpacker(session.codec)
-    read = {each.entry.address: _read(both[each.entry.address], each, session.codec, unpacker) for each in found}
-    return [_moment(read[entry.address], read, session.codec, unpacker) for entry in entries if entry.address in read]
+    reader = _Reader(session.codec)
+    read = {each.entry.address: reader.read(both[each.entry.address], each) for each in found}
+    there = [read[entry.address] for entry in entries if entry.address in read]
+    return [reader.make(each, read, is_brief=is_brief) for each in there]
 
 
 def _parent(entry: Entry) -> Address | None:
@@ -108,63 +117,71 @@ def _triggers(entry: Entry) -> dict[str, Any]:
     return {name: ref for name, ref in entry.refs.items() if steps.is_trigger(name) and ref.kind is not Kind.INLINE}
 
 
-def _read(entry: Entry, found: Found, codec: Codec, unpacker: Unpacker) -> _Read:
-    where = entry.address
-    header = unpack_header(entry.header, codec, where)
-    small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
-    unread: list[str] = []
-    large: dict[str, Any] = {}
-    for name, ref in _triggers(entry).items():
-        try:
-            large |= unpacker.values({name: ref}, found.rows, where)
-        except ValueRefused as error:  # a Send may carry anything
-            unread.append(error.type_name)
-    batches = [batch for batch in found.batches if _is_readable(batch, codec, where, unread)]
-    writes = pending_writes(batches, codec, where)
-    return _Read(entry, header, found, {**small, **large}, writes, tuple(dict.fromkeys(unread)))
+class _Reader(Unpacker):
+    """Makes moments of entries; in the place of what may not be revived here is a placeholder."""
 
+    def __init__(self, codec: Codec) -> None:
+        super().__init__(codec.with_placeholders(self._note))
+        self._has_unread = False
+        self._unread: list[str] = []
 
-def _is_readable(batch: Batch, codec: Codec, where: Address, unread: list[str]) -> bool:
-    try:
-        pending_writes([batch], codec, where)
-    except ValueRefused as error:
-        unread.append(error.type_name)
-        return False
-    return True
+    def _note(self, unread: Unread) -> Unread:
+        self._has_unread = True
+        return unread
 
+    def _look(self, value: T) -> T:
+        """Note which classes of a value are not read: a row that was decoded for it may hold others."""
+        if self._has_unread:
+            self._unread += [each.type_name for each in find_unread(value)]
+        return value
 
-def _moment(read: _Read, known: Mapping[Address, _Read], codec: Codec, unpacker: Unpacker) -> Moment:
-    entry, header = read.entry, read.header
-    parent = known.get(at) if (at := _parent(entry)) else None
-    sides = _sides(read, parent)
-    changes = tuple(sides.changes(unpacker))
-    writes = read.writes
-    calls = unpack_calls(header.about.get("calls"))
-    return Moment(
-        address=entry.address,
-        position=0,
-        parent=entry.parent,
-        step=header.metadata.get("step"),
-        source=str(header.metadata.get("source", "")),
-        time=_time(header.checkpoint.get("ts")),
-        nodes=_nodes(read, parent),
-        next=steps.next_nodes(header.checkpoint, read.triggers),
-        changes=changes,
-        summary=_summary(changes),
-        models=_models(calls),
-        tools=tools_in(changes),
-        asked=steps.questions(writes),
-        interrupts=steps.open_questions(writes),
-        errors=steps.task_errors(writes),
-        pending=steps.written_channels(writes),
-        unread=read.unread,
-        drift=_drift(header.metadata),
-        tokens=_tokens(calls),
-        cost=_cost(calls),
-        bytes=len(entry.header)
-        + sum(nbytes(ref.runs, read.found.rows.get(name, ())) for name, ref in sides.new.items()),
-        metadata=header.metadata,
-    )
+    def items(self, runs: Sequence[Run], rows: Sequence[Row]) -> list[Any]:
+        """Return items, as `Unpacker` does."""
+        return self._look(super().items(runs, rows))
+
+    def read(self, entry: Entry, found: Found) -> _Read:
+        """Return what is read of an entry, without what changed in it."""
+        where = entry.address
+        self._unread.clear()
+        header = unpack_header(entry.header, self._codec, where)
+        small = {name: value for name, value in header.inline.items() if steps.is_trigger(name)}
+        large = self._look(self.values(_triggers(entry), found.rows, where))
+        writes = self._look(pending_writes(found.batches, self._codec, where))
+        return _Read(entry, header, found, {**small, **large}, writes, tuple(self._unread))
+
+    def make(self, read: _Read, known: Mapping[Address, _Read], *, is_brief: bool) -> Moment:
+        """Return the moment of an entry."""
+        entry, header, writes = read.entry, read.header, read.writes
+        parent = known.get(at) if (at := _parent(entry)) else None
+        self._unread.clear()
+        sides = _sides(read, parent)
+        changes = () if is_brief else tuple(sides.changes(self))
+        calls = unpack_calls(header.about.get("calls"))
+        return Moment(
+            address=entry.address,
+            position=0,
+            parent=entry.parent,
+            step=header.metadata.get("step"),
+            source=str(header.metadata.get("source", "")),
+            time=_time(header.checkpoint.get("ts")),
+            nodes=_nodes(read, parent),
+            next=steps.next_nodes(header.checkpoint, read.triggers),
+            changes=changes,
+            summary=_summary(changes),
+            models=_models(calls),
+            tools=tools_in(changes),
+            asked=steps.questions(writes),
+            interrupts=steps.open_questions(writes),
+            errors=steps.task_errors(writes),
+            pending=steps.written_channels(writes),
+            unread=tuple(dict.fromkeys([*read.unread, *self._unread])),
+            drift=_drift(header.metadata),
+            tokens=_tokens(calls),
+            cost=_cost(calls),
+            bytes=len(entry.header)
+            + sum(nbytes(ref.runs, read.found.rows.get(name, ())) for name, ref in sides.new.items()),
+            metadata=header.metadata,
+        )
 
 
 def _sides(read: _Read, parent: _Read | None) -> Sides:
@@ -240,14 +257,16 @@ class Pages:
     Args:
         session: What it runs on.
         thread_id: The thread.
+        is_brief: Whether its moments do not say what changed; no values are read for them then.
 
     Attributes:
         entries: Those read so far, newest first.
         is_whole: Whether there are no older ones.
     """
 
-    def __init__(self, session: Session, thread_id: str) -> None:
+    def __init__(self, session: Session, thread_id: str, *, is_brief: bool = False) -> None:
         self._session = session
+        self._is_brief = is_brief
         self.thread_id = thread_id
         self.entries: list[Entry] = []
         self.is_whole = False
@@ -293,7 +312,7 @@ class Pages:
         start, stop = places.start // STRETCH * STRETCH, -(-places.stop // STRETCH) * STRETCH
         wanted = [entry for entry in self.entries[start:stop] if entry.address not in self._moments]
         for first in range(0, len(wanted), STRETCH):
-            read = yield from moments_of(self._session, wanted[first : first + STRETCH])
+            read = yield from moments_of(self._session, wanted[first : first + STRETCH], is_brief=self._is_brief)
             self._moments.update((moment.address, moment) for moment in read)
         shown = self.entries[places.start : places.stop]
         return [self._placed(entry.address) for entry in shown if entry.address in self._moments]

@@ -23,7 +23,8 @@ class Change:
     Attributes:
         channel: Its name.
         text: What happened to it, in a few words.
-        new: The elements that were added to a list, in order; empty for all else, and if they may not be revived here.
+        new: The elements that were added to a list, in order; empty for all else. An `Unread` stands for one that may
+            not be revived here.
     """
 
     channel: str

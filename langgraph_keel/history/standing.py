@@ -16,10 +16,10 @@ from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import list_threads
-from langgraph_keel.engine.leases import is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound
 from langgraph_keel.history.moment import Moment
@@ -29,6 +29,7 @@ from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, shelf_of
 State: TypeAlias = Literal["idle", "cut off", "waits", "decided", "runs"]
 
 
+@publish
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """Where a thread stands.
@@ -94,7 +95,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         CorruptStore: Its latest checkpoint cannot be read.
     """
     found = yield from session.store.read_entry(Address(thread_id))
-    moments = (yield from moments_of(session, [found.entry])) if found else ()
+    moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
     if not found or not moments:
         raise NotFound(f"there is no thread {thread_id!r} in this store")
     (moment,) = moments
@@ -140,11 +141,11 @@ def _command(answers: Mapping[str, Any]) -> Any:
 
 def _doubts(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
     doubts: list[KeptCall] = []
-    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE, is_dead)
+    page = yield from calls_of(session, shelf_of(thread_id), None, PAGE)
     while page:
         doubts += [call for call in page if call.state == UNKNOWN]
         full = len(page) == PAGE
-        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE, is_dead)) if full else ()
+        page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE)) if full else ()
     return doubts
 
 

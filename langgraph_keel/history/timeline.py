@@ -304,7 +304,7 @@ class Timeline(Listing):
 
         Raises:
             NotFound: There is no such moment.
-            RefusedType: A value is of a type that may not be revived here.
+            RefusedType: A value is of a type that may not be revived here (`saver.raw.timeline(...)` shows the others).
         """
         moment = self.moment(at)
         found = self._saver.get_tuple(moment.config)
@@ -330,7 +330,6 @@ class Timeline(Listing):
 
         Raises:
             NotFound: One of them is not there.
-            RefusedType: What changed is of a type that may not be revived here.
         """
         return self._saver.diff(self._anywhere(before), self.head if after is None else self._anywhere(after))
 

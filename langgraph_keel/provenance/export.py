@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
 from typing import Any, Literal, TypeAlias
@@ -21,14 +21,14 @@ from langgraph_keel._langgraph import DeltaSnapshot
 from langgraph_keel.engine.checkpoints import get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
 from langgraph_keel.engine.delta import delta_history
-from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit
 from langgraph_keel.engine.records import Entry
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Hooks, Session
-from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, ValueRefused
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, NotFound, RefusedType, ValueRefused
 from langgraph_keel.provenance.carryover import find_behind, is_first
 from langgraph_keel.provenance.reading import Trace, read_trace, thread_models_of
 from langgraph_keel.provenance.records import ModelCall
@@ -142,7 +142,8 @@ class Export:
         if isinstance(threads, str):
             raise InvalidInput(f"pass a list of thread ids, not one string: [{threads!r}]")
         # Without the saver's memo and recorder: what is read once must not push out what runs need.
-        self._session = replace(session, memo=Memo(0, 0), hooks=Hooks())
+        # Of the state, one channel is looked at: what may not be read elsewhere does not matter.
+        self._session = replace(session.with_placeholders(), hooks=Hooks())
         self._wanted = wanted
         self._is_named = threads is not None
         self._ids = deque(dict.fromkeys(map(thread_id_of, threads or ())))
@@ -218,8 +219,29 @@ class Export:
         value = head.checkpoint["channel_values"].get(channel)
         if value is None and channel in (head.metadata.get("counters_since_delta_snapshot") or {}):
             at = address_of(head.config)
-            return _replay_writes((yield from delta_history(self._session, at, [channel]))[channel])
-        return value.value if isinstance(value, DeltaSnapshot) else value
+            history = (yield from delta_history(self._session, at, [channel]))[channel]
+            _check_read(head, channel, [history.get("seed"), *(write[2] for write in history["writes"])])
+            return _replay_writes(history)
+        value = value.value if isinstance(value, DeltaSnapshot) else value
+        _check_read(head, channel, value)
+        return value
+
+
+def _check_read(head: CheckpointTuple, channel: str, value: Any) -> None:
+    """Raise an error if a message is a placeholder: a conversation without it would be another one."""
+    for part in _flatten(value):
+        if type(part) is Unread:
+            where = f"{address_of(head.config)}, channel {channel!r}"
+            raise RefusedType(part.type_name, part.reason, where=where)
+
+
+def _flatten(value: Any) -> Iterator[Any]:
+    """Yield what stands in lists in lists, and the value itself if it is none."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _flatten(part)
+    else:
+        yield value
 
 
 def _replay_writes(history: DeltaChannelHistory) -> Any:

@@ -26,7 +26,7 @@ from langgraph_keel.engine.records import Address, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pack_batch
 from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
-from langgraph_keel.provenance.carryover import carry, copy_carryovers, drop_runs
+from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.known_threads import UNKNOWN, KnownThreads
 from langgraph_keel.provenance.reading import models_of, thread_models_of
@@ -92,6 +92,8 @@ class Recorder(Hook):
         waiting: The records that are not stored yet.
         known: What is remembered of threads.
     """
+
+    tables = (CARRYOVERS,)
 
     def __init__(
         self,

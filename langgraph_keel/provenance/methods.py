@@ -111,7 +111,8 @@ class ProvenanceMethods(EngineSaver):
             InvalidInput: `limit` is negative, or `threads` is one string.
             NotFound: One of `threads` is not there.
             CorruptStore: Stored bytes of a thread do not add up.
-            RefusedType: A stored value is of a type that may not be revived here.
+            RefusedType: A message is of a type that may not be revived here. (An `Unread` stands for what is in another
+                channel, at which `label` may look.)
         """
         wanted = {"channel": channel, "model": model, "label": label, "min_cost": min_cost, "max_cost": max_cost}
         export = self._export(wanted, threads, limit, on_skip)

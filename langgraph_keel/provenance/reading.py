@@ -99,12 +99,13 @@ def read_trace(session: Session, thread_id: str) -> Plan[Trace]:
     A record that is stored among a task's writes alone is of a task that has failed or asks, or whose step is not over.
     It is shown at the checkpoint that the task began from; but not if its run was refused, which then led nowhere.
     """
+    codec = session.codec.with_placeholders()  # what tasks have written beside the records is not looked at
     found = yield from read_entries(session, Query(thread_id))
-    entries = [(entry, unpack_header(entry.header, session.codec, entry.address)) for entry, _ in found]
+    entries = [(entry, unpack_header(entry.header, codec, entry.address)) for entry, _ in found]
     calls: dict[str, ModelCall] = {}
     for entry, header in entries:
         _add(calls, unpack_calls(header.about.get("calls")), entry.address)
-    beside = [(entry, unpack_batches(batches, session.codec, entry.address)[1]) for entry, batches in found]
+    beside = [(entry, unpack_batches(batches, codec, entry.address)[1]) for entry, batches in found]
     refused = set().union(*(refused_in(stored) for _, stored in beside))
     for entry, stored in beside:
         written = (call for part in stored for call in unpack_calls(part))

@@ -6,7 +6,7 @@ Erasure: a person's data goes, everywhere, and a receipt says what went. And spa
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from uuid import UUID
@@ -17,7 +17,9 @@ from langgraph_keel.engine.session import EngineSaver
 from langgraph_keel.errors import InvalidInput, KeelError
 
 if TYPE_CHECKING:
+    from langgraph_keel.retention.check import Finding, StoreCheck
     from langgraph_keel.retention.erase import Order
+    from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.policy import Retention
     from langgraph_keel.retention.prune import PruneReport, SweepReport, ThreadPruned
     from langgraph_keel.retention.receipt import Receipt
@@ -208,7 +210,70 @@ def _tell(on_progress: Progress | None, done: int, total: int | None) -> None:
         on_progress(done, total)
 
 
-class RetentionMethods(PruneMethods):
+class CheckMethods(PruneMethods):
+    """The methods that see whether all is as it was written."""
+
+    def check(self, on_progress: Progress | None = None) -> Iterator[Finding]:
+        """Read all that is stored, and yield what is not as Keel wrote it. Changes nothing; others may go on writing.
+
+        Every header, row, write and record is read and decoded, with its checksum; each checkpoint must find all that
+        it shows, the list of threads must agree with the checkpoints, and the audit trail with itself. And what the
+        backend can say: of SQLite `PRAGMA integrity_check`, of files every line of each log, leftovers and conflicts of
+        git, of PostgreSQL and Redis threads that no list names. Values of classes that this process does not know are
+        checked by their checksums alone. Some twenty round trips for each thread, and more for long ones.
+
+        Args:
+            on_progress: Called with how many threads were looked at, and `None`: nobody knows how many there are.
+
+        Raises:
+            NotFound: There is no store.
+            NewerFormat: A newer Keel wrote here.
+            StoreError: The store fails.
+        """
+        own = list(self._check())
+        yield from own
+        check = self._store_check()
+        while (found := self.engine.run(check.next())) is not None:
+            _tell(on_progress, check.looked, None)
+            yield from _without_known(found, own)
+
+    async def acheck(self, on_progress: Progress | None = None) -> AsyncIterator[Finding]:
+        """As `check`, asynchronously."""
+        own = await to_thread(lambda: list(self._check()))
+        for finding in own:
+            yield finding
+        check = self._store_check()
+        while (found := await self.engine.arun(check.next())) is not None:
+            _tell(on_progress, check.looked, None)
+            for finding in _without_known(found, own):
+                yield finding
+
+    def _facts(self) -> StoreFacts:
+        """Return what the store is; backends override it."""
+        from langgraph_keel.retention.info import StoreFacts
+
+        return StoreFacts(type(self).__name__, "", None, "unknown")
+
+    def _store_check(self) -> StoreCheck:
+        from langgraph_keel.retention.check import StoreCheck
+
+        return StoreCheck(self.engine.session)
+
+    def _check(self) -> Iterable[Finding]:
+        """Return what is wrong that only this backend can see; backends override it."""
+        return ()
+
+
+def _without_known(found: Sequence[Finding], own: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield what is found, without threads of which the backend has said what is wrong: it says where."""
+    damage = [each for each in own if each.kind != "harmless"]
+    threads, messages = {each.thread_id for each in damage}, {each.message for each in damage}
+    for each in found:
+        if each.thread_id not in threads and each.message not in messages and not (damage and each.is_list):
+            yield each
+
+
+class RetentionMethods(CheckMethods):
     """The methods that erase."""
 
     def erase(

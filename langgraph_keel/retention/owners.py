@@ -6,15 +6,17 @@ The notes are cells of the thread: when it was made as a copy of another one, an
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 from langgraph_keel.engine.config import USER, address_of, owner_in, owner_of
 from langgraph_keel.engine.encoding.frames import HEAD, RAW, unframe
+from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
 from langgraph_keel.engine.lineage import Moment, instant
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Stamp
+from langgraph_keel.engine.records import Address, Stamp, ThreadInfo
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
@@ -52,6 +54,7 @@ class OwnerHook(Hook):
     """Writes into each checkpoint whose it is, and keeps that through copies and prunes."""
 
     hears_replays = True
+    tables = (COPY_TIMES, OWNERS)
 
     def __init__(self) -> None:
         # By thread and namespace: the last checkpoint known of it, and whom that names. Any thread may change it: a
@@ -94,6 +97,10 @@ class OwnerHook(Hook):
         """Forget a thread."""
         for key in [key for key in list(self._last) if key[0] == thread_id]:
             self._last.pop(key, None)
+
+    def describe_thread(self, info: ThreadInfo, header: Header) -> ThreadInfo:
+        """Say whose a thread is."""
+        return replace(info, owner=owner_in(header.metadata))
 
     def _recall(self, parent: Address) -> str:
         known, owner = self._last.get((parent.thread_id, parent.checkpoint_ns), (None, ""))

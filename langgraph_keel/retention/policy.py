@@ -178,8 +178,7 @@ def check_rules(policy: Retention) -> Retention:
         is_about = policy.threads != "*" or policy.idle is not None
         raise InvalidInput(
             f"{'this says for which threads, but not' if is_about else 'this does not say'} what to keep: add last=, "
-            "within=, per=, branch_points= or ttl= (on the command line --keep-last, --within, --per, "
-            f"--branch-points or --ttl); last=1 keeps the latest. It was {policy!r}"
+            f"within=, per=, branch_points= or ttl=; last=1 keeps the latest. It was {policy!r}"
         )
     return policy
 

@@ -376,6 +376,15 @@ class CopyingContract(RigFixtures):
         rig.face.copy_thread("copy", "t")
         assert told(rig, "t") == before
 
+    def test_a_copy_that_somebody_made_anew_is_read(self, warm: Rig) -> None:
+        fill(warm)
+        warm.face.copy_thread("t", "copy")
+        for _ in range(2):
+            assert exact(values_of(warm.face.read(at("copy")))) == exact(values_of(warm.face.read(at("t"))))
+            other = warm.open()
+            other.delete_thread("copy")
+            other.copy_thread("t", "copy")
+
     def test_the_source_outlives_the_copy(self, rig: Rig) -> None:
         fill(rig)
         before = told(rig, "t")

@@ -21,7 +21,7 @@ from langchain_core.tools import BaseTool
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.leases import Keeper, is_dead
+from langgraph_keel.engine.leases import Keeper, Pause, Watch
 from langgraph_keel.engine.plan import Plan, arun, run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, engine_of
@@ -46,6 +46,8 @@ from langgraph_keel.tools.ledger import (
     begins_with,
     forget,
     is_lost,
+    log_watch,
+    looks_lost,
 )
 from langgraph_keel.tools.ledger import shelf_of as shelf_of_calls
 from langgraph_keel.tools.methods import ToolMethods
@@ -61,18 +63,22 @@ if TYPE_CHECKING:
 
 _LEAST = 6
 """Characters of a key that name a call: fewer are too easily those of another one."""
+_LOOK = 0.5
+"""Seconds between two looks at a claim that is watched."""
 
 
-def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int) -> Plan[None]:
+def settle_call(
+    session: Session, shelf: Shelf, key: str, decision: str, result: str | None, now: int, watch: Watch
+) -> Plan[None]:
     """Record how a call ended, as a person says; see `ToolCache.settle`."""
     if not isinstance(key, str) or len(key) < _LEAST:
         raise InvalidInput(f"{key!r} names no call: give its key, or at least the first {_LEAST} characters of it")
     decision, _ = decision_of(decision)
     if result is not None and decision != "done":
         raise InvalidInput(f"a result belongs to the decision 'done', not to {decision!r}")
-    key, kept = yield from _find_one(session, shelf, key)
+    key, kept, lost = yield from _watch_one(session, shelf, key, now, watch)
     record = kept.record
-    if not is_lost(record, now, is_dead) and (record.state != DONE or record.is_kept):
+    if not lost and (record.state != DONE or record.is_kept):
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} is {record.state}: there is nothing to settle")
     body, record = b"", replace(record, ended_at=now, decided=decision)
     if decision == "retry":
@@ -80,7 +86,7 @@ def settle_call(session: Session, shelf: Shelf, key: str, decision: str, result:
     else:
         body = session.codec.encode([message_of(record, decision, result)])
         ended = replace(record, state=DONE, is_kept=True, nbytes=len(body))
-    done = yield from Ledger(session, is_dead).settle_doubt(shelf, key, kept.token, ended, body)
+    done = yield from Ledger(session, watch).settle_doubt(shelf, key, kept.token, ended, body)
     if not done:
         raise NotFound(f"call {short_key(key)} of tool {record.tool!r} was settled by somebody else meanwhile")
 
@@ -94,6 +100,23 @@ def _find_one(session: Session, shelf: Shelf, key: str) -> Plan[tuple[str, Kept[
             raise InvalidInput(f"more than one call {where} has a key that begins with {key!r}: give more of it")
         raise NotFound(f"there is no call {where} whose key begins with {key!r}")
     return found[0]
+
+
+def _watch_one(
+    session: Session, shelf: Shelf, key: str, now: int, watch: Watch
+) -> Plan[tuple[str, Kept[CallRecord], bool]]:
+    """Find a call, and whether nobody knows how it ended: its claim may have to be watched for a lease."""
+    is_watched = False
+    while True:
+        asked = watch.timer()
+        key, kept = yield from _find_one(session, shelf, key)
+        record, lost = kept.record, is_lost(kept, watch, asked)
+        if lost is not None or not looks_lost(record, now):
+            return key, kept, bool(lost)
+        if not is_watched:
+            is_watched = True
+            log_watch(key, record, watch.lease)
+        yield Pause(_LOOK)
 
 
 def read_result(session: Session, thread_id: str, reference: str) -> Plan[bytes | None]:
@@ -149,8 +172,6 @@ class ToolCache:
     interrupts with `{"type": "tool_outcome_unknown", "tool", "args", "started_at", ...}`; resume it with `"retry"`,
     `"skip"`, `"done"`, or `{"decision": "done", "result": "what the tool would have said"}`.
 
-    Hosts that share a store need clocks that agree within the lease.
-
     Args:
         saver: Where the ledger is: the same store, deleted and expiring with its threads.
         policies: How tools are kept, by their names; `None` for one that is not kept at all. A name that is nearly that
@@ -158,8 +179,8 @@ class ToolCache:
         default: How all others are.
         secret: The key of the hash, at least 16 bytes; `None` makes one and keeps it in the store.
         context: What else must be the same for a call to be the same, such as a model's version.
-        lease: Seconds after which a claim that is not renewed counts as dead. A dead process of the same machine is
-            seen at once (Linux).
+        lease: Seconds without a renewal, as seen by the own clock of who waits, after which a claim counts as dead. A
+            dead process of the same machine is seen at once (Linux).
         store_arguments: Whether arguments are stored, so that people can read them in the ledger.
 
     Raises:
@@ -187,6 +208,7 @@ class ToolCache:
         self._keeper = Keeper(lease / 3, self._renew)
         self._account = Account(saver, self._keeper)
         self._under_way = CallsUnderWay()
+        self._watch = Watch(lease)
         _CACHES.add(self)
         saver.engine.closers.add(self)
 
@@ -306,7 +328,7 @@ class ToolCache:
                 return (yield from playback.answer(tool, args, call_id, config, slot, make))
             secret = yield from self._secret.read_or_make(self.saver.engine.session)
             call = self._builder.build(tool, args, call_id, config, slot, secret, make)
-            flow = Flow(session, self._keeper, self._account, self._under_way, _now, self._lease, by_time)
+            flow = Flow(session, self._keeper, self._account, self._under_way, self._watch, _now, self._lease, by_time)
             return (yield from flow.answer(call))
         finally:
             slot.calls.learn(slot)
@@ -319,7 +341,7 @@ class ToolCache:
 
     def _renew(self, claim: Claim) -> bool:
         engine = self.saver.engine
-        return engine.run(Ledger(engine.session, is_dead).renew(claim, _now() + self._lease))
+        return engine.run(Ledger(engine.session, self._watch).renew(claim, _now() + self._lease))
 
     # -- afterwards ----------------------------------------------------------------------------------------------
 
@@ -339,7 +361,8 @@ class ToolCache:
             InvalidInput: There is no such decision, or it has no result; or `key` is too short, or begins several keys.
         """
         engine = self.saver.engine
-        engine.run(settle_call(engine.session, shelf_of_calls(thread_id), key, decision, result, _now()))
+        shelf = shelf_of_calls(thread_id)
+        engine.run_patiently(settle_call(engine.session, shelf, key, decision, result, _now(), self._watch))
 
     def clear(self, thread_id: str | None = None, *, expired_only: bool = False) -> int:
         """Forget the settled calls of a thread, or with `None` those that threads share; return how many.

@@ -17,10 +17,11 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphInterrupt, ParentCommand
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.leases import AsyncPatientDriver, Keeper, PatientDriver, Pause, is_dead
+from langgraph_keel.engine.leases import AsyncPatientDriver, Keeper, PatientDriver, Pause, Watch
 from langgraph_keel.engine.plan import Plan, run
 from langgraph_keel.engine.runs import check_run
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import Kept
 from langgraph_keel.errors import StoreError, UnstorableValue, ValueRefused
 from langgraph_keel.tools.answers import CallsUnderWay
 from langgraph_keel.tools.call import Answers, Call
@@ -42,6 +43,8 @@ from langgraph_keel.tools.ledger import (
     is_lost,
     is_past,
     is_same_call,
+    log_watch,
+    looks_lost,
 )
 from langgraph_keel.tools.orphans import Orphan, find_orphan, stores_meanwhile
 from langgraph_keel.tools.results import (
@@ -98,6 +101,7 @@ class Flow:
         keeper: Keeps claims alive.
         account: Counts hits and misses.
         under_way: The calls that are under way in this process.
+        watch: What this process has seen of the claims of others.
         clock: Milliseconds since 1970.
         lease: Milliseconds that a claim holds unless it is renewed.
         by_time: Whether the first question in time is shown (async), and not the first in the order of the calls.
@@ -109,17 +113,19 @@ class Flow:
         keeper: Keeper[Claim],
         account: Account,
         under_way: CallsUnderWay,
+        watch: Watch,
         clock: Callable[[], int],
         lease: int,
         by_time: bool,
     ) -> None:
         self._by_time = by_time
         self._session = session
-        self._ledger = Ledger(session, is_dead)
+        self._ledger = Ledger(session, watch)
         self._codec = session.codec
         self._keeper = keeper
         self._account = account
         self._under_way = under_way
+        self._watch = watch
         self._clock = clock
         self._lease = lease
         self._driver = session.driver
@@ -134,7 +140,7 @@ class Flow:
             self._under_way.end(call.slot)
 
     def _find_or_make(self, call: Call) -> Steps:
-        pause = _SOON
+        pause, is_watched = _SOON, False
         doubt: Doubtful | None = None
         while True:
             self._under_way.begin(call.slot, call.record.thread_id, call.record.checkpoint_id)
@@ -145,6 +151,9 @@ class Flow:
             elif isinstance(verdict, Busy):
                 call.slot.calls.learn(call.slot)  # whoever makes this call may come later in the same task
                 self._under_way.end(call.slot)
+                if not is_watched and looks_lost(verdict.record, self._clock()):
+                    is_watched = True
+                    log_watch(call.key, verdict.record, self._watch.lease)
                 yield Pause(pause)
                 pause = min(pause * 1.5, _LATE)
             elif isinstance(verdict, Claim):
@@ -231,7 +240,7 @@ class Flow:
     def _claim(self, call: Call, doubt: Doubtful | None) -> Plan[Verdict]:
         check_run(call.config)
         now = self._clock()
-        record = replace(call.record, started_at=now, until=now + self._lease)
+        record = replace(call.record, started_at=now, until=now + self._lease, lease=self._lease)
         draft = self._ledger.draft(call.shelf, call.key, record)
         try:
             verdict = yield from self._ledger.claim(draft, doubt)
@@ -253,10 +262,11 @@ class Flow:
         """
         own, pause, waited = claim.record, _MOMENT, 0.0
         while True:
+            asked = self._watch.timer()
             equals = yield from self._ledger.read_equals(call.shelf, call.key)
             is_patient = waited * 1000 < self._lease and stores_meanwhile(self._session, call.config)
             found = yield from find_orphan(self._session, own, equals, call.config, is_patient)
-            if isinstance(found, Orphan) and not self._is_live(found.kept.record):
+            if isinstance(found, Orphan) and not self._may_live(found.kept, asked):
                 verdict = yield from self._adopt(call, claim, found)
                 if verdict is not None:
                     return verdict
@@ -270,12 +280,13 @@ class Flow:
             if found is not None:
                 yield Pause(pause)
                 pause, waited = min(pause * 1.5, _LATE), waited + pause
-            claim.record = own
+            claim.record = replace(own, until=claim.record.until)
             if not (yield from self._ledger.renew(claim, self._clock() + self._lease)):
                 return Busy(own)
+            own = claim.record
 
-    def _is_live(self, record: CallRecord) -> bool:
-        return record.state == CLAIMED and not is_lost(record, self._clock(), is_dead)
+    def _may_live(self, kept: Kept[CallRecord], asked: float) -> bool:
+        return kept.record.state == CLAIMED and not is_lost(kept, self._watch, asked)
 
     def _adopt(self, call: Call, claim: Claim, orphan: Orphan) -> Plan[Verdict | None]:
         """Return what became of an orphan, as this call's own; `None` if another call was quicker.
@@ -422,6 +433,9 @@ class Flow:
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
+            if doubt.record.state == CLAIMED:  # whoever settles it need not watch it once more
+                record = replace(doubt.record, state=UNKNOWN)
+                yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
             raise error_of_doubt(call, doubt.record)
         is_same = is_same_call(doubt.record, call.record)

@@ -12,12 +12,26 @@ from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
 from langgraph_keel.tools.invocations import INVOCATIONS
-from langgraph_keel.tools.ledger import DONE, FAILED, TOOLS, CallRecord, forget, revise, speaks_for_one
+from langgraph_keel.tools.ledger import (
+    CALLS,
+    COUNTS,
+    DONE,
+    FAILED,
+    SECRETS,
+    TOOLS,
+    CallRecord,
+    forget,
+    revise,
+    speaks_for_one,
+)
 from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of, stores_at_end
 
 
 class LedgerHook(Hook):
     """Removes calls from the ledger with what they led to."""
+
+    tables = (CALLS, COUNTS)
+    shared_tables = (CALLS, COUNTS, SECRETS)
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Note in the last checkpoint of an invocation that has stored no other which one it was (`orphans.py`)."""

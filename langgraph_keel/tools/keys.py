@@ -35,9 +35,9 @@ from pydantic.errors import PydanticUserError
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import first_name
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.tables import Cells, CellTable
+from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.tools.ledger import OWN, CallRecord
+from langgraph_keel.tools.ledger import OWN, SECRETS, CallRecord
 
 _SAFE = 2**53 - 1
 """The largest integer that RFC 8785 can write: JSON's numbers are doubles."""
@@ -45,14 +45,6 @@ _TAG = "$keel"
 _NAMED = (datetime, date, time, UUID, Decimal, PurePath)
 
 
-def _unpack_secret(parts: Sequence[Any]) -> bytes:
-    (secret,) = parts
-    if not isinstance(secret, bytes):
-        raise TypeError(f"it is a {type(secret).__name__}")
-    return secret
-
-
-SECRETS: CellTable[bytes] = CellTable("secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret)
 _TOOLS = "tools"
 """Under which key the secret stands."""
 

@@ -10,6 +10,7 @@ The ledger as people read it: each call, what became of it, how often it was ans
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,10 +18,14 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.leases import Watch, is_dead, looks_alive
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, iso_time
 from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
+from langgraph_keel.errors import short_key
+
+_log = logging.getLogger(__name__)
 
 TOOLS = "tool"
 """The kind of cells that calls of tools are."""
@@ -44,7 +49,8 @@ class CallRecord:
         version: What the tool was then; a result of another version is no hit.
         state: `claimed`, `done`, `failed`, `unknown` or `waiting`.
         started_at: When the tool began to run.
-        until: Until when the claim holds, unless it is renewed.
+        until: Until when the claim holds, unless it is renewed, by its holder's clock; more with each renewal. Nobody
+            else's clock may be held against it (see `langgraph_keel.engine.leases.Watch`).
         holder: Who claimed it: host, process, and which of them (see `langgraph_keel.engine.leases`).
         lineage: The idempotency key: the same for every attempt at one call, until that is settled for good.
         thread_id: The thread it was made in.
@@ -71,6 +77,7 @@ class CallRecord:
             checkpoint the step ran from.
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
+        lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.
     """
 
     tool: str
@@ -103,6 +110,7 @@ class CallRecord:
     steps: Mapping[str, str] = field(default_factory=dict)
     invocation: str = ""
     past_of: Sequence[str] = ()
+    lease: int = 0
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -117,7 +125,10 @@ def _pack_call(record: CallRecord) -> list[Any]:
 
 def _unpack_call(parts: Sequence[Any]) -> CallRecord:
     (values,) = parts
-    return CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
+    record = CallRecord(**(_DEFAULTS | {name: values[name] for name in values if name in _FIELDS}))
+    if type(record.lease) is not int:
+        raise TypeError("its lease is no number")
+    return record
 
 
 def _unpack_count(parts: Sequence[Any]) -> int:
@@ -126,6 +137,16 @@ def _unpack_count(parts: Sequence[Any]) -> int:
 
 CALLS: CellTable[CallRecord] = CellTable(TOOLS, "the record of tool call", _pack_call, _unpack_call)
 COUNTS: CellTable[int] = CellTable(HITS, "the count of hits of tool call", lambda count: [count], _unpack_count)
+
+
+def _unpack_secret(parts: Sequence[Any]) -> bytes:
+    (secret,) = parts
+    if not isinstance(secret, bytes):
+        raise TypeError(f"it is a {type(secret).__name__}")
+    return secret
+
+
+SECRETS: CellTable[bytes] = CellTable("secret", "the secret of the ledger", lambda secret: [secret], _unpack_secret)
 
 
 @dataclass(slots=True)
@@ -189,12 +210,12 @@ class Ledger:
 
     Args:
         session: What it runs on.
-        is_dead: Whether a holder is known to be no more; `False` if that cannot be said from here.
+        watch: What was seen of the claims of others.
     """
 
-    def __init__(self, session: Session, is_dead: Callable[[str], bool]) -> None:
+    def __init__(self, session: Session, watch: Watch) -> None:
         self._session = session
-        self._is_dead = is_dead
+        self._watch = watch
 
     def draft(self, shelf: Shelf, key: str, mine: CallRecord) -> Claim:
         """Return a claim that is not made yet. `mine.started_at` is now."""
@@ -211,7 +232,7 @@ class Ledger:
         if doubt:
             draft.expected, draft.record = doubt.token, _continue_attempt(mine, doubt.record)
         while True:
-            record = draft.record
+            record, asked = draft.record, self._watch.timer()
             done, found = yield from self._calls(draft.shelf).swap(
                 draft.key, draft.expected, record, token=draft.token, origin=record.thread_id
             )
@@ -219,7 +240,7 @@ class Ledger:
                 return draft
             draft.expected, draft.record = None, mine
             if found is not None:
-                verdict = self._verdict(found.record, found.cell, mine)
+                verdict = self._verdict(found, mine, asked)
                 if isinstance(verdict, Doubtful) and found.record.state == CLAIMED and found.token != suspect:
                     suspect = found.token  # it may have settled the call and ended since this was read: look again
                 elif verdict is not None:
@@ -229,15 +250,16 @@ class Ledger:
                     draft.expected = found.token
                     draft.record = mine if found.record.state == DONE else _continue_attempt(mine, found.record)
 
-    def _verdict(self, record: CallRecord, cell: Cell, mine: CallRecord) -> Verdict | None:
+    def _verdict(self, found: Kept[CallRecord], mine: CallRecord, asked: float) -> Verdict | None:
         """Return what a claim finds, or `None` if the call may be made."""
+        record, cell = found.record, found.cell
         is_same = is_same_call(record, mine)
         if not is_same and speaks_for_one(record):
             if not is_past(record, mine):
                 return SpokenFor()
             if record.state in (DONE, WAITING):
                 return None
-        if record.state == CLAIMED and not is_lost(record, mine.started_at, self._is_dead):
+        if record.state == CLAIMED and not is_lost(found, self._watch, asked):
             return Busy(record)
         if record.state in (CLAIMED, UNKNOWN):
             return Doubtful(record, cell.token)
@@ -251,7 +273,8 @@ class Ledger:
 
     def renew(self, claim: Claim, until: int) -> Plan[bool]:
         """Make a claim hold longer; return whether it is still ours. One trip."""
-        cell = self._cell(replace(claim.record, until=until), token=claim.token)
+        claim.record = replace(claim.record, until=max(until, claim.record.until + 1))
+        cell = self._cell(claim.record, token=claim.token)
         return (yield from self._calls(claim.shelf).swap_raw(claim.key, claim.token, cell)).done
 
     def withdraw(self, draft: Claim, now: int) -> Plan[None]:
@@ -352,11 +375,33 @@ def begins_with(key: str, given: str) -> bool:
     return whole.startswith(stem) and rest.startswith(own)
 
 
-def is_lost(record: CallRecord, now: int, is_dead: Callable[[str], bool]) -> bool:
-    """Return whether nobody knows how a call ended, as far as can be seen from here."""
-    if record.state == CLAIMED:
-        return record.until <= now or is_dead(record.holder)
-    return record.state == UNKNOWN
+def is_lost(kept: Kept[CallRecord], watch: Watch, asked: float) -> bool | None:
+    """Return whether nobody knows how a call ended; `None` if its claim is to be watched.
+
+    Args:
+        kept: The call.
+        watch: What was seen of its claim before.
+        asked: When this look at it began, by the timer of `watch`.
+    """
+    record = kept.record
+    if record.state != CLAIMED:
+        return record.state == UNKNOWN
+    return is_dead(record.holder) or watch.is_over(kept.token, record.until, asked, record.lease / 1000)
+
+
+def looks_lost(record: CallRecord, now: int) -> bool:
+    """Return whether nobody knows how a call ended, as clocks tell: a guess, to show."""
+    if record.state != CLAIMED:
+        return record.state == UNKNOWN
+    return is_dead(record.holder) or not looks_alive(record.until, record.lease or record.until, now)
+
+
+def log_watch(key: str, record: CallRecord, lease: float) -> None:
+    """Say that somebody waits, for at most a lease, to see whether a call goes on."""
+    _log.warning(
+        "call %s of tool %r was begun on %s, and may still run: watching for up to %g s whether its claim is renewed",
+        *(short_key(key), record.tool, record.holder.partition("/")[0], record.lease / 1000 or lease),
+    )
 
 
 def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
@@ -421,7 +466,8 @@ class KeptCall:
         key: Its key: a keyed hash of tool and arguments.
         tool: The tool's name.
         state: `claimed` (it is running), `done`, `failed`, `waiting` (it has asked a person) or `unknown` (its process
-            died, or it was cancelled while the tool ran).
+            died, or it was cancelled while the tool ran). Whether a process of another machine lives, is told by clocks
+            here, and by more whenever something is done about it.
         args: The arguments, if the cache was told to store them.
         started_at: ISO time when it began.
         ended_at: ISO time when it ended, or when a person decided; `None` if it has not, or nobody knows.
@@ -475,7 +521,6 @@ def calls_of(
     shelf: Shelf,
     after: str | None,
     limit: int,
-    is_dead: Callable[[str], bool],
 ) -> Plan[Sequence[KeptCall]]:
     """Read a page of calls, in the order of their keys. Two trips."""
     page = yield from Cells(session, CALLS, shelf.thread_id).page(after=after, limit=limit)
@@ -483,7 +528,7 @@ def calls_of(
         return []
     counts = yield from Cells(session, COUNTS, shelf.thread_id).read([key for key, _ in page])
     hits = {key: count.record for key, count in counts.items()}
-    return [_describe(key, kept, hits.get(key, 0), session.milliseconds, is_dead) for key, kept in page]
+    return [_describe(key, kept, hits.get(key, 0), session.milliseconds) for key, kept in page]
 
 
 def _cost(stored: Any) -> float | None:
@@ -491,13 +536,13 @@ def _cost(stored: Any) -> float | None:
     return stored if is_number else None
 
 
-def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int, is_dead: Callable[[str], bool]) -> KeptCall:
+def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall:
     record, expires_at = kept.record, kept.cell.expires_at
     return KeptCall(
         record.thread_id,
         key,
         record.tool,
-        UNKNOWN if is_lost(record, now, is_dead) else record.state,
+        UNKNOWN if looks_lost(record, now) else record.state,
         record.args,
         iso_time(record.started_at),
         None if record.ended_at is None else iso_time(record.ended_at),

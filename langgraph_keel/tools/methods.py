@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from langgraph_keel.engine.leases import is_dead
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.session import EngineSaver
@@ -26,7 +25,7 @@ class ToolMethods(EngineSaver):
 
     def _calls(self, thread_id: str | None, after: str | None) -> Plan[Sequence[KeptCall]]:
         session = self.engine.session
-        return calls_of(session, shelf_of(thread_id), after, PAGE, is_dead)
+        return calls_of(session, shelf_of(thread_id), after, PAGE)
 
     async def atools(self, thread_id: str | None) -> AsyncIterator[KeptCall]:
         """As `tools`, asynchronously."""

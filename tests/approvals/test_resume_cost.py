@@ -59,9 +59,9 @@ def all_claimed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     threads: list[str] = []
     take = claims.take
 
-    def noting(session: Any, claim: Any, is_over: Any) -> Plan[None]:
+    def noting(session: Any, claim: Any, *others: Any) -> Plan[None]:
         threads.append(claim.thread_id)
-        return take(session, claim, is_over)
+        return take(session, claim, *others)
 
     monkeypatch.setattr(begun, "take", noting)
     return threads

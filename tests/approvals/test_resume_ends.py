@@ -136,7 +136,7 @@ async def test_after_a_claim_that_failed(saver: KeelSaver, face: str, lost_reply
 def test_a_claim_that_was_withdrawn_and_arrives_late_is_refused(saver: KeelSaver) -> None:
     engine = saver.engine
     late = claims.Claim("t", "a" * 32, claims.ClaimRecord(this_holder(), "late", 1, ""))
-    request = next(claims.take(engine.session, late, lambda _: False))
+    request = next(claims.take(engine.session, late, lambda *_: False))
     engine.run(claims.release(engine.session, late, "b" * 32))
     engine.driver.send(request)
     left = claim_of(saver)

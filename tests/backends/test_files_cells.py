@@ -17,6 +17,7 @@ from files_puts import put
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import ToolMessage
+from places import file_findings
 from saver_parts import driver_of
 from stores_files import FilesUnderTest
 from tiers import examples
@@ -25,10 +26,10 @@ from langgraph_keel import CorruptStore, FileSaver, ReadOnlyStore, StoreBusy
 from langgraph_keel.backends.files import disk
 from langgraph_keel.backends.files import disk as folders
 from langgraph_keel.backends.files.cells import cell_of, key_in, name_of, text_of
-from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import Folder
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.encoding.frames import frame, raw_frame
+from langgraph_keel.retention.check import Finding
 from langgraph_keel.testing.rig import SyncFace, at, id_of
 
 
@@ -109,11 +110,11 @@ def test_cells_alone_are_no_thread_and_no_finding(saver: FileSaver, verbs: Verbs
     verbs.swap(shelf, "k", None, cell("1"))
     verbs.swap(Shelf(thread, "gone"), "k", None, cell("1"))
     verbs.swap(Shelf(thread, "gone"), "k", "1", None)
-    assert ([*saver.threads()], [*saver.list(None)], [*saver.check()]) == ([], [], [])
+    assert ([*saver.threads()], [*saver.list(None)], file_findings(saver)) == ([], [], [])
     put(saver, 3, thread)
     assert id_of(saver.get_tuple(at(thread))) == "0003"
     assert verbs.read(shelf, "k") == {"k": cell("1")}
-    assert [*saver.check()] == []
+    assert file_findings(saver) == []
 
 
 def test_nothing_of_a_deleted_thread_is_left(root: Path, saver: FileSaver, verbs: Verbs) -> None:
@@ -209,7 +210,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def found(saver: FileSaver) -> list[Finding]:
-    return [finding for finding in saver.check() if finding.kind != "harmless"]
+    return [finding for finding in file_findings(saver) if finding.kind != "harmless"]
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
@@ -244,7 +245,7 @@ def test_damage_is_named_until_it_is_put_aside(
     [aside] = path.parent.glob("*.damaged-*")
     assert str(aside) in repaired.advice
     assert aside.read_bytes() == damaged
-    assert [*saver.check()] == []
+    assert file_findings(saver) == []
     assert verbs.keys(shelf) == ["sound"]
     assert verbs.swap(shelf, "k", None, cell("2")) == Swapped(True)
 
@@ -296,7 +297,7 @@ def test_what_is_no_cell_is_left_alone(root: Path, saver: FileSaver, verbs: Verb
     for stray in strays:
         stray.write_bytes(b"?")
     assert verbs.keys(OF_THREAD) == ["k"]
-    assert sorted(Path(finding.path) for finding in saver.check()) == sorted(strays)
+    assert sorted(Path(finding.path) for finding in file_findings(saver)) == sorted(strays)
     assert found(saver) == []
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from files_branches import opened, turn
 from files_cells import OF_THREAD, SHARED, Verbs, cell
+from places import file_findings
 from repositories import Repository, isolate
 
 from langgraph_keel import FileSaver
@@ -92,7 +93,7 @@ def test_different_calls_on_two_branches_merge(repository: Repository, store: Pa
     repository("merge", "--quiet", "--no-edit", "theirs")
     assert calls(store, shelf) == [*before, "ours", "theirs"]
     with FileSaver(store) as saver:
-        assert [*saver.check()] == []
+        assert file_findings(saver) == []
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
@@ -107,7 +108,7 @@ def test_one_call_on_two_branches_is_a_decision(
     repository.commit()
     assert "CONFLICT" in repository("merge", "theirs", fails=True)
     with FileSaver(store) as saver:
-        (finding,) = saver.check()
+        (finding,) = file_findings(saver)
         assert Verbs(saver).read(shelf, "first") == {"first": cell("2" if emptied else "3")}
     assert (finding.kind, finding.thread_id) == ("decide", shelf.thread_id)
     assert ("ours has emptied it" in finding.message) == emptied
@@ -116,7 +117,7 @@ def test_one_call_on_two_branches_is_a_decision(
     repository.commit()
     kept = {} if emptied and side == "ours" else {"first": cell("3" if side == "ours" else "2")}
     with FileSaver(store) as saver:
-        assert [*saver.check()] == []
+        assert file_findings(saver) == []
         assert Verbs(saver).read(shelf, "first") == kept
 
 
@@ -146,4 +147,4 @@ def test_no_byte_of_a_cell_is_changed_on_the_way(repository: Repository, store: 
         assert isinstance(saver, FileSaver)
         for shelf in (OF_A, SHARED):
             assert Verbs(saver).read(shelf, "tricky") == {"tricky": cell("1", "$Id$ größer")}
-        assert [*saver.check()] == []
+        assert file_findings(saver) == []

@@ -260,6 +260,21 @@ def test_every_isolation_level_loses_nothing(postgres_url: str, level: str) -> N
         assert len(list(saver.list(config_for("shared")))) == 41
 
 
+@pytest.mark.parametrize("setting", ["standard_conforming_strings=off", "bytea_output=escape", "DateStyle=German"])
+def test_a_setting_of_the_server_changes_no_value(postgres_url: str, setting: str) -> None:
+    url = with_options(postgres_url, f"-c{setting}")
+    name, _, value = setting.partition("=")
+    assert rows(url, f"SHOW {name}")[0][0].startswith(value)
+    log: list[Any] = []
+    with PostgresSaver(url) as saver:
+        for step in range(40):  # enough for rows to be packed
+            log.append((f"\\x5c '\\' {step}", b"\\0\0\\x00", "\\"))
+            put(saver, "t\\", log, f"{step:08}")
+        assert value_of(saver, "t\\") == log
+    with PostgresSaver(postgres_url) as saver:
+        assert value_of(saver, "t\\") == log
+
+
 def append(saver: PostgresSaver, mark: int) -> None:
     """Append a mark to what the head has; whoever is told that the head moved tries again."""
     for attempt in range(1000):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ from saver_parts import async_driver_of
 from servers.redis import own_redis
 from stores_redis import client_of, redis_store
 
-from langgraph_keel import InvalidInput, RedisSaver, StoreBusy, StoreError
+from langgraph_keel import InvalidInput, NotFound, RedisSaver, StoreBusy, StoreError, StoreUnavailable
 from langgraph_keel.testing.rig import FACES, at, checkpoint_of, id_of
 
 __all__ = ["behind", "opened"]  # fixtures
@@ -115,6 +116,34 @@ async def test_a_call_to_a_cluster_does_not_wait_for_ever(redis_cluster_url: str
         saver.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("face", ["threads", "loop"])
+def test_a_cluster_that_loses_a_master_says_that_it_cannot_be_reached(face: str) -> None:
+    """Also to those who wait on a connection that the client closes because another call has failed."""
+
+    async def aput_all(saver: RedisSaver, names: Iterable[str]) -> list[Any]:
+        return await asyncio.gather(*(_aput(saver, name) for name in names), return_exceptions=True)
+
+    def put_all(saver: RedisSaver, names: Iterable[str]) -> list[Any]:
+        with ThreadPoolExecutor(12) as pool:
+            futures = [pool.submit(put, saver, 1, name) for name in names]
+            return [future.exception() for future in futures]
+
+    def put_some(saver: RedisSaver, round: str) -> list[Any]:
+        names = [f"{round} {number}" for number in range(100)]
+        results = asyncio.run(aput_all(saver, names)) if face == "loop" else put_all(saver, names)
+        return [result for result in results if isinstance(result, BaseException)]
+
+    with servers.redis_cluster() as url, RedisSaver(url, durability="any", timeout=5) as saver:
+        with client_of(url) as client, ThreadPoolExecutor(1) as background:
+            master = client.get_redis_connection(client.get_primaries()[1]).info("server")["process_id"]
+            assert put_some(saver, "before") == []
+            under_way = background.submit(put_some, saver, "meanwhile")
+            os.kill(master, signal.SIGKILL)
+            failed = [*under_way.result(), *put_some(saver, "after")]
+        assert {type(error) for error in failed} == {StoreUnavailable}
+
+
 def opened_of(saver: Any) -> Any:
     """The clients of running loops that are open."""
     return async_driver_of(saver)._loops._opened  # private: which loops have connections, nobody outside has to know
@@ -170,6 +199,8 @@ def test_behind_sentinel(tmp_path: Path) -> None:
             put(saver, 1)
             assert id_of(saver.get_tuple(at())) == "0001"
             assert direct.exists("keel:keel")
+            with pytest.raises(NotFound, match="the Redis 'keel' of Sentinel"):
+                RedisSaver(client=sentinel.master_for("keel"), prefix="nothing", read_only=True).get_tuple(at())
             sentinel.master_for("keel").close()
             for each in sentinel.sentinels:
                 each.close()
@@ -301,6 +332,7 @@ def test_a_saver_that_is_not_closed_leaves_no_warning(
 def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_prefix: str) -> None:
     # A collection during a request may move the socket before its connection, in the order in which both are ended.
     thresholds = gc.get_threshold()
+    gc.freeze()  # collections that look at nothing but what is made here
     gc.set_threshold(50, 10, 1)
     try:
         with warnings.catch_warnings(record=True) as warned:
@@ -310,6 +342,7 @@ def test_nor_wherever_the_collector_has_moved_its_socket(redis_url: str, redis_p
                 gc.collect()
     finally:
         gc.set_threshold(*thresholds)
+        gc.unfreeze()
     assert not [each.message for each in warned if each.category is ResourceWarning]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from langgraph_keel import (
     StoreUnavailable,
     UnsafeStore,
 )
+from langgraph_keel.backends import redis as redis_backend
 from langgraph_keel.backends.redis import Durability
 from langgraph_keel.backends.redis import connection as opening
 from langgraph_keel.backends.redis import entries as names
@@ -160,6 +163,32 @@ def test_what_a_user_may_not(caller_of: Caller, lacking: str) -> None:
         assert behind.hgetall(names.Keys("keel").thread("t")) == before
         with RedisSaver(url) as saver:
             assert [info.thread_id for info in saver.threads()] == ["t"]
+
+
+def test_the_rights_that_the_page_names_are_enough() -> None:
+    page = Path(redis_backend.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (rights,) = re.findall(r"an ACL user with `([^`]+)`", page)
+    with running(*servers.DURABLE) as (url, behind):
+        if int(behind.info("server")["redis_version"].partition(".")[0]) < 7:
+            rights = rights.replace(" +config|get", "")
+        behind.execute_command("ACL", "SETUSER", "agent", "on", ">p", "resetchannels", *rights.split())
+        with RedisSaver(url.replace("//", "//agent:p@"), durability="any") as saver:
+            for thread in ("t", "u"):
+                put(saver, 1, thread)
+                put(saver, 2, thread)
+            assert id_of(saver.get_tuple(at())) == "0002"
+            saver.label(at(), "here")
+            saver.set_ttl("t", 100)
+            saver.prune(["t"])
+            saver.copy_thread("t", "copy")
+            saver.delete_thread("u")
+            saver.reclaim()
+            assert {info.thread_id for info in saver.threads()} == {"t", "copy"}
+            assert len(list(saver.list(None))) == 2
+            listening: Any = saver._listen()  # private: what a worker does
+            with closing(listening) as heard:
+                saver._notify()  # private: what an approval does
+                heard.wait(5)
 
 
 @pytest.mark.parametrize("lacking", ["hset", "zadd", "hget"])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import os
 import sqlite3
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -73,15 +77,51 @@ def test_a_long_reader_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_lock_file_that_fails_once_stops_nobody_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that writes by itself gives its turn back, whatever happens to it."""
 
-    def fail(_: LockFile) -> bool:
-        raise OSError(errno.ENOLCK, "no locks available")
+    def fail(error: BaseException) -> Callable[[LockFile], bool]:
+        def take(_: LockFile) -> bool:
+            raise error
+
+        return take
 
     with SqliteSaver(tmp_path / "keel.db", timeout=5) as saver, ThreadPoolExecutor(1) as pool:
         pool.submit(put, saver, 1).result()
         with monkeypatch.context() as patch:
-            patch.setattr(LockFile, "take", fail)
-            with pytest.raises(OSError, match="no locks"):
+            patch.setattr(LockFile, "take", fail(MemoryError("no memory")))
+            with pytest.raises(MemoryError, match="no memory"):
                 pool.submit(put, saver, 2).result()
-        pool.submit(put, saver, 3).result()
-        put(saver, 4)  # by the writing thread
-        assert latest(saver) == "00000004"
+            patch.setattr(LockFile, "take", fail(OSError(errno.ENOLCK, "no locks available")))
+            pool.submit(put, saver, 3).result()  # by the writing thread, which waits for the lock in another way
+        pool.submit(put, saver, 4).result()
+        put(saver, 5)
+        assert latest(saver) == "00000005"
+
+
+def held() -> tuple[int, int]:
+    """How many threads and descriptors this process has."""
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("face", ["sync", "async"])
+def test_savers_that_are_forgotten_give_back_what_they_held(tmp_path: Path, face: str) -> None:
+    async def aput_and_read(saver: SqliteSaver) -> None:
+        await asyncio.to_thread(put, saver, 1)
+        await saver.aget_tuple(CONFIG)
+
+    def use(number: int) -> None:
+        saver = SqliteSaver(tmp_path / f"{number}.db")
+        if face == "async":
+            asyncio.run(aput_and_read(saver))
+        else:
+            put(saver, 1)
+            assert latest(saver) == "00000001"
+
+    use(0)
+    gc.collect()
+    before = held()
+    for number in range(20):
+        use(number)
+    gc.collect()
+    until = time.monotonic() + 60
+    while held() > before and time.monotonic() < until:  # each thread closes what it has, and ends
+        time.sleep(0.01)
+    assert held() <= before

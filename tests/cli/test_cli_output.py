@@ -80,7 +80,7 @@ def test_a_password_is_not_shown() -> None:
 def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
     result = keel("history", "tripp", "--url", url, status=1)
     assert result.stdout == ""
-    assert "error: there is no thread 'tripp': did you mean 'trip'? [not_found]" in result.stderr
+    assert "error: there is no thread 'tripp': did you mean 'trip'? (in sqlite:///" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -155,10 +155,9 @@ def test_classes_of_the_user_are_read_after_an_import(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", write], cwd=tmp_path, check=True, timeout=60)
     command = [sys.executable, "-m", "langgraph_keel.cli", "show", "t", "--url", where, "--json"]
-    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert refused.returncode == 1
-    assert json.loads(refused.stdout)["error"]["code"] == "refused_type"
-    assert "--import shop_models" in refused.stdout
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(shown.stdout)["values"]["order"]["stored"] == {"total": 7}
+    assert shown.stderr.endswith("If you trust it: --import shop_models\n")
     read = subprocess.run(
         [*command, "--import", "shop_models"],
         cwd=tmp_path,
@@ -168,6 +167,7 @@ def test_classes_of_the_user_are_read_after_an_import(tmp_path: Path) -> None:
         check=True,
     )
     assert json.loads(read.stdout)["values"]["order"] == {"total": 7}
+    assert read.stderr == ""
 
 
 # ---- what JSON carries

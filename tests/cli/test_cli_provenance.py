@@ -170,7 +170,7 @@ def test_threads_by_model(url: str) -> None:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_no_threads_of_a_model_and_none_at_all(url: str, tmp_path: Path) -> None:
-    assert keel("threads", "--model", "no\x1b", "--url", url).stdout == "None of 3 threads was written by 'no\\x1b'.\n"
+    assert keel("threads", "--model", "no\x1b", "--url", url).stdout == f"None of 3 threads in {url} fits\n"
     assert keel_json("threads", "--model", "nope", "--url", url)["threads"] == []
     empty = f"sqlite:///{tmp_path / 'empty.db'}"
     with open_saver(empty) as saver:
@@ -230,12 +230,12 @@ def test_what_filters_leave_out_is_counted(url: str, tmp_path: Path) -> None:
     assert "2 by the filters" in told
     assert "1 without messages" in told
     told = keel("export", "--thread", "nosuch", "--url", url, status=1).stderr
-    assert told == "error: there is no thread 'nosuch' [not_found]\n"
+    assert told == "error: there is no thread 'nosuch'\n"
     told = keel("export", "--thread", "nosuch", "--thread", "trip", "--url", url, status=1).stderr
-    assert told.endswith("[not_found]\nWrote 1 thread.\n")
+    assert told.endswith("'nosuch'\nWrote 1 thread.\n")
     path = tmp_path / "none.jsonl"  # which is made
     told = keel("export", "--thread", "nosuch", "--output", str(path), "--url", url, status=1).stderr
-    assert told.endswith(f"[not_found]\nWrote 0 threads to {path}.\n")
+    assert told.endswith(f"'nosuch'\nWrote 0 threads to {path}.\n")
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
@@ -338,7 +338,9 @@ def test_an_export_that_is_ended_leaves_nothing_behind(url: str, tmp_path: Path,
     path.parent.mkdir()
     command = [sys.executable, "-c", TERMINATED, "export", "--url", url, "--output", str(path)]
     done = subprocess.run(command, capture_output=True, timeout=60, env=os.environ | {"ENDED_BY": name})
-    assert re.fullmatch(rb"\.all\.jsonl\.\w+\.part\n", done.stdout)  # it was there when the signal came
+    # It was there when the signal came; a second time where Python has swallowed the first `KeyboardInterrupt`, as it
+    # does in a callback of the collector.
+    assert re.fullmatch(rb"(\.all\.jsonl\.\w+\.part\n)+", done.stdout)
     assert done.returncode in (128 + getattr(signal, name), 1 if name == "SIGINT" else None)
     assert b"Traceback" not in done.stderr
     assert os.listdir(path.parent) == []
@@ -352,7 +354,7 @@ def test_damaged_threads_are_named_and_the_rest_is_written(place: Place, tmp_pat
     damage(place)
     path = tmp_path / "all.jsonl"
     done = keel("export", "--url", place.url, "--output", str(path), status=1)
-    assert re.search(r"error: thread 'b'.*\[corrupt_store\]", done.stderr)
+    assert re.search(r"error: thread 'b'.*header does not decode", done.stderr)
     assert "1 that cannot be read" in done.stderr
     assert [line["thread_id"] for line in lines(path.read_text())] == ["c", "a"]
     report = keel_json("export", "--url", place.url, "--output", str(path), "--overwrite", status=1)

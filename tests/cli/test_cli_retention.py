@@ -134,7 +134,7 @@ def test_policies_are_stored_and_swept_by(url: str) -> None:
     )
     for given in (["--threads", "cha"], ["--idle", "1d"]):
         error = keel("retention", "set", *given, "--url", url, status=1).stderr
-        assert "this says for which threads, but not what to keep" in error
+        assert "say what to keep: --keep-last" in error
     keel("retention", "clear", "--url", url)
     swept = keel("sweep", "--url", url).stdout
     assert "nothing was pruned" in swept

@@ -5,12 +5,19 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+from uuid import uuid4
 
 import psycopg
 import pytest
+from checkpoints import config_for
 from cli_threads import keel, keel_json
+from postgres_puts import put
+from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
 
-from langgraph_keel import PostgresSaver, SqliteSaver
+from langgraph_keel import AccessDenied, PostgresSaver, SqliteSaver
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
@@ -34,12 +41,48 @@ def test_what_is_printed_makes_a_store(postgres_url: str, tmp_path: Path) -> Non
         assert list(other.threads()) == []
 
 
+@pytest.mark.parametrize("schema", ["", "some where"])
+def test_a_role_may_use_the_tables_and_make_none(postgres_url: str, postgres_server: Any, schema: str) -> None:
+    role = f'an "agent" {uuid4().hex[:8]}'
+    url = f"{postgres_url}&schema={quote(schema)}" if schema else postgres_url
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(SQL("CREATE ROLE {} LOGIN").format(Identifier(role)))
+        (where,) = connection.execute("SELECT current_schema()").fetchone() or ()
+        connection.execute(SQL("GRANT USAGE ON SCHEMA {} TO {}").format(Identifier(where), Identifier(role)))
+        try:
+            connection.execute(keel_json("schema", "--url", url, "--print", "--grant-to", role)["ddl"].encode())
+            with PostgresSaver(conninfo_of(url, role), schema=schema or None) as saver:
+                for thread in ("a", "b"):
+                    put(saver, thread)
+                    put(saver, thread, checkpoint_id="00000002")
+                saver.label(config_for("a"), "here")
+                saver.prune(["a"])
+                saver.delete_thread("b")
+                saver.copy_thread("a", "c")
+                assert {info.thread_id for info in saver.threads()} == {"a", "c"}
+                with pytest.raises(AccessDenied):
+                    saver.reclaim()
+        finally:
+            connection.execute(SQL("DROP OWNED BY {}; DROP ROLE {}").format(Identifier(role), Identifier(role)))
+            if schema:
+                connection.execute(SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(Identifier(schema)))
+
+
+def conninfo_of(url: str, role: str) -> str:
+    return make_conninfo(url.partition("&schema=")[0], user=role)
+
+
 def test_without_printing_the_tables_are_made(postgres_url: str) -> None:
     for _ in range(2):
         assert "tables are there" in keel("schema", "--url", postgres_url).stdout
     assert keel_json("schema", "--url", postgres_url)["done"] is True
     with PostgresSaver(postgres_url, auto_setup=False) as saver:
         assert list(saver.threads()) == []
+
+
+def test_what_has_no_roles_grants_nothing(tmp_path: Path) -> None:
+    for words in (["--print", "--url", f"sqlite:///{tmp_path}/keel.db"], ["--url", NOWHERE]):
+        assert keel_json("schema", "--grant-to", "agent", *words, status=1)["error"]["code"] == "invalid_input"
 
 
 @pytest.mark.parametrize("url", ["memory:", NOWHERE, "mysql://localhost"])

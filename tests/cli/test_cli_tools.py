@@ -260,3 +260,19 @@ def test_a_thread_or_shared_not_both(url: str) -> None:
 def test_a_thread_that_is_not_there_is_named(url: str) -> None:
     assert "there is no thread 'nobody'" in keel("tools", "nobody", "--url", url, status=1).stderr
     assert "name a thread" in keel("tools", "--url", url, status=1).stderr
+
+
+def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> None:
+    found = keel_json("tools", "--unknown", "--url", url)
+    assert found["thread_id"] is None
+    assert sorted(call["thread_id"] for call in found["calls"]) == sorted([EVIL, "trip"])
+    assert {(call["tool"], call["state"]) for call in found["calls"]} == {("pay", "unknown")}
+    shown = keel("tools", "--unknown", "--url", url, COLUMNS="200").stdout
+    assert shown.count("keel settle") == 2
+    assert "--thread trip" in shown
+    assert not RAW.search(shown)
+    assert [call["thread_id"] for call in keel_json("tools", "trip", "--unknown", "--url", url)["calls"]] == ["trip"]
+    key = next(call["key"] for call in found["calls"] if call["thread_id"] == "trip")
+    keel("settle", key, "done", "--thread", "trip", "--result", "paid", "--url", url)
+    assert [call["thread_id"] for call in keel_json("tools", "--unknown", "--url", url)["calls"]] == [EVIL]
+    assert "in doubt" in keel("tools", "--unknown", "--shared", "--url", url).stdout

@@ -10,7 +10,7 @@ from stores import MemoryUnderTest, SqliteUnderTest
 from stores_files import FilesUnderTest
 from stores_postgres import PostgresUnderTest
 from stores_redis import RedisUnderTest, redis_store
-from tiers import examples
+from tiers import sized
 
 from langgraph_keel.testing import SaverMachine
 
@@ -69,27 +69,27 @@ SETTINGS = settings(deadline=None, stateful_step_count=40, suppress_health_check
 
 @pytest.mark.slow
 def test_memory_keeps_what_the_oracle_keeps() -> None:
-    run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=examples(60)))
+    run_state_machine_as_test(MemoryMachine, settings=settings(SETTINGS, max_examples=sized(8, 30, 240)))
 
 
 @pytest.mark.slow
 def test_sqlite_keeps_what_the_oracle_keeps() -> None:
-    run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=examples(25)))
+    run_state_machine_as_test(SqliteMachine, settings=settings(SETTINGS, max_examples=sized(4, 12, 100)))
 
 
 @pytest.mark.slow
 def test_files_keep_what_the_oracle_keeps() -> None:
-    run_state_machine_as_test(FilesMachine, settings=settings(SETTINGS, max_examples=examples(20)))
+    run_state_machine_as_test(FilesMachine, settings=settings(SETTINGS, max_examples=sized(4, 10, 80)))
 
 
 @pytest.mark.slow
 def test_postgres_keeps_what_the_oracle_keeps(postgres_url: str) -> None:
     PostgresMachine.shared = PostgresUnderTest(postgres_url)
-    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=examples(15)))
+    run_state_machine_as_test(PostgresMachine, settings=settings(SETTINGS, max_examples=sized(4, 8, 60)))
     PostgresMachine.shared.close()
 
 
 @pytest.mark.slow
 def test_redis_keeps_what_the_oracle_keeps(redis_url: str) -> None:
     with redis_store(redis_url) as RedisMachine.shared:
-        run_state_machine_as_test(RedisMachine, settings=settings(SETTINGS, max_examples=examples(15)))
+        run_state_machine_as_test(RedisMachine, settings=settings(SETTINGS, max_examples=sized(4, 8, 60)))

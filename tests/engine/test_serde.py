@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
+import re
+import subprocess
 import sys
 import threading
 import types
 from collections import defaultdict, deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -308,3 +311,34 @@ def test_a_class_of_the_script_is_stored_with_a_warning_once(monkeypatch: pytest
     with pytest.warns(TypeWarning, match="OfAScript is stored, .* define OfAScript in a module"):
         assert_same(there_and_back(made(1)), made(1))
     there_and_back(made(2), KeelSerializer())
+
+
+_SCRIPT = """
+import threading
+from dataclasses import dataclass
+from langgraph_keel import KeelSerializer
+
+@dataclass
+class Order:
+    a: int
+
+@dataclass
+class Other:
+    a: int
+
+KeelSerializer().pack(Order(1))  # line 14
+storing = threading.Thread(target=KeelSerializer().pack, args=(Other(1),))
+storing.start()
+storing.join()
+"""
+
+
+def test_that_warning_points_at_the_script(tmp_path: Path) -> None:
+    """At the line that runs; in a thread of a library's, as LangGraph stores, at the script."""
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True)
+    places = re.findall(r"^(.*?):(\d+): TypeWarning: (\w+)", done.stderr, re.MULTILINE)
+    assert places[0] == (str(script), "14", "Order")
+    assert (places[1][0], places[1][2]) == (str(script), "Other")
+    assert len(places) == 2

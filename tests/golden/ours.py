@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Annotated, Any, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 from langgraph.graph import START, StateGraph
 
@@ -16,7 +16,6 @@ from langgraph_keel import (
     Change,
     Difference,
     DriftReport,
-    FileSaver,
     KeelSaver,
     Reclaimed,
     RedisSaver,
@@ -25,6 +24,7 @@ from langgraph_keel import (
     Resumed,
     ToolPolicy,
 )
+from langgraph_keel.retention.check import Finding
 
 THREAD = "ours"
 
@@ -60,6 +60,7 @@ def values(saver: KeelSaver) -> Iterator[tuple[str, Any]]:
     yield "swept", saver.sweep(dry_run=True)
     yield "receipt", saver.erase("nobody", dry_run=True)
     yield "threads", list(saver.threads(2))
+    yield "standings", [saver.where("waits"), saver.where("decided")]
     yield from made()
 
 
@@ -75,7 +76,7 @@ def made() -> Iterator[tuple[str, Any]]:
     yield "policy", ToolPolicy(scope="thread", unknown="retry", ttl=3.0)
     # Two classes that have no public name, and are returned all the same.
     yield "durability", get_type_hints(RedisSaver.durability)["return"]("yes", "always", "on disk", "noeviction")
-    yield "finding", get_args(get_type_hints(FileSaver.check)["return"])[0]("harmless", None, "a", "b")
+    yield "finding", Finding("harmless", None, "a", "b")
 
 
 def data_classes() -> list[str]:

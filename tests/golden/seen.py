@@ -21,6 +21,8 @@ STATUSES = ("waiting", "claimed", "approved", "rejected", "edited", "answered", 
 CACHE_KEY = (("golden", "node"), "key")
 DELTA = "delta"
 _SHOWN, _LONG = 120, 300
+LATER = {"ThreadInfo": ("owner",)}
+"""Fields that a class of Keel's got after a version was written, of which long forms are kept as hashes."""
 
 
 def form(value: Any) -> Any:
@@ -64,7 +66,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if isinstance(value, BaseModel):
         return dict(value) | (value.model_extra or {})
     if dataclasses.is_dataclass(value):
-        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+        later = LATER.get(type(value).__name__, ())
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.name not in later}
     return {"node": value.node, "arg": value.arg} if isinstance(value, Send) else None
 
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
-from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import interrupt
+from log_graphs import CONFIG, State, graph, say
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, NotFound, ToolCache, request_approval
-from langgraph_keel.history.standing import Standing
-
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
-
-
-class State(TypedDict, total=False):
-    log: Annotated[list[Any], operator.add]
+from langgraph_keel import InvalidConfig, KeelSaver, NotFound, Standing, ToolCache, request_approval
 
 
 class Killed(BaseException):
@@ -32,14 +24,6 @@ class Killed(BaseException):
 def saver(place: Place) -> Iterator[KeelSaver]:
     with place.open() as saver:
         yield saver
-
-
-def graph(saver: KeelSaver, *nodes: tuple[str, Any]) -> Any:
-    return StateGraph(State).add_sequence(list(nodes)).add_edge(START, nodes[0][0]).compile(checkpointer=saver)
-
-
-def say(word: str) -> tuple[str, Any]:
-    return word, lambda state: {"log": [word]}
 
 
 def die(state: State) -> State:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -11,34 +11,18 @@ from langchain_core.tools import tool
 from langgraph.graph import START, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command, interrupt
+from log_graphs import CONFIG, State, graph, say
 from places import Place
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, ToolCache
 
 WAITS_AND_ASKED: Any = [{"waits": True}, {"asked": True}]
-CONFIG: Any = {"configurable": {"thread_id": "t"}}
-
-
-def joined(old: list[Any] | None, new: list[Any]) -> list[Any]:
-    return [*(old or []), *new]
-
-
-class State(TypedDict, total=False):
-    log: Annotated[list[Any], joined]
 
 
 @pytest.fixture
 def saver(place: Place) -> Iterator[KeelSaver]:
     with place.open() as saver:
         yield saver
-
-
-def graph(saver: KeelSaver, *nodes: tuple[str, Any]) -> Any:
-    return StateGraph(State).add_sequence(list(nodes)).add_edge(START, nodes[0][0]).compile(checkpointer=saver)
-
-
-def say(word: str) -> tuple[str, Any]:
-    return word, lambda state: {"log": [word]}
 
 
 @pytest.mark.parametrize("how", ["rewind", "rewind, then a step", "label on the way that was left", "update"])

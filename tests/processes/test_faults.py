@@ -6,10 +6,12 @@ CI takes some of the calls, `KEEL_POWER_STATES=all` every one.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
 from itertools import count
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ FAILURES = [
     # SQLite does not say why the memory that it shares cannot grow.
     ("sqlite", "pwrite64", "ENOSPC", "StoreFull StoreError"),
     *(("files", call, "ENOSPC", "StoreFull") for call in ("pwrite64", "fsync", "mkdir")),
+    # A network file system that keeps no locks.
+    *((kind, "flock", "ENOLCK", "StoreError") for kind in CALLS),
 ]
 DEATHS = [(kind, call) for kind, calls in CALLS.items() for call in calls]
 SOME = sized((1, 3, 21), (1, 3, 21), (1, 2, 3, 5, 8, 21, 144))
@@ -143,6 +147,35 @@ def numbers_in(place: Place) -> list[int]:
         found = [one.checkpoint["channel_values"] for one in saver.list(config_for("t"))]
     assert found == [values_at(values["number"]) for values in found]
     return [values["number"] for values in reversed(found)]
+
+
+def put_until_it_fails(place: Place, pipe: Connection) -> None:
+    """Put into files that may not grow beyond 256 KB, and tell of each failure; then remove."""
+    with place.open() as saver:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, resource.RLIM_INFINITY))
+        failures: list[tuple[str, str]] = []
+        for number in range(2000):
+            failure = failure_of(saver, number)
+            failures += [failure] if failure else []
+            if len(failures) == 3:
+                break
+        pipe.send(failures)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        saver.delete_thread("t")
+        pipe.send(failure_of(saver, 0))
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_file_that_may_not_grow_is_full(kind: str, tmp_path: Path) -> None:
+    here, there = get_context("fork").Pipe()
+    child = get_context("fork").Process(target=put_until_it_fails, args=(PLACES[kind](tmp_path), there))
+    child.start()
+    failures = here.recv()
+    assert [name for name, _ in failures] == [StoreFull.__name__] * 3
+    assert all(str(tmp_path) in says for _, says in failures)
+    assert here.recv() is None
+    child.join()
+    assert child.exitcode == 0
 
 
 def test_the_errors_are_the_builtins_that_fit() -> None:

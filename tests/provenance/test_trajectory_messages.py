@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import operator
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
+from langgraph.channels import DeltaChannel
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import _messages_delta_reducer
 
+from langgraph_keel import KeelSerializer, MemorySaver, RefusedType
 from langgraph_keel.provenance.export import chat_of
 
 IMAGE = {"type": "image", "base64": "AAAA", "mime_type": "image/png"}
@@ -41,3 +46,32 @@ def test_contents_of_many_kinds(message: BaseMessage, content: Any) -> None:
 @pytest.mark.parametrize("value", [None, "text", 5, ["text"], [5], [{"a": 1}], [RemoveMessage("x")], {"role": "user"}])
 def test_what_is_no_list_of_messages(value: Any) -> None:
     assert chat_of(value) is None
+
+
+class Said(HumanMessage):
+    """A class of the program's."""
+
+
+class Whole(TypedDict):
+    messages: Annotated[list[Any], operator.add]
+
+
+class Delta(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(_messages_delta_reducer, snapshot_frequency=3)]
+
+
+@pytest.mark.parametrize("schema", [Whole, Delta])
+def test_a_conversation_with_a_message_that_is_not_read_is_passed_over_by_name(schema: Any) -> None:
+    saver = MemorySaver()
+    graph = StateGraph(schema).add_node("n", lambda state: {"messages": [AIMessage("Yes")]}).add_edge(START, "n")
+    given: Any = {"messages": [Said(content="Hello", id="h")]}
+    graph.compile(checkpointer=saver).invoke(given, {"configurable": {"thread_id": "t"}})
+    saver.serde = KeelSerializer(strict=True)
+    skipped: list[Any] = []
+    assert list(saver.trajectories(on_skip=lambda thread, why: skipped.append((thread, why)))) == []
+    ((thread, why),) = skipped
+    assert thread == "t"
+    assert type(why) is RefusedType
+    assert why.type_name == f"{__name__}.Said"
+    assert "thread 't'" in str(why)
+    assert "channel 'messages'" in str(why)

@@ -75,6 +75,17 @@ def version_of(url: str) -> str:
     return str(row[0]).split()[0]
 
 
+def own_programs() -> Path:
+    """The directory of the programs of a server that we can launch: `pg_dump` and others lie beside it.
+
+    Raises:
+        NoServer: there is none.
+    """
+    _, found = choice.choose(NAME, _offers(True), HINT)
+    assert isinstance(found, Path)
+    return found
+
+
 def _offers(own: bool) -> dict[choice.How, choice.Offer]:
     ours: dict[choice.How, choice.Offer] = {"binary": _on_machine, "wheel": _in_wheel}
     return ours if own else {"environment": lambda: choice.environment(NAME), "docker": choice.docker, **ours}

@@ -33,6 +33,7 @@ class Flight:
         seconds: How long the tool takes.
         lease: Of the cache.
         holder: Under which name the process makes calls; its own if there is none.
+        skew: Seconds by which its clock is ahead.
     """
 
     place: Place
@@ -40,6 +41,7 @@ class Flight:
     seconds: float = 0.0
     lease: float = 30.0
     holder: str | None = None
+    skew: int = 0
 
     def note(self, line: str) -> None:
         file = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -103,9 +105,15 @@ def hold(flight: Flight, told: Any) -> None:
     logging.getLogger("langgraph_keel").addHandler(handler)
     if flight.holder is not None:
         pytest.MonkeyPatch().setattr("langgraph_keel.tools.call.this_holder", lambda: flight.holder)
+    set_clock(flight.skew)
     with flight.place.open() as saver, flight.cache(saver) as cache:
         result = flight.call(cache)
     told.send((result, warnings))
+
+
+def set_clock(skew: int) -> None:
+    """Let the clock of this process's caches be ahead by so many seconds."""
+    pytest.MonkeyPatch().setattr("langgraph_keel.tools.cache._now", lambda: time.time_ns() // 1_000_000 + 1000 * skew)
 
 
 def wait_until(is_so: Callable[[], object], seconds: float = 60.0) -> None:

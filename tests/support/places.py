@@ -15,6 +15,7 @@ import servers
 from servers import Proxy
 
 from langgraph_keel import FileSaver, KeelSaver, open_saver
+from langgraph_keel.retention.check import Finding
 
 KINDS = ("sqlite", "files", "postgres", "redis")
 # For the fixture `place`: only the stores that are reached over a network.
@@ -56,7 +57,12 @@ class Place:
             assert integrity(Path(self.url.removeprefix("sqlite:///"))) == "ok"
         if self.kind == "files":
             with FileSaver(self.url.removeprefix("files:")) as saver:
-                assert [finding for finding in saver.check() if finding.kind != "harmless"] == []
+                assert [finding for finding in file_findings(saver) if finding.kind != "harmless"] == []
+
+
+def file_findings(saver: FileSaver) -> list[Finding]:
+    """What is found wrong with a store of files; the cells that tests write by themselves hold no records of tools."""
+    return [finding for finding in saver.check() if not finding.path.startswith("tool ")]
 
 
 def integrity(path: Path) -> str:

@@ -34,7 +34,7 @@ def parameter_form(parameter: Any, annotation: Any) -> dict[str, Any]:
     if default not in (None, False, (), []) and not callable(default):
         form["default"] = repr(default)
     more = {name: getattr(parameter, name, None) for name in _ABOUT}
-    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False}
+    usual = {"nargs": 1, "required": False, "multiple": False, "hidden": False, "metavar": ""}
     return form | {name: value for name, value in more.items() if value is not None and value != usual.get(name)}
 
 
@@ -88,6 +88,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     store, tree = ("--url", place.url), ("--url", files.url)
     return {
         "threads": ("threads", *store),
+        "info": ("info", *store),
         "history": ("history", "travel", *store),
         "history of a model": ("history", "chat", *store),
         "show": ("show", "travel", *store),
@@ -102,6 +103,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "schema": ("schema", *store),
         "tools": ("tools", *store),
         "tools of a thread": ("tools", "died", *store),
+        "tools, in doubt": ("tools", "--unknown", *store),
         "approvals": ("approvals", *store),
         "approval": ("approval", waits.id, *store),
         "approval that was changed": ("approval", changed.id, *store),
@@ -126,6 +128,7 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "retention set": ("retention", "set", "--keep-last", "5", *store),
         "sweep": ("sweep", *store),
         "prune, only shown": ("prune", "chat", "--keep-last", "2", "--dry-run", *store),
+        "delete, only shown": ("delete", "chat", "--dry-run", *store),
         "prune": ("prune", "chat", "--keep-last", "2", "--yes", *store),
         "erase, only shown": ("erase", "--user", "eve", "--dry-run", *store),
         "erase": ("erase", "--user", "eve", "--yes", *store),

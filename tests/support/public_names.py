@@ -14,6 +14,7 @@ from typing_extensions import is_typeddict
 
 import langgraph_keel
 from langgraph_keel import KeelSaver, MemorySaver, testing
+from langgraph_keel.retention.check import Finding
 
 SAVERS = ("KeelSaver", "FileSaver", "MemorySaver", "PostgresSaver", "RedisSaver", "SqliteSaver")
 OPERATORS = """
@@ -210,7 +211,8 @@ def reached() -> dict[str, Any]:
             "timeline.compare()": hints(langgraph_keel.Timeline.compare)["return"],
             "timeline.plot()": type(timeline.plot()),
             "label.address": type(timeline_address()),
-            "files.check()[0]": typing.get_args(hints(langgraph_keel.FileSaver.check)["return"])[0],
+            "saver.check()[0]": Finding,
+            "saver.info()": type(saver.info()),
             "redis.durability()": hints(langgraph_keel.RedisSaver.durability)["return"],
             "cache.middleware()": type(langgraph_keel.ToolCache(saver).middleware()),
             "saver.summarization_middleware()": type(saver.summarization_middleware(None, keep=("messages", 2))),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
@@ -23,30 +23,7 @@ from langgraph_keel.backends.files.log import Bodies, Line, Replica, blobs_in, l
 from langgraph_keel.backends.files.thread import BLOBS, CELLS, LOG, ThreadFiles, first_line, new_epoch
 from langgraph_keel.backends.files.values import check_record
 from langgraph_keel.errors import CorruptStore, NewerFormat
-
-Kind = Literal["harmless", "repairable", "decide", "lost"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something in a store that is not as Keel writes it.
-
-    Attributes:
-        kind: `harmless`: a leftover of something that was interrupted; `repairable`: `repair` can help; `decide`: a
-            person has to; `lost`: gone, also after a repair.
-        thread_id: The thread it is about, if it is about one.
-        path: The file or directory.
-        offset: The byte in it, if it is about one.
-        message: What was found.
-        advice: What to do.
-    """
-
-    kind: Kind
-    thread_id: str | None
-    path: str
-    message: str
-    advice: str = ""
-    offset: int | None = None
+from langgraph_keel.retention.check import Finding
 
 
 def stray_finding(path: Path, thread_id: str | None = None) -> Finding:

@@ -17,12 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from langgraph_keel.backends.files.cells import SHARED, Shelves
-from langgraph_keel.backends.files.check import Check
 from langgraph_keel.backends.files.disk import FOLDER_MODE, directory_of, named_errors, sync_directory, write_durably
 from langgraph_keel.backends.files.git import SETTINGS
 from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
@@ -50,6 +49,9 @@ EVERY = 64
 """After as many uses of threads, their memory is measured again."""
 # Names that may stand in a directory which becomes a store: of a new repository, or made by another process.
 _MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
+
+if TYPE_CHECKING:
+    from langgraph_keel.backends.files.check import Check
 
 
 class FileDriver:
@@ -157,6 +159,19 @@ class FileDriver:
                 f"directory, such as {self.root / 'threads'}"
             )
 
+    @property
+    def format(self) -> int:
+        """The format of the store.
+
+        Raises:
+            NotFound: There is none.
+        """
+        with named_errors(self.root):
+            version = self._format()
+        if version is None:
+            raise NotFound(f"{self.root}: there is no store of Keel")
+        return version
+
     def open_check(self, writes: bool) -> Check:
         """Return a check of the store.
 
@@ -164,9 +179,10 @@ class FileDriver:
             NotFound: There is none.
             StoreError: As `prepare`.
         """
+        from langgraph_keel.backends.files.check import Check
+
+        assert self.format
         with named_errors(self.root):
-            if self._format() is None:
-                raise NotFound(f"{self.root}: there is no store of Keel")
             self.prepare(writes)
             return Check(self.root, self.timeout)
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from langgraph_keel.backends.files.check import Finding
 from langgraph_keel.backends.files.disk import named_errors
 from langgraph_keel.backends.files.driver import AsyncFileDriver, FileDriver
 from langgraph_keel.backends.files.git import Commits, CommittingStore, GitHook
@@ -24,6 +23,8 @@ from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
+    from langgraph_keel.retention.check import Finding
+    from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.reclaim import Reclaimed
 
 MADE = 60.0
@@ -143,13 +144,14 @@ class FileSaver(KeelSaver):
         """Make the store if it is not there."""
         self._files.setup()
 
-    def check(self) -> Iterator[Finding]:
-        """Read everything; return what is not as Keel wrote it: damage, leftovers, conflicts of git. Changes nothing.
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
 
-        Raises:
-            NotFound: There is no store.
-            NewerFormat: A newer Keel wrote one of the logs.
-        """
+        root = self._files.root
+        return StoreFacts("files", str(root.absolute()), self._files.format, "on disk (fdatasync)", size(root))
+
+    def _check(self) -> Iterator[Finding]:
+        """Read every file; return damage, leftovers, and conflicts of git."""
         return self._files.open_check(writes=False).findings()
 
     def repair(self) -> Iterator[Finding]:

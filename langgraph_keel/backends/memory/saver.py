@@ -6,13 +6,16 @@ Its driver calls each request with the state, under one lock.
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.backends.registry import path_in
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.info import StoreFacts
 
 
 class MemoryDriver:
@@ -50,6 +53,11 @@ class MemorySaver(KeelSaver):
     def __init__(self, **options: Unpack[SaverOptions]) -> None:
         driver = MemoryDriver()
         super().__init__(MemoryStore(), driver, AsyncMemoryDriver(driver), **options)
+
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
+
+        return StoreFacts("memory", "this process", None, "gone with the process")
 
 
 def open_url(url: str, *, read_only: bool = False, **options: Any) -> MemorySaver:

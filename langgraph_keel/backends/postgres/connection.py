@@ -74,6 +74,11 @@ NAMED: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...] = (
     ((pg.QueryCanceled,), StoreBusy, "the server gave the statement up (statement_timeout or a cancel)"),
     ((pg.LockNotAvailable,), StoreBusy, "a lock was not to be had in time"),
     ((pg.SerializationFailure, pg.DeadlockDetected), StoreBusy, "others wrote the same thread again and again"),
+    (
+        (pg.InvalidSqlStatementName, pg.DuplicatePreparedStatement),
+        StoreError,
+        "a pooler between forgets prepared statements (PgBouncer, transactions): open with prepare_threshold=None",
+    ),
     ((pg.NumericValueOutOfRange,), StoreError, "an item log holds 2^31 items: go on in a new thread"),
 )
 # Errors of connecting have no code in psycopg, only the server's words. In other languages than English they are not

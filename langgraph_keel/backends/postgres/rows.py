@@ -223,6 +223,16 @@ def _quote_element(text: str) -> str:
     return f'"{backslashed}"'
 
 
+def bytes_array(values: Iterable[bytes]) -> str:
+    r"""Return bytes as PostgreSQL reads an array of them.
+
+    psycopg's own array takes up to twice as long, and doubles the backslash of `\x` where
+    `standard_conforming_strings` is off: what is stored then are other bytes.
+    """
+    elements = [rf'"\\x{value.hex()}"' for value in values]
+    return f"{{{','.join(elements)}}}"
+
+
 def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, str]:
     """Return the runs of an entry; those of new items count from the number that their channel gets."""
     runs = [
@@ -239,13 +249,13 @@ def _run_parameters(refs: Mapping[str, Ref]) -> dict[str, str]:
     }
 
 
-def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, str | list[bytes]]:
+def _row_parameters(kind: str, logs: Mapping[str, Sequence[Row]], origin: int) -> dict[str, str]:
     rows = [(key(name), row) for name, rows in logs.items() for row in rows]
     return {
         f"{kind}_channels": text_array(channel for channel, _ in rows),
         f"{kind}_los": number_array(row.lo - origin for _, row in rows),
         f"{kind}_counts": number_array(row.count for _, row in rows),
-        f"{kind}_bodies": [shrink(row.body) for _, row in rows],
+        f"{kind}_bodies": bytes_array(shrink(row.body) for _, row in rows),
     }
 
 
@@ -431,7 +441,7 @@ def quote(name: str) -> str:
         InvalidInput: It is empty, longer than PostgreSQL keeps, or holds a NUL.
     """
     if not name or len(name.encode()) > 63 or "\0" in name:
-        raise InvalidInput(f"{name!r} cannot be the name of a schema: use 1 to 63 bytes without NUL")
+        raise InvalidInput(f"{name!r} cannot be a name in PostgreSQL: use 1 to 63 bytes without NUL")
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -500,6 +510,12 @@ class Tables:
     def ddl(self) -> str:
         """All statements that make the tables."""
         return self._ddl(PARTED)
+
+    def grants(self, role: str) -> str:
+        """Return the statements that let a role read and write the tables, but not make them."""
+        name, tables = quote(role), ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES)
+        usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
+        return "\n".join([*usage, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};"])
 
     def _ddl(self, parts: Iterable[str]) -> str:
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []

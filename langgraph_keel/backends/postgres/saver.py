@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from langgraph_keel.backends.postgres import notices
 from langgraph_keel.backends.postgres.connection import named_errors
 from langgraph_keel.backends.postgres.driver import AsyncPostgresDriver, PostgresDriver
-from langgraph_keel.backends.postgres.rows import TABLES, Tables
+from langgraph_keel.backends.postgres.rows import TABLES, Tables, unescape
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
@@ -26,6 +26,8 @@ from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
     from langgraph_keel.backends.postgres.connection import AsyncConnection, Connection, Given
+    from langgraph_keel.retention.check import Finding
+    from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.reclaim import Reclaimed
 
 
@@ -150,6 +152,37 @@ def _report(before: Any, after: Any, warnings: Sequence[str], *, full: bool) -> 
     return Reclaimed(before[0], after[0], "; ".join([_GIVEN_BACK if full else _USED_AGAIN, *warnings]))
 
 
+def _look(connection: Connection, tables: Tables) -> tuple[int, str, int]:
+    """Return the format of the tables, when the server answers a commit, and how many bytes they take."""
+    cursor = connection.cursor(row_factory=_tuple_rows)
+    query = tables.fill_names("SELECT format, current_setting('synchronous_commit') FROM {format}")
+    ((version, commits),) = cursor.execute(query.encode()).fetchall()
+    ((nbytes,),) = cursor.execute(_SIZE, {"tables": _table_names(tables)}).fetchall()
+    return int(version), str(commits), int(nbytes)
+
+
+_UNLISTED = """
+SELECT e.thread_id, count(*), t.thread_id IS NULL FROM {entries} e LEFT JOIN {threads} t USING (thread_id)
+WHERE e.state <> 2 AND (t.thread_id IS NULL OR e.seq > t.seq) GROUP BY e.thread_id, t.thread_id
+"""
+
+
+def check(driver: PostgresDriver) -> Iterator[Finding]:
+    """See whether each checkpoint belongs to a thread that is listed, and was counted by it."""
+    from langgraph_keel.retention.check import Finding
+
+    driver.open(create=False)
+    rows = driver.retry(
+        lambda connection: (
+            connection.cursor(row_factory=_tuple_rows).execute(driver.tables.fill_names(_UNLISTED).encode()).fetchall()
+        )
+    )
+    for thread_id, count, is_unlisted in rows:
+        why = "no list of threads names it" if is_unlisted else "are newer than what its row has counted"
+        message = f"{count:,} checkpoints: {why}"
+        yield Finding("lost", unescape(thread_id), "keel_threads", message, "bring its row back from a backup")
+
+
 class PostgresOptions(SaverOptions, total=False):
     """What `PostgresSaver` takes besides the URL."""
 
@@ -225,6 +258,14 @@ class PostgresSaver(KeelSaver):
         """The statements that `setup` runs, for somebody else to run."""
         return self._postgres.tables.ddl
 
+    def grants(self, role: str) -> str:
+        """The statements that let a role run agents, prune, delete and erase; only the owner makes and vacuums tables.
+
+        Raises:
+            InvalidInput: No role can have this name.
+        """
+        return self._postgres.tables.grants(role)
+
     def _setup(self) -> None:
         """Create the tables if they are not there.
 
@@ -250,6 +291,17 @@ class PostgresSaver(KeelSaver):
 
     async def _alisten(self) -> notices.AsyncListening | None:
         return await notices.alisten(self._postgres)
+
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
+
+        self._postgres.open(create=False)
+        version, commits, nbytes = self._postgres.retry(lambda connection: _look(connection, self._postgres.tables))
+        kept = f"committed by the server (synchronous_commit={commits})"
+        return StoreFacts("postgresql", self._postgres.where, version, kept, nbytes)
+
+    def _check(self) -> Iterator[Finding]:
+        return check(self._postgres)
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._postgres, full=full)

@@ -236,8 +236,10 @@ def _content(chosen: str, where: str = "", line: str = SHOWN, only: str = "") ->
 
 READ_NAMED = _content(CHOSEN, NAMED)
 READ_LATEST = _content(CHOSEN, LATEST)
-# Without the rows of an entry that the asker knows.
-UNKNOWN = "WHERE (c.seq, c.token) <> (%(seq)s, %(token)s)"
+# Without the rows of an entry that the asker knows. A copy has the numbers and tokens of its source, and an epoch of
+# its own: one that was deleted and made again is another one.
+UNKNOWN = """WHERE (c.seq, c.token) <> (%(seq)s, %(token)s)
+    OR (SELECT k.epoch FROM {threads} k WHERE k.thread_id = %(thread)s) <> %(epoch)s"""
 READ_KNOWN_NAMED = _content(CHOSEN, NAMED, only=UNKNOWN)
 READ_KNOWN_LATEST = _content(CHOSEN, LATEST, only=UNKNOWN)
 READ_LISTED = _content(LISTED)

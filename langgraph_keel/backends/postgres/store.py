@@ -241,8 +241,9 @@ class PostgresStore(Store[Request, Reply]):
     def read_known(self, address: Address, known: Stamp) -> StorePlan[Request, Reply, Found | Unchanged | None]:
         """See `Store.read_known`."""
         text = sql.READ_KNOWN_LATEST if address.checkpoint_id is None else sql.READ_KNOWN_NAMED
-        _, seq, token = mark_of(known)
-        reply = yield self._request({**place_of(address), "seq": seq, "token": token}, text, joins=True)
+        epoch, seq, token = mark_of(known)
+        parameters = {**place_of(address), "epoch": epoch, "seq": seq, "token": token}
+        reply = yield self._request(parameters, text, joins=True)
         content = content_of(reply[0])
         if not content.entries:
             return None

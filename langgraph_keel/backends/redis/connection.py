@@ -34,6 +34,7 @@ from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
+    ClusterDownError,
     ConnectionError,
     MaxConnectionsError,
     NoPermissionError,
@@ -210,7 +211,10 @@ def where_of(client: Any) -> str:
     """Return how messages name the server of a user's own client."""
     if isinstance(client, (RedisCluster, AsyncRedisCluster)):
         return f"the Redis Cluster of {next(iter(client.nodes_manager.startup_nodes), 'no node')}"
-    options = client.connection_pool.connection_kwargs
+    pool = client.connection_pool
+    if hasattr(pool, "service_name"):
+        return f"the Redis {pool.service_name!r} of Sentinel"
+    options = pool.connection_kwargs
     return f"Redis at {options.get('path') or '{}:{}'.format(options.get('host'), options.get('port'))}"
 
 
@@ -219,6 +223,7 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (AuthorizationError, AccessDenied, "the server refuses this user"),
     (NoPermissionError, AccessDenied, "this user may not run what Keel needs (EVALSHA, and hashes, sorted sets, keys)"),
     (BusyLoadingError, StoreUnavailable, "the server is starting"),
+    (ClusterDownError, StoreUnavailable, "a part of the Cluster has no master"),
     (OutOfMemoryError, StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (ReadOnlyError, ReadOnlyStore, "this is a replica, which may only be read"),
     (MaxConnectionsError, StoreBusy, "all connections of the client are busy; nothing was sent"),
@@ -381,6 +386,7 @@ class ServerCheck:
         self.read_only = read_only
         self.auto_setup = auto_setup
         self.durability = Durability()
+        self.version: int | None = None
         self.has_read_server = False
         self.may_write = False
 
@@ -399,6 +405,7 @@ class ServerCheck:
             UnsafeStore: The server throws threads away when memory is short, and it is to be written.
         """
         version = yield from self._format()
+        self.version = None if version is None else int(version)
         if not self.has_read_server:
             self.durability = yield from _read_durability()
             self._warn()

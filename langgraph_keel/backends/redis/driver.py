@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -21,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError
 
 from langgraph_keel.backends.groups import Groups
 from langgraph_keel.backends.redis.connection import (
@@ -169,11 +171,12 @@ class RedisDriver:
         """
         with named_errors(self.where):
             client = self.ready(request.writes)
-            if request.pattern:
-                return [*client.scan_iter(match=request.pattern, count=SCANNED)]
-            if len(request.calls) == 1:
-                return [_send_call(client, request.calls[0])]
-            return _send_many(client, request.calls)
+            with _broken_if_closed():
+                if request.pattern:
+                    return [*client.scan_iter(match=request.pattern, count=SCANNED)]
+                if len(request.calls) == 1:
+                    return [_send_call(client, request.calls[0])]
+                return _send_many(client, request.calls)
 
     def ready(self, writes: bool) -> Client:
         """Return the client, after the check that comes before the first request."""
@@ -230,9 +233,33 @@ def _close_client(client: Client, process: int) -> None:
 
 def _send_call(client: Any, call: Call) -> Any:
     try:
-        return client.execute_command(*_evalsha(call))
+        return _execute(client, _evalsha(call))
     except NoScriptError:
-        return client.execute_command(*_eval(call))
+        return _execute(client, _eval(call))
+
+
+def _execute(client: Any, words: Sequence[Any]) -> Any:
+    """Send a command; on a Cluster again, where its client has closed the connection that another thread waited on."""
+    for delay in _DELAYS if isinstance(client, RedisCluster) else ():
+        try:
+            return client.execute_command(*words)
+        except _CLOSED:
+            time.sleep(delay)
+    return client.execute_command(*words)
+
+
+# What redis-py 8.1 raises then, of a buffer that is closed, or is no more: a client that loses a node closes all of its
+# connections at once, in whatever thread or task it hears of that.
+_CLOSED = ValueError, AttributeError
+_DELAYS = 0.05, 0.1, 0.2
+
+
+@contextmanager
+def _broken_if_closed() -> Iterator[None]:
+    try:
+        yield
+    except _CLOSED as error:
+        raise ConnectionError(f"the client has closed it: {error}") from error
 
 
 def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
@@ -246,7 +273,7 @@ def _send_many(client: Any, calls: Sequence[Call]) -> list[Any]:
         one = cluster.get_redis_connection(node) if cluster else client
         for part in _split(group, PIPELINED):
             replies.update(zip(part, _send_pipeline(one, part), strict=True))
-    return [_send_call(client, call) if isinstance(replies[call], RedisError) else replies[call] for call in calls]
+    return [_send_call(client, call) if isinstance(replies[call], Exception) else replies[call] for call in calls]
 
 
 def _send_pipeline(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
@@ -255,7 +282,7 @@ def _send_pipeline(client: Any, calls: Sequence[Call]) -> Sequence[Any]:
         pipeline.execute_command(*_evalsha(call))
     try:
         return cast(Sequence[Any], pipeline.execute(raise_on_error=False))
-    except RedisError as error:
+    except (RedisError, *_CLOSED) as error:
         return [error] * len(calls)
 
 
@@ -324,11 +351,12 @@ class AsyncRedisDriver:
             return await asyncio.to_thread(self._driver.send, request)
         with named_errors(self._driver.where):
             client = await self.ready(request.writes)
-            if request.pattern:
-                return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
             if len(request.calls) == 1 and not isinstance(client, AsyncRedisCluster):
                 return await self._groups.send(request)
-            return await _asend_many(client, request.calls)
+            with _broken_if_closed():
+                if request.pattern:
+                    return [key async for key in client.scan_iter(match=request.pattern, count=SCANNED)]
+                return await _asend_many(client, request.calls)
 
     async def _send_alone(self, request: Request) -> list[Any]:
         return [await _asend_call(await self._client(), request.calls[0])]
@@ -374,9 +402,19 @@ class AsyncRedisDriver:
 
 async def _asend_call(client: AsyncClient, call: Call) -> Any:
     try:
-        return await client.execute_command(*_evalsha(call))
+        return await _aexecute(client, _evalsha(call))
     except NoScriptError:
-        return await client.execute_command(*_eval(call))
+        return await _aexecute(client, _eval(call))
+
+
+async def _aexecute(client: AsyncClient, words: Sequence[Any]) -> Any:
+    """As `_execute`, for a running loop."""
+    for delay in _DELAYS if isinstance(client, AsyncRedisCluster) else ():
+        try:
+            return await client.execute_command(*words)
+        except _CLOSED:
+            await asyncio.sleep(delay)
+    return await client.execute_command(*words)
 
 
 async def _asend_many(client: AsyncClient, calls: Sequence[Call]) -> list[Any]:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from langgraph_keel.backends.redis import notices
 from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Settings, check_client, where_of
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
-from langgraph_keel.backends.redis.store import RedisStore
+from langgraph_keel.backends.redis.store import RedisStore, find_unlisted
 from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.options import OptionsBesidesTtl, check_options
 from langgraph_keel.saver import KeelSaver
+
+if TYPE_CHECKING:
+    from langgraph_keel.retention.check import Finding
+    from langgraph_keel.retention.info import StoreFacts
 
 
 class RedisOptions(OptionsBesidesTtl, total=False):
@@ -158,6 +163,21 @@ class RedisSaver(KeelSaver):
         if self._async_redis.blocks:
             return None
         return await notices.alisten(self._async_redis, self._store.keys.channel)
+
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
+
+        kept = self.durability().acknowledged
+        return StoreFacts(
+            "redis", f"{self._redis.where}, prefix {self._store.keys.prefix}", self._redis.check.version, kept
+        )
+
+    def _check(self) -> Iterator[Finding]:
+        from langgraph_keel.retention.check import Finding
+
+        advice = "put something to it, and it is listed again"
+        for name in run(find_unlisted(self._store.keys), self._redis):
+            yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)
 
     def _elsewhere(self) -> Sequence[str]:
         return [

@@ -241,6 +241,19 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request,
     return strays[:limit]
 
 
+def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
+    """Name the threads that show a checkpoint, and are in no index. Looks at the names of all keys of the server."""
+    names = yield Request((), pattern=keys.of_threads)
+    # Read after the names: a thread that is made in between is in neither.
+    listed = {parse_member(member)[1] for member in (yield from _read_members(keys))}
+    found = {keys.thread_in(name.decode(errors="replace")) for name in names}
+    threads = sorted(name for name in found if name and name not in listed)
+    strays: set[str] = set()
+    for start in range(0, len(threads), PAGE):
+        strays.update((yield from _find_strays(keys, threads[start : start + PAGE])))
+    return [name for name in threads if name not in strays]
+
+
 def _read_origins(keys: Keys) -> StorePlan[Request, Replies, list[str]]:
     """Return the threads that have shared cells."""
     origins: list[str] = []

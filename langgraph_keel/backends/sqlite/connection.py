@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
@@ -28,8 +29,9 @@ from langgraph_keel.errors import (
 
 try:
     import fcntl
+    import resource
 except ImportError:  # Windows: SQLite's own busy handler has to do.
-    fcntl = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 APPLICATION_ID = 0x4B65656C
@@ -37,6 +39,8 @@ APPLICATION_ID = 0x4B65656C
 FORMAT = 1
 PAGE_SIZE = 512
 """A put changes the last pages of a few trees: a turn of a chat wrote 20 KB with this, 27 with 1024, 45 with 2048."""
+ROOM = 1 << 20
+"""Bytes that a disk has left when it is said to be full, and a file before it is said to be as large as it may be."""
 OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING."""
 
@@ -260,6 +264,9 @@ def named_errors(path: str) -> Iterator[None]:
         raise
     except (TypeError, ValueError) as error:
         raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
+    except OSError as error:  # of the lock file
+        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(f"{path}: its lock file cannot be used; nothing was written ({error.strerror})") from error
 
 
 def _name_error(path: str, error: sqlite3.Error) -> KeelError:
@@ -280,4 +287,18 @@ def _name_error(path: str, error: sqlite3.Error) -> KeelError:
         ),
     }
     kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
+        kind, what = kinds[sqlite3.SQLITE_FULL]
     return kind(f"{path}: {what} ({error})")
+
+
+def _has_no_room(path: str) -> bool:
+    """Return whether the disk is full, or a file as large as this process may make it; SQLite does not always say."""
+    if path == ":memory:" or resource is None:
+        return False
+    with suppress(OSError):
+        space = os.statvfs(path)
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        largest = max(os.stat(file).st_size for file in (path, f"{path}-wal") if os.path.exists(file))
+        return space.f_bavail * space.f_frsize < ROOM or 0 <= limit < largest + ROOM
+    return False

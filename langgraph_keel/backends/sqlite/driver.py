@@ -20,6 +20,7 @@ import asyncio
 import os
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -139,7 +140,143 @@ READERS = 4
 """Threads that read for running loops."""
 
 
-Writing: TypeAlias = tuple[sqlite3.Connection, LockFile]
+class Writer:
+    """Who writes for this process: one thread, or whoever takes its turn while it waits.
+
+    It does not know its driver, so that the thread ends when the driver is forgotten without having been closed.
+
+    Args:
+        path: The database.
+        timeout: Seconds that SQLite may wait for another connection.
+        connection: What to write with.
+        lock: The lock file.
+        jobs: What is to be carried out.
+    """
+
+    def __init__(self, path: str, timeout: float, connection: sqlite3.Connection, lock: LockFile, jobs: Jobs) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._connection = connection
+        self._lock = lock
+        self._jobs = jobs
+        self._turn = Lock()
+        self._ended = False
+        self._wal_limit = WAL_BYTES
+        self._thread = Thread(target=self._serve, name="keel-writer", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait until the thread has ended, as `None` among the jobs bids it."""
+        self._thread.join(timeout)
+
+    def take_turn(self) -> bool:
+        """Take the turn to write for the calling thread, if nobody is writing: that saves two changes of threads.
+
+        Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
+        from its thread pool.)
+
+        Returns:
+            Whether it was had. If another process has the lock file, the writing thread waits for it.
+        """
+        if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
+            return False
+        has_lock = False
+        try:
+            with suppress(OSError):  # the writing thread will say what it is
+                has_lock = not self._ended and self._jobs.empty() and self._lock.take()
+        finally:
+            if not has_lock:
+                self._turn.release()
+        return has_lock
+
+    def write_here(self, request: Work) -> Any:
+        """Carry out a request in the thread that has the turn, and give it back."""
+        try:
+            result = transaction(self._connection, "IMMEDIATE", partial(request.run, self._connection.execute))
+            self._write_back()
+            return result
+        except KeelError:
+            raise
+        except Exception as error:
+            raise _name_error(self._path, error) from error
+        finally:
+            self._lock.give_back()
+            self._turn.release()
+
+    # -- what runs in the writing thread ---------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while group := take_group(self._jobs):
+            with self._turn:
+                try:
+                    self._commit_group(group)
+                except BaseException as error:
+                    fail(group, error)
+            finish(group)
+            del group  # or it would keep what the requests hold, and their loop, until the next one
+        with self._turn:
+            self._ended = True
+            with suppress(sqlite3.Error, OSError), self._lock.hold():
+                self._connection.close()
+            self._lock.close()
+
+    def _commit_group(self, group: list[Job]) -> None:
+        with named_errors(self._path), self._lock.hold():
+            _commit(self._connection, self._path, [job for job in group if job.claim()])
+            self._write_back()
+
+    def _write_back(self) -> None:
+        """Write a long WAL back to the database, unless somebody is reading an old state of it."""
+        if self._path == ":memory:":
+            return
+        try:
+            size = os.stat(f"{self._path}-wal").st_size
+        except FileNotFoundError:
+            return
+        if size <= self._wal_limit:
+            return
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        with suppress(sqlite3.OperationalError):
+            (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
+            self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
+        self._connection.execute(f"PRAGMA busy_timeout = {int(self._timeout * 1000)}")
+
+
+def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
+    """Run requests in one transaction; leave its result or its error in each job."""
+    try:
+        transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
+    except BaseException as error:
+        named = _name_error(path, error)
+        fail(group, named)
+        if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
+            # One of them failed, and nothing is stored: run each by itself, so that only that one fails.
+            for job in group:
+                job.error = None
+                _commit(connection, path, [job])
+
+
+def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
+    for job in group:
+        job.result = job.work.run(connection.execute)
+
+
+def _abandon(jobs: Jobs, idle: SimpleQueue[sqlite3.Connection]) -> None:
+    """End the writing thread of a driver that was forgotten, and close its connections."""
+    jobs.put(None)
+    _close_all(idle)
+
+
+def _close_all(idle: SimpleQueue[sqlite3.Connection]) -> None:
+    with suppress(Empty):
+        while True:
+            idle.get_nowait().close()
+
+
 _drivers: WeakSet[SqliteDriver] = WeakSet()
 
 
@@ -193,12 +330,10 @@ class SqliteDriver:
         self._reading = 0
         self._jobs: Jobs = SimpleQueue()
         self._idle: SimpleQueue[sqlite3.Connection] = SimpleQueue()
-        self._writer: Thread | None = None
-        self._turn = Lock()
-        self._writing: Writing | None = None
-        self._wal_limit = WAL_BYTES
+        self._writer: Writer | None = None
         self._readers: ThreadPoolExecutor | None = None
         self._ready = False
+        weakref.finalize(self, _abandon, self._jobs, self._idle).atexit = False
 
     def suspend(self) -> None:
         """Close all connections and let nobody open one until `resume`."""
@@ -233,8 +368,8 @@ class SqliteDriver:
             return self.read(request)
         if (look := self._look_first(request)) and (reply := self.read(look)) is not None:
             return reply
-        if (lock := self._take_turn()) is not None:
-            return self._write_here(request, *lock)
+        if (writer := self._writer) is not None and writer.take_turn():
+            return writer.write_here(request)
         job = self._submit(Job(request))
         if not self._ready:
             self._start()
@@ -284,40 +419,6 @@ class SqliteDriver:
             f"{self.path}: another process or thread held the store for more than {self.timeout} s; nothing was written"
         )
 
-    def _take_turn(self) -> Writing | None:
-        """Take the turn to write for the calling thread, if nobody is writing: that saves two changes of threads.
-
-        Never in the main thread, where a signal may raise an exception between any two lines. (LangGraph's puts come
-        from its thread pool.)
-
-        Returns:
-            What to write with; `None` if the request has to queue up. If another process has the lock file, the writing
-            thread waits for it.
-        """
-        if current_thread() is main_thread() or not self._turn.acquire(blocking=False):
-            return None
-        writing, has_lock = self._writing, False
-        try:
-            has_lock = writing is not None and self._jobs.empty() and writing[1].take()
-        finally:
-            if not has_lock:
-                self._turn.release()
-        return writing if has_lock else None
-
-    def _write_here(self, request: Work, connection: sqlite3.Connection, lock: LockFile) -> Any:
-        """Carry out a request in the thread that has the turn, and give it back."""
-        try:
-            result = transaction(connection, "IMMEDIATE", partial(request.run, connection.execute))
-            self._write_back(connection)
-            return result
-        except KeelError:
-            raise
-        except Exception as error:
-            raise _name_error(self.path, error) from error
-        finally:
-            lock.give_back()
-            self._turn.release()
-
     def _submit(self, job: Job) -> Job:
         self._jobs.put(job)
         return job
@@ -354,8 +455,7 @@ class SqliteDriver:
                 connection.close()
                 lock.close()
                 raise
-        self._writing = connection, lock
-        self._writer = Thread(target=self._serve, args=(self._writing,), name="keel-writer", daemon=True)
+        self._writer = Writer(self.path, self.timeout, connection, lock, self._jobs)
         self._writer.start()
 
     def setup(self) -> None:
@@ -387,9 +487,7 @@ class SqliteDriver:
             # With a timeout, as the process that holds the lock file may be stopped.
             self._writer.join(self.timeout)
             self._writer = None
-        with suppress(Empty):
-            while True:
-                self._idle.get_nowait().close()
+        _close_all(self._idle)
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -435,67 +533,6 @@ class SqliteDriver:
             return self._idle.get_nowait()
         except Empty:
             return connect_read_only(self.path) if self.read_only else connect(self.path, self.timeout)
-
-    # -- writing: the rest runs in the writing thread ----------------------------------------------------------
-
-    def _serve(self, writing: Writing) -> None:
-        jobs = self._jobs
-        while group := take_group(jobs):
-            with self._turn:
-                try:
-                    self._commit_group(group, writing)
-                except BaseException as error:
-                    fail(group, error)
-            finish(group)
-        with self._turn:
-            if self._writing is writing:
-                self._writing = None
-            connection, lock = writing
-            with suppress(sqlite3.Error), lock.hold():
-                connection.close()
-            lock.close()
-
-    def _commit_group(self, group: list[Job], writing: Writing) -> None:
-        connection, lock = writing
-        with named_errors(self.path), lock.hold():
-            _commit(connection, self.path, [job for job in group if job.claim()])
-            self._write_back(connection)
-
-    def _write_back(self, connection: sqlite3.Connection) -> None:
-        """Write a long WAL back to the database, unless somebody is reading an old state of it."""
-        if self.private:
-            return
-        try:
-            size = os.stat(f"{self.path}-wal").st_size
-        except FileNotFoundError:
-            return
-        if size <= self._wal_limit:
-            return
-        connection.execute("PRAGMA busy_timeout = 0")
-        with suppress(sqlite3.OperationalError):
-            (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            # A backup may read for long, and everybody would wait for it here: try again when the WAL has grown more.
-            self._wal_limit = size + WAL_BYTES if busy else WAL_BYTES
-        connection.execute(f"PRAGMA busy_timeout = {int(self.timeout * 1000)}")
-
-
-def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None:
-    """Run requests in one transaction; leave its result or its error in each job."""
-    try:
-        transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
-    except BaseException as error:
-        named = _name_error(path, error)
-        fail(group, named)
-        if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
-            # One of them failed, and nothing is stored: run each by itself, so that only that one fails.
-            for job in group:
-                job.error = None
-                _commit(connection, path, [job])
-
-
-def _run_all(connection: sqlite3.Connection, group: list[Job]) -> None:
-    for job in group:
-        job.result = job.work.run(connection.execute)
 
 
 def _name_error(path: str, error: BaseException) -> BaseException:

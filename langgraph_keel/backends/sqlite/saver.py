@@ -23,11 +23,13 @@ from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDrive
 from langgraph_keel.backends.sqlite.rows import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.errors import StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy
 from langgraph_keel.options import SaverOptions
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
+    from langgraph_keel.retention.check import Finding
+    from langgraph_keel.retention.info import StoreFacts
     from langgraph_keel.retention.reclaim import Reclaimed
 
 INCREMENTAL = 2
@@ -95,6 +97,28 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(each) for each in (path, f"{path}-wal") if os.path.exists(each))
 
 
+_UNNAMED = """
+SELECT count(*) FROM entries e WHERE e.state <> 2 AND NOT EXISTS (
+    SELECT 1 FROM namespaces n JOIN threads t ON t.id = n.thread WHERE n.id = e.namespace AND t.id = e.key >> 32
+)
+"""
+
+
+def check(driver: SqliteDriver) -> Iterator[Finding]:
+    """Have SQLite look at its pages and indexes; and see whether each checkpoint belongs to a thread."""
+    from langgraph_keel.retention.check import Finding
+
+    advice = "bring a backup back, or copy what can be read to another store"
+    try:
+        rows = driver.send(Work(lambda execute: execute("PRAGMA integrity_check").fetchall()))
+        ((unnamed,),) = driver.send(Work(lambda execute: execute(_UNNAMED).fetchall()))
+    except CorruptStore as error:
+        rows, unnamed = [(str(error),)], 0
+    yield from (Finding("lost", None, driver.path, str(problem), advice) for (problem,) in rows if problem != "ok")
+    if unnamed:
+        yield Finding("lost", None, driver.path, f"{unnamed:,} checkpoints belong to no thread", advice)
+
+
 class SqliteOptions(SaverOptions, total=False):
     """What `SqliteSaver` takes besides the path."""
 
@@ -147,6 +171,18 @@ class SqliteSaver(KeelSaver):
     def _setup(self) -> None:
         """Create the tables if they are not there."""
         self._sqlite.setup()
+
+    def _facts(self) -> StoreFacts:
+        from langgraph_keel.retention.info import StoreFacts
+
+        (version,) = self._sqlite.send(Work(lambda execute: execute("PRAGMA user_version").fetchone()))
+        if self._sqlite.private:
+            return StoreFacts("sqlite", "this process", version, "gone with the saver")
+        path = os.path.abspath(self._sqlite.path)
+        return StoreFacts("sqlite", path, version, "on disk (WAL, synchronous=FULL)", _size(path))
+
+    def _check(self) -> Iterator[Finding]:
+        return check(self._sqlite)
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._sqlite, full=full, scrub=scrub)

@@ -39,6 +39,7 @@ from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, recor
 from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
 from langgraph_keel.engine.serde.serializer import pack_plain
 from langgraph_keel.engine.serde.types import Record, attributes_of, shape_of
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore
 
 SPLIT = 512
@@ -654,4 +655,6 @@ def _refuse(content: Any) -> NoReturn:
 
 def _slots_of(holder: Any) -> Any:
     """Return what holds the parts of a container by their steps."""
-    return holder if type(holder) in (dict, list) else attributes_of(holder, shape_of(type(holder)))
+    if type(holder) in (dict, list):
+        return holder
+    return holder.slots if type(holder) is Unread else attributes_of(holder, shape_of(type(holder)))

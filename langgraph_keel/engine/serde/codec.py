@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.engine.encoding.frames import unframe
 from langgraph_keel.engine.encoding.rows import HUGE_ROW, body_of
 from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.serde.policy import Note
 from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode, pack_unchecked, too_large
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
@@ -57,9 +58,20 @@ class Codec:
         self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
         self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
 
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer."""
+        return self._serde
+
     def uses(self, serde: SerializerProtocol) -> bool:
         """Return whether this is the serializer."""
         return self._serde is serde
+
+    def with_placeholders(self, note: Note | None = None) -> Codec:
+        """Return a codec for who only looks: an `Unread` stands for what may not be revived, and is compared."""
+        codec = Codec(with_placeholders(self._serde, note))
+        codec._encode = encode
+        return codec
 
     def pack_item(self, value: Any) -> bytes:
         """Return `value` as one item.
@@ -174,19 +186,29 @@ def _refuse_foreign(data: tuple[str, bytes]) -> Any:
 
 
 def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
-    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is.
+    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is."""
+    return _change_innermost(serde, "with_msgpack_allowlist", extra)
+
+
+def with_placeholders(serde: SerializerProtocol, note: Note | None = None) -> SerializerProtocol:
+    """Return a serializer that reads placeholders, through its layers; one of another kind stays as it is."""
+    return _change_innermost(serde, "with_placeholders", note)
+
+
+def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:
+    """Return a serializer with a method of it, or of what it wraps, applied.
 
     A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
     only warns for others, and the graph's own models then come back as dicts.
     """
-    allow = getattr(serde, "with_msgpack_allowlist", None)
-    if callable(allow):
-        allowed: SerializerProtocol = allow(extra)
-        return allowed
+    change = getattr(serde, name, None)
+    if callable(change):
+        changed: SerializerProtocol = change(argument)
+        return changed
     inner = getattr(serde, "serde", None)
-    if not isinstance(inner, SerializerProtocol) or (allowed := with_allowlist_of(inner, extra)) is inner:
+    if not isinstance(inner, SerializerProtocol) or (changed := _change_innermost(inner, name, argument)) is inner:
         return serde
     clone: Any = copy.copy(serde)
-    clone.serde = allowed
+    clone.serde = changed
     wrapper: SerializerProtocol = clone
     return wrapper

@@ -32,6 +32,7 @@ _FORMER: Mapping[str, tuple[str, ...]] = {
     "core.reclaiming": ("Reclaimed",),
     "core.recorded": ("DriftMark",),
     "core.records": ("ThreadInfo",),
+    "history.standing": ("Standing",),
     "provenance.comparison": ("Difference",),
     "provenance.verdict": ("Replay",),
     "summaries.naming": ("FoundMessage",),
@@ -47,7 +48,8 @@ _FORMER: Mapping[str, tuple[str, ...]] = {
 # Data classes without a public name that programs can hold: where they stood, and where they stand.
 _ELSEWHERE: Mapping[tuple[str, str], str] = {
     ("core.records", "Address"): "engine.records",
-    ("files.findings", "Finding"): "backends.files.check",
+    ("backends.files.check", "Finding"): "retention.check",
+    ("files.findings", "Finding"): "retention.check",
     ("redis.opening", "Durability"): "backends.redis.connection",
     ("timeline.moment", "Change"): "history.records",
     ("timeline.moment", "ToolUse"): "history.records",

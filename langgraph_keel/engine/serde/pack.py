@@ -37,6 +37,7 @@ from langgraph_keel.engine.serde.types import (
     shape_of,
     state_of,
 )
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import UnstorableValue
 
 CODE_REASON = (
@@ -89,7 +90,7 @@ class Describer:
         form = self._forms.get(cls)
         if form is None:
             self._admit(cls)
-            form = self._forms[cls] = _FAMILIES.get(shape_of(cls).family, _refuse)
+            form = self._forms[cls] = _mark_unread if cls is Unread else _FAMILIES.get(shape_of(cls).family, _refuse)
         return form
 
 
@@ -106,6 +107,10 @@ def _refuse(value: Any) -> Any:
     name = getattr(value, "__qualname__", None)
     what = f" {name}" if isinstance(name, str) else ""
     raise UnstorableValue(name_of(kind) + what, CODE_REASON)
+
+
+def _mark_unread(value: Any) -> Any:
+    return value.mark  # to tell it from others: whoever admits classes to be stored refuses it
 
 
 def name_of(kind: type) -> str:

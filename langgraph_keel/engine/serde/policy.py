@@ -15,23 +15,26 @@ what may be revived: whoever can write to the store could write that, too.
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import chain
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any, TypeAlias
-from warnings import warn
+from warnings import warn_explicit
 from weakref import WeakValueDictionary
 
 from langgraph_keel._langgraph import DELTA_SNAPSHOT, SAFE_MSGPACK_TYPES
 from langgraph_keel.engine.serde.moved import MOVED_NAMES, PACKAGE, present_name
 from langgraph_keel.engine.serde.schemas import find_schema_class
 from langgraph_keel.engine.serde.types import Leaf, Record, Shape, shape_of
+from langgraph_keel.engine.serde.unread import Unread, refuse_placeholder
 from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
 
 Named: TypeAlias = type | tuple[str, ...]
 """How a class is listed: itself, or its module and name."""
+Note: TypeAlias = Callable[[Unread], Unread]
 
 # Modules that hold plain data, next to the classes that LangGraph lists itself; of `builtins`, exceptions are all that
 # is stored by name.
@@ -61,6 +64,10 @@ _UNNAMED = (
     "types=[...], as {}"
 )
 _ABSENT = "this program has no such class: import its module before reading, or pass it in types=[...]"
+_ABSENT_IN_MAIN = (
+    "it was defined in the script or notebook that stored it, and this program has no such class: define it in a "
+    "module that both import, and store the thread again; or pass it in types=[...]"
+)
 _SECRET = (
     "a secret, which would be stored as it is, in plain text: keep it out of the state, and pass it through context=. "
     "To store secrets all the same, pass types=[{0}] to the saver"
@@ -88,12 +95,16 @@ class TypePolicy:
     Attributes:
         names: What is allowed beside plain data, by module and name.
         is_listed: Whether nothing else may be stored.
+        shows: Whether what may not be revived is shown, by an `Unread` in its place.
+        note: Is given each of these, and returns it.
     """
 
-    __slots__ = ("_classes", "_is_strict", "_known", "is_listed", "names")
+    __slots__ = ("_classes", "_is_strict", "_known", "is_listed", "names", "note", "shows")
 
     def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
         self.is_listed = types is not None
+        self.shows = False
+        self.note: Note = _keep
         self._is_strict = strict
         self._classes: dict[tuple[str, str], type] = {}
         self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
@@ -102,8 +113,14 @@ class TypePolicy:
     def merge(self, extra: Iterable[Named]) -> TypePolicy:
         """Return this policy with more classes allowed; itself if that changes nothing."""
         merged = TypePolicy(chain(self._classes.values(), self.names, extra), self._is_strict)
-        merged.is_listed = self.is_listed
+        merged.is_listed, merged.shows, merged.note = self.is_listed, self.shows, self.note
         return self if merged.names == self.names else merged
+
+    def showing(self, note: Note | None) -> TypePolicy:
+        """Return this policy for who only looks: what it refuses has a placeholder."""
+        shown = copy.copy(self)
+        shown.shows, shown.note = True, note or _keep
+        return shown
 
     def _list(self, types: Iterable[Named]) -> Iterable[tuple[str, ...]]:
         for entry in types:
@@ -117,8 +134,10 @@ class TypePolicy:
         """Note that values of a class are stored.
 
         Raises:
-            UnstorableValue: Nobody could revive them, or the program has not listed the class.
+            UnstorableValue: Nobody could revive them, the program has not listed the class, or they are placeholders.
         """
+        if cls is Unread:
+            raise refuse_placeholder()
         name = module, qualname = cls.__module__, cls.__qualname__
         family = shape_of(cls).family
         if family is Record.SECRET and not self.allows_secrets(cls):
@@ -131,7 +150,7 @@ class TypePolicy:
             reason = "it is not in types=[...] of this saver and could not be read back: add the class"
             raise UnstorableValue(f"{module}.{qualname}", reason)
         if module == "__main__" and name not in _stored:
-            warn(_MAIN.format(qualname), TypeWarning, stacklevel=2)
+            _warn_of_main(cls)
         _stored[name] = cls
 
     def allows_secrets(self, cls: type) -> bool:
@@ -153,8 +172,10 @@ class TypePolicy:
             raise TypeError("a class name must be text")
         name = present_name(module, qualname)
         is_allowed, found = name in self._known or self._allows(*name), self._find(*name)
-        if found is None or not is_allowed:
-            raise RefusedType(".".join(name), _ABSENT if found is None else _UNNAMED.format(".".join(name)))
+        if found is None:
+            raise RefusedType(".".join(name), _ABSENT_IN_MAIN if name[0] == "__main__" else _ABSENT)
+        if not is_allowed:
+            raise RefusedType(".".join(name), _UNNAMED.format(".".join(name)))
         self._known.add(name)
         # Its type says what it is; an object of another kind may answer for its `__class__` by code of its own.
         shape = shape_of(found) if issubclass(type(found), type) else None
@@ -186,6 +207,22 @@ class TypePolicy:
         if found is None:
             found = _import(module, qualname)
         return find_schema_class(module, qualname) if found is None else found
+
+
+def _keep(unread: Unread) -> Unread:
+    return unread
+
+
+def _warn_of_main(cls: type) -> None:
+    """Warn of a class of the script, at the line of it that runs; at the class if a library's thread stores it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__") != "__main__":
+        frame = frame.f_back
+    if frame is not None:
+        place = frame.f_code.co_filename, frame.f_lineno
+    else:
+        place = getattr(sys.modules["__main__"], "__file__", None) or "<stdin>", getattr(cls, "__firstlineno__", 1)
+    warn_explicit(_MAIN.format(cls.__qualname__), TypeWarning, *place, module="__main__")
 
 
 def _import(module: str, qualname: str) -> Any:

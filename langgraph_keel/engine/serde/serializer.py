@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from reprlib import repr as short_repr
+from reprlib import Repr
 from typing import Any
 
 import ormsgpack
@@ -22,9 +22,10 @@ from langgraph_keel._langgraph import is_strict_msgpack
 from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
-from langgraph_keel.engine.serde.policy import Named, TypePolicy
+from langgraph_keel.engine.serde.policy import Named, Note, TypePolicy
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
-from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, message_of
+from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, leaf_or_unread, message_of, message_or_unread
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType, UnstorableValue
 
 _TAG = "keel"
@@ -89,8 +90,19 @@ class KeelSerializer:
         merged = self._policy.merge(extra)
         if merged is self._policy:
             return self
+        return self._with(merged)
+
+    def with_placeholders(self, note: Note | None = None) -> KeelSerializer:
+        """Return a serializer for who only looks: an `Unread` stands for what may not be revived.
+
+        Args:
+            note: Is given each of them, and returns it.
+        """
+        return self._with(self._policy.showing(note))
+
+    def _with(self, policy: TypePolicy) -> KeelSerializer:
         clone = KeelSerializer(max_bytes=self.max_bytes)
-        clone._use(merged)
+        clone._use(policy)
         return clone
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
@@ -321,6 +333,19 @@ def _locate(value: Any, error: UnstorableValue, describe: Form) -> UnstorableVal
     return error
 
 
+class _ShortRepr(Repr):
+    """Also of numbers with more digits than Python writes (4,300)."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:
+            return f"{hex(x)[:30]}..."
+
+
+short_repr = _ShortRepr().repr
+
+
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a user would call the parts of a value, each with the way to write it in Python."""
     if isinstance(value, dict):
@@ -338,6 +363,20 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", part) for name, part in (state | extras | private).items())
     if isinstance(value, dict):
         yield from ((f" key {short_repr(key)}", key) for key in dict.keys(value))
+
+
+def find_unread(value: Any) -> Iterator[Unread]:
+    """Yield the placeholders in a value, those within others too."""
+    left, seen = [value], set[int]()
+    while left:
+        part = left.pop()
+        if type(part) in _ATOMS or id(part) in seen:
+            continue
+        seen.add(id(part))  # what stands in many places is looked through once
+        if type(part) is Unread:
+            yield part
+            part = part.stored
+        left += reversed([each for _, each in _parts(part)])
 
 
 # --- Back to values: unpacked in C, then every record is replaced by the object it describes ---
@@ -377,7 +416,7 @@ class _Decoding:
             self.records = True
             return record
         try:
-            return LEAVES[code](data, self.policy)
+            return leaf_or_unread(code, data, self.policy) if self.policy.shows else LEAVES[code](data, self.policy)
         except BaseException as error:  # ormsgpack puts its own in the place of whatever is raised here
             self.error = error
             raise
@@ -390,6 +429,8 @@ def _decode_items(body: bytes, policy: TypePolicy, loads: Callable[[tuple[str, b
     try:
         # Much of the time goes into the cyclic garbage collector, which runs because so many containers appear
         # at once. It is left alone: switching it off would be felt by every thread of the program.
+        if policy.shows:
+            return [message_or_unread(item, policy) if item[0] == 1 else _item(item, loads) for item in items]
         return [message_of(item) if item[0] == 1 else _item(item, loads) for item in items]
     except _SHAPE_ERRORS as error:
         raise _translate(error) from error
@@ -423,9 +464,10 @@ def _replace_records(root: list[Any], policy: TypePolicy) -> None:
     _note_containers(places, root, enumerate(root))
     for _, _, node in places:  # grows while it runs, so that parents stand before children
         _note_containers(places, node, node.items() if type(node) is dict else enumerate(node))
+    shows = policy.shows
     for parent, key, node in reversed(places):
         if type(node) is list and node and type(node[0]) is Mark:
-            parent[key] = node[0].build(node, policy)
+            parent[key] = node[0].build_or_show(node, policy) if shows else node[0].build(node, policy)
 
 
 def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Iterable[tuple[Any, Any]]) -> None:

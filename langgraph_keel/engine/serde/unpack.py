@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Flag
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import ormsgpack
 
+from langgraph_keel.engine.serde.moved import PACKAGE
 from langgraph_keel.engine.serde.policy import TypePolicy
 from langgraph_keel.engine.serde.types import (
     BASE_BY_NAME,
@@ -40,6 +41,7 @@ from langgraph_keel.engine.serde.types import (
     restore,
     shape_of,
 )
+from langgraph_keel.engine.serde.unread import Unread, unread_of
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 _new = object.__new__
@@ -48,13 +50,48 @@ _of_class: Callable[[Any, str], Any] = type.__getattribute__
 """Returns an attribute of a class, past code of its metaclass."""
 
 
+Build: TypeAlias = Callable[[list[Any], TypePolicy], Any]
+Show: TypeAlias = Callable[[list[Any]], Any]
+
+
 class Mark:
-    """The first element of a record."""
+    """The first element of a record.
 
-    __slots__ = ("build",)
+    Args:
+        build: Returns the object that the record describes.
+        show: Returns the parts of a record that was refused, without the name of its class, as plain data.
+    """
 
-    def __init__(self, build: Callable[[list[Any], TypePolicy], Any]) -> None:
+    __slots__ = ("build", "show")
+
+    def __init__(self, build: Build, show: Show = lambda parts: None) -> None:
         self.build = build
+        self.show = show
+
+    def build_or_show(self, record: list[Any], policy: TypePolicy) -> Any:
+        """Return the object, or what stands for it where it may not be revived."""
+        try:
+            return self.build(record, policy)
+        except RefusedType as error:
+            return policy.note(unread_of(record[1:], error, self.show))
+
+
+def leaf_or_unread(code: int, data: bytes, policy: TypePolicy) -> Any:
+    """Return the value of a leaf, or what stands for it where it may not be revived."""
+    try:
+        return LEAVES[code](data, policy)
+    except RefusedType as error:
+        if code == Leaf.ENUM:
+            return policy.note(unread_of(ormsgpack.unpackb(data), error, _show_member))
+        return policy.note(unread_of([_text(data)], error, _show_first))
+
+
+def message_or_unread(item: list[Any], policy: TypePolicy) -> Any:
+    """Return the message that an item describes, or what stands for it where this LangChain has other fields."""
+    try:
+        return message_of(item)
+    except RefusedType as error:
+        return policy.note(unread_of(item[1:], error, _show_message))
 
 
 # --- LangChain messages ---
@@ -135,9 +172,17 @@ def _check_state(state: Any) -> None:
         raise CorruptStore("the attributes of a stored value are damaged")
 
 
+def _later_fields(cls: Any, shape: Shape) -> dict[str, Any]:
+    """Return the fields that a class of Keel's own may have got since a value was stored: those with plain defaults."""
+    fields = _of_class(cls, "__dataclass_fields__")
+    return {name: fields[name].default for name in shape.fields if type(fields[name].default) in (str, int, tuple)}
+
+
 def _dataclass(record: list[Any], policy: TypePolicy) -> Any:
     _, module, qualname, fields, rest, absent = record
     cls, shape = policy.resolve(module, qualname, Record.DATACLASS)
+    if shape.module == PACKAGE and type(fields) is dict and fields.keys() < shape.fields:
+        fields = _later_fields(cls, shape) | fields
     state = _join_fields(shape, fields, rest, absent)
     made = _new(cls)
     restore(made, state, shape)
@@ -217,6 +262,7 @@ def _exception(record: list[Any], policy: TypePolicy) -> Any:
         message, parts = args
         _check_type(message, str)
         _check_type(parts, list, tuple)
+        _check_read(f"{module}.{qualname}", *parts)
         if not all(issubclass(type(part), BaseException) for part in parts):
             raise CorruptStore("a stored group of exceptions holds something else")
         made = base.__new__(cls, message, parts)
@@ -232,25 +278,25 @@ _set_args = vars(BaseException)["args"].__set__
 
 def _enum(data: bytes, policy: TypePolicy) -> Any:
     module, qualname, name, *number = ormsgpack.unpackb(data)
-    cls, _ = policy.resolve(module, qualname, Leaf.ENUM)
+    cls, shape = policy.resolve(module, qualname, Leaf.ENUM)
     if name is None:
-        return _flag(cls, number)
+        return _flag(cls, shape, number)
     member = _of_class(cls, "_member_map_").get(name)
     if member is None:
         raise RefusedType(f"{module}.{qualname}", f"the enumeration has no member {name!r} any more")
     return member
 
 
-def _flag(cls: Any, number: list[str]) -> Any:
+def _flag(cls: Any, shape: Shape, number: list[str]) -> Any:
     """Return the combination of flags of this number, by the code of `Flag` and not by that of the class."""
     value = int(number[0])
     if not issubclass(cls, Flag):
-        raise CorruptStore(f"{cls.__qualname__} has no combinations")
+        raise CorruptStore(f"{shape.qualname} has no combinations")
     found = _of_class(cls, "_value2member_map_").get(value)
     if found is None:
         found = _combine_flags(cls, value)
     if type(found) is not cls:
-        raise CorruptStore(f"{value} is no combination of flags of {cls.__qualname__}")
+        raise CorruptStore(f"{value} is no combination of flags of {shape.qualname}")
     return found
 
 
@@ -318,11 +364,19 @@ def _check_type(value: Any, *kinds: type) -> None:
         raise CorruptStore(f"a {type(value).__name__} stands where a {kinds[0].__name__} should")
 
 
+def _check_read(name: str, *parts: Any) -> None:
+    """Raise an error if one of the parts is a placeholder where no other value may stand."""
+    for part in parts:
+        if type(part) is Unread:
+            raise RefusedType(name, f"it holds a {part.type_name}: {part.reason}")
+
+
 # --- Standard library ---
 
 
 def _aware(record: list[Any], policy: TypePolicy) -> Any:
     _, moment, tz = record
+    _check_read("datetime.datetime", tz)
     _check_type(moment, datetime, time)
     _check_type(tz, timezone, ZoneInfo)
     return moment.replace(tzinfo=tz)
@@ -444,6 +498,54 @@ def _is_description(described: Any) -> bool:
     return type(described) in (str, int)
 
 
+# --- What is shown of a value that was refused, as plain data ---
+
+
+def _show_first(parts: list[Any]) -> Any:
+    return parts[0]
+
+
+def _show_fields(parts: list[Any]) -> dict[str, Any]:
+    """Return fields, and whatever else stands in a dict: attributes that are no fields, extra and private ones."""
+    _check_state(parts[0])
+    shown: dict[str, Any] = {}
+    for part in parts:
+        shown |= part if type(part) is dict else {}
+    return shown
+
+
+def _show_namedtuple(parts: list[Any]) -> dict[str, Any]:
+    names, values, state = parts
+    return {**dict(zip(names, values, strict=True)), **state}
+
+
+def _show_extension(parts: list[Any]) -> Any:
+    base_name, content, state = parts
+    if base_name in ("defaultdict", "deque"):  # whose first part is their factory, or how long they may be
+        content = content[1:]
+    if issubclass(BASE_BY_NAME[base_name], dict):
+        content = _fill({}, content)
+    return {"content": content, **state} if state else content
+
+
+def _show_exception(parts: list[Any]) -> dict[str, Any]:
+    args, state = parts
+    return {"args": args, **state}
+
+
+def _show_array(parts: list[Any]) -> dict[str, Any]:
+    return {"dtype": parts[0], "shape": parts[1] if len(parts) == 4 else []}
+
+
+def _show_message(parts: list[Any]) -> dict[str, Any]:
+    return _show_fields(parts[1:])
+
+
+def _show_member(parts: list[Any]) -> Any:
+    name, *number = parts
+    return int(number[0]) if name is None else name
+
+
 # --- The tables ---
 
 LEAVES: dict[int, Callable[[bytes, TypePolicy], Any]] = {
@@ -474,17 +576,17 @@ RECORDS: dict[int, Mark] = {
     Record.DEFAULT: Mark(lambda record, _: _fill(defaultdict(_factory(record[1])), record[2:])),
     Record.COUNTER: Mark(lambda record, _: _fill(Counter(), record[1:])),
     Record.RANGE: Mark(lambda record, _: range(*map(_number, record[1:]))),
-    Record.AWARE: Mark(_aware),
+    Record.AWARE: Mark(_aware, _show_first),
     Record.PATTERN: Mark(_pattern),
     Record.SECRET: Mark(_secret),
-    Record.NDARRAY: Mark(_array),
-    Record.SCALAR: Mark(_scalar),
-    Record.NAMEDTUPLE: Mark(_namedtuple),
-    Record.DATACLASS: Mark(_dataclass),
-    Record.MODEL: Mark(_model),
-    Record.MODEL_V1: Mark(_model_v1),
-    Record.BUILTIN: Mark(_extension),
-    Record.SLOTTED: Mark(_unpack_slots),
-    Record.MESSAGE: Mark(lambda record, _: message_of(record)),
-    Record.EXCEPTION: Mark(_exception),
+    Record.NDARRAY: Mark(_array, _show_array),
+    Record.SCALAR: Mark(_scalar, _show_array),
+    Record.NAMEDTUPLE: Mark(_namedtuple, _show_namedtuple),
+    Record.DATACLASS: Mark(_dataclass, _show_fields),
+    Record.MODEL: Mark(_model, _show_fields),
+    Record.MODEL_V1: Mark(_model_v1, _show_fields),
+    Record.BUILTIN: Mark(_extension, _show_extension),
+    Record.SLOTTED: Mark(_unpack_slots, _show_fields),
+    Record.MESSAGE: Mark(lambda record, _: message_of(record), _show_message),
+    Record.EXCEPTION: Mark(_exception, _show_exception),
 }

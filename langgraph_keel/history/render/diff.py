@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.messages import message_text, speaker
-from langgraph_keel.display.text import cut, is_internal, plain, short_ids
+from langgraph_keel.display.text import cut, is_internal, plain, represent, short_ids
 from langgraph_keel.history.edits import NOTHING, Edit, Part, Step, parts_between
 from langgraph_keel.history.records import DiffRecord
 
@@ -264,10 +264,7 @@ def _value_text(value: Any, *, quoted: bool = False) -> str:
         return value
     if isinstance(value, bytes | bytearray):
         return repr(bytes(value[:_MOST_REPR]))
-    try:
-        return repr(value)[:_MOST_REPR]
-    except Exception:  # of a class of the user's
-        return object.__repr__(value)
+    return represent(value)[:_MOST_REPR]
 
 
 def _abridge(parts: Sequence[Part], limits: Limits) -> Iterator[Part]:

@@ -19,6 +19,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel
 
 from langgraph_keel._langgraph import BRANCH_TO, NS_SEP
+from langgraph_keel.display.text import represent
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import ValueRefused
 from langgraph_keel.provenance.records import ModelCall
@@ -86,7 +87,7 @@ def show(value: Any) -> str:
         parts = {"type": value.type, "name": value.name, "content": value.content}
         parts["calls"] = [call["name"] for call in getattr(value, "tool_calls", ())]
         value = {name: part for name, part in parts.items() if part}
-    text = " ".join(repr(value).split())
+    text = " ".join(represent(value).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 20]}... ({len(text):,} characters)"
 
 

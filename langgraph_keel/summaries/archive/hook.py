@@ -37,6 +37,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import CheckpointConflict, StoreError
 from langgraph_keel.summaries.archive.parts import (
+    ARCHIVE,
     Archived,
     Removal,
     digest_of,
@@ -220,6 +221,7 @@ class ArchiveHook(Hook):
     """Copies the archive of a thread with the thread, and removes one whose thread is gone. Puts cost nothing more."""
 
     hears_replays = True
+    tables = (ARCHIVE,)
 
     def put_failed(self, session: Session, put: Put, error: BaseException) -> Plan[None]:
         """Remove what a run has archived whose thread was deleted meanwhile."""

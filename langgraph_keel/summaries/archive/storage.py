@@ -25,9 +25,10 @@ from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Query
 from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
-from langgraph_keel.errors import CorruptStore, NotFound, ValueRefused
+from langgraph_keel.errors import CorruptStore, NotFound, RefusedType, ValueRefused
 from langgraph_keel.summaries.archive.parts import (
     ID,
     Archived,
@@ -217,6 +218,8 @@ def _decode(codec: Codec, where: str, body: bytes) -> list[BaseMessage]:
         raise error.at(where) from error
     except CorruptStore as error:
         raise CorruptStore(f"{where}: its messages do not decode: {error}") from error
+    if unread := next((message for message in messages if isinstance(message, Unread)), None):
+        raise RefusedType(unread.type_name, unread.reason, where=where)
     if not all(isinstance(message, BaseMessage) for message in messages):
         raise CorruptStore(f"{where}: what it holds are no messages")
     return messages

@@ -1,0 +1,303 @@
+"""Checks a whole store: that all that is stored can be read, and agrees with the rest. Nothing is written.
+
+What a backend can say besides of its own files, indexes and tables comes before this; see `KeelSaver.check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from langgraph_keel.engine import audit
+from langgraph_keel.engine.encoding.rows import row_index
+from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import Address, Entry, Found, Graph, Kind, Query, Ref, Row, ThreadInfo
+from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
+from langgraph_keel.engine.writes import unpack_batches
+from langgraph_keel.errors import CorruptStore, KeelError, StoreError, ValueRefused
+from langgraph_keel.retention.erase import each_stray
+from langgraph_keel.retention.sweep import POLICIES
+
+THREADS, ENTRIES, CELLS = 50, 50, 50
+"""What is read at once."""
+ADVICE = "a backup has it; `keel rewind` goes back to a moment before it, `keel delete` removes the thread"
+
+_LIST = "the list of threads"
+Severity: TypeAlias = Literal["harmless", "repairable", "decide", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a store that is not as Keel writes it.
+
+    Attributes:
+        kind: `harmless`: a leftover of something that was interrupted; `repairable`: `repair` can help; `decide`: a
+            person has to; `lost`: gone, also after a repair.
+        thread_id: The thread it is about, if it is about one.
+        path: The file or directory; in a database, what of it.
+        message: What was found.
+        advice: What to do.
+        offset: The byte in the file, if it is about one.
+    """
+
+    kind: Severity
+    thread_id: str | None
+    path: str
+    message: str
+    advice: str = ""
+    offset: int | None = None
+
+    @property
+    def is_list(self) -> bool:
+        """Whether it is that threads could not be listed, of which one is damaged."""
+        return self.path == _LIST
+
+
+class StoreCheck:
+    """Reads a store thread by thread: every header, row, write and cell, and whether they agree.
+
+    Values of classes that this process does not know are checked by their checksums alone.
+
+    Args:
+        session: What it runs on.
+
+    Attributes:
+        looked: How many threads were looked at.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._tables = [table for hook in session.hooks.all for table in hook.tables]
+        self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
+        self._after: tuple[str, str] | None = None
+        self._has_more = True
+        self.looked = 0
+
+    def next(self) -> Plan[Sequence[Finding] | None]:
+        """Return what is found in the next threads; `None` if all is looked at."""
+        if self._has_more:
+            return (yield from self._check_page())
+        step = next(self._steps, None)
+        return None if step is None else (yield from step)
+
+    def _check_page(self) -> Plan[Sequence[Finding]]:
+        try:
+            page = yield from self._session.store.read_threads(self._after, THREADS)
+        except (CorruptStore, StoreError) as error:
+            if not _is_damage(error):
+                raise
+            self._has_more = False
+            return [Finding("lost", None, _LIST, str(error), "a backup has it")]
+        found: list[Finding] = []
+        odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
+        for info, _ in page:
+            damage, disagreements = yield from check_thread(self._session, info, self._tables)
+            found += damage
+            if disagreements:
+                odd[info.thread_id] = info, disagreements
+            self.looked += 1
+        if odd:
+            # Somebody may have written meanwhile: it counts only if the thread is as it was.
+            again = {info.thread_id: info for info, _ in (yield from self._read_again())}
+            found += [each for name, (info, each_of) in odd.items() if again.get(name) == info for each in each_of]
+        self._has_more = len(page) == THREADS
+        self._after = (page[-1][0].updated_at, page[-1][0].thread_id) if page else None
+        return found
+
+    def _read_again(self) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+        return (yield from self._session.store.read_threads(self._after, THREADS))
+
+    def _check_shared(self) -> Plan[Sequence[Finding]]:
+        """Check the cells that all threads share, and the audit trail."""
+        tables = [table for hook in self._session.hooks.all for table in hook.shared_tables]
+        found = yield from check_cells(self._session, None, [*tables, NODE_CACHE, POLICIES])
+        verdict = yield from audit.verify(self._session)
+        return [*found, *(Finding("decide", None, "the audit trail", problem) for problem in verdict.problems)]
+
+    def _check_strays(self) -> Plan[Sequence[Finding]]:
+        """Check what stands beside no checkpoint: a ledger whose thread is elsewhere, or has only begun."""
+        strays, found = list[str](), list[Finding]()
+        yield from each_stray(self._session.store, strays.append)
+        for name in strays:
+            found += yield from check_cells(self._session, name, self._tables)
+        return found
+
+
+def check_thread(
+    session: Session, info: ThreadInfo, tables: Sequence[CellTable[Any]]
+) -> Plan[tuple[list[Finding], list[Finding]]]:
+    """Return what of a thread is damaged, and in what its list and its checkpoints disagree."""
+    thread_id = info.thread_id
+    found = yield from check_cells(session, thread_id, tables)
+    try:
+        graph = yield from session.store.read_graph(thread_id)
+        read = yield from _check_values(session, thread_id, graph)
+        lost_heads = yield from _find_lost_heads(session, graph)
+    except (CorruptStore, StoreError) as error:
+        if not _is_damage(error):
+            raise
+        return [*found, _lost(thread_id, "its checkpoints", error)], []
+    shown = {node.address for node in graph.nodes if not node.is_ghost}
+    found += [finding for node in graph.nodes if (finding := _check_header(session, node.address, node.header))]
+    found += read.findings
+    head = next((node for node in graph.nodes if node.is_head and not node.address.checkpoint_ns), None)
+    latest = head.address.checkpoint_id if head else None
+    counts = {
+        f"its list says {info.checkpoints:,} checkpoints, and there are {len(shown):,}": info.checkpoints != len(shown),
+        f"{len(shown - read.seen):,} of its checkpoints are not found one after the other": bool(shown - read.seen),
+        f"its list says that {info.latest} is the latest, and it is {latest}": info.latest != latest,
+    }
+    counts |= lost_heads
+    odd = [
+        Finding("decide", thread_id, "its checkpoints", message, ADVICE) for message, is_so in counts.items() if is_so
+    ]
+    return found, odd
+
+
+def _find_lost_heads(session: Session, graph: Graph) -> Plan[dict[str, bool]]:
+    """Return of which namespaces a reader does not find the latest. One trip for each of them."""
+    heads = {node.address.checkpoint_ns: node.address.checkpoint_id for node in graph.nodes if node.is_head}
+    lost: dict[str, bool] = {}
+    for namespace in {node.address.checkpoint_ns: None for node in graph.nodes if not node.is_ghost}:
+        read = yield from session.store.read_entry(Address(graph.nodes[0].address.thread_id, namespace))
+        latest = read.entry.address.checkpoint_id if read else None
+        is_lost = latest is None or latest != heads.get(namespace)
+        lost[f"its latest checkpoint in namespace {namespace!r} is not found"] = is_lost
+    return lost
+
+
+def _check_header(session: Session, address: Address, header: bytes) -> Finding | None:
+    try:
+        unpack_header(header, session.codec, address)
+    except ValueRefused:
+        return None  # of a class that is not here: its checksum is right
+    except CorruptStore as error:
+        return _lost(address.thread_id, f"checkpoint {address.checkpoint_id}", error)
+    return None
+
+
+class _Values:
+    """The values of a thread, each row of them looked at once.
+
+    Attributes:
+        seen: The checkpoints that were read.
+        findings: What is damaged.
+    """
+
+    def __init__(self, session: Session, heads: frozenset[Address]) -> None:
+        self._codec = session.codec
+        self._heads = heads
+        self._rows: set[tuple[str, str, int, int]] = set()
+        self.seen: set[Address] = set()
+        self.findings: list[Finding] = []
+
+    def check(self, found: Found) -> None:
+        """Look at the rows and writes of a checkpoint, and whether all that it shows is there."""
+        entry, address, known = found.entry, found.entry.address, len(self.findings)
+        for channel, ref in entry.refs.items():
+            if ref.kind is not Kind.INLINE:
+                self._check_channel(address, channel, ref, found.rows.get(channel, ()))
+        self._attempt(address, "its tasks' writes", lambda: unpack_batches(found.batches, self._codec, address))
+        if address in self._heads and len(self.findings) == known:
+            self._attempt(address, "its state", lambda: Unpacker(self._codec).values(entry.refs, found.rows, address))
+
+    def _check_channel(self, address: Address, channel: str, ref: Ref, rows: Sequence[Row]) -> None:
+        for row in rows:
+            key = (address.checkpoint_ns, channel, row.lo, row.count)
+            if key not in self._rows:
+                self._rows.add(key)
+                run, what = (row.lo, row.lo + row.count), f"channel {channel!r}, items from {row.lo:,}"
+                self._attempt(address, what, lambda row=row, run=run: Unpacker(self._codec).items([run], [row]))
+        self._attempt(address, f"channel {channel!r}", lambda: _check_covered(ref, rows))
+
+    def _attempt(self, address: Address, what: str, read: Any) -> None:
+        try:
+            read()
+        except ValueRefused:
+            pass  # of a class that is not here: its checksum is right
+        except CorruptStore as error:
+            place = f"checkpoint {address.checkpoint_id}, {what}"
+            self.findings.append(_lost(address.thread_id, place, error))
+
+
+def _check_covered(ref: Ref, rows: Sequence[Row]) -> None:
+    """See that the rows have all items of a value.
+
+    Raises:
+        CorruptStore: One is missing.
+    """
+    for lo, hi in ref.runs:
+        while lo < hi:
+            row = rows[row_index(rows, lo)]
+            lo = row.lo + row.count
+
+
+def _check_values(session: Session, thread_id: str, graph: Graph) -> Plan[_Values]:
+    """Read all values of a thread, page by page."""
+    values = _Values(session, frozenset(node.address for node in graph.nodes if node.is_head))
+    page: Sequence[Entry] = yield from session.store.scan(Query(thread_id, limit=ENTRIES))
+    while page:
+        values.seen.update(entry.address for entry in page)
+        for found in (yield from _read_values(session, page, values)):
+            values.check(found)
+        query = Query(thread_id, after=page[-1], limit=ENTRIES)
+        page = (yield from session.store.scan(query)) if len(page) == ENTRIES else ()
+    return values
+
+
+def _read_values(session: Session, page: Sequence[Entry], values: _Values) -> Plan[Sequence[Found]]:
+    """Read the values of entries; if that cannot be, of each by itself, to find out of which."""
+    try:
+        return (yield from session.store.read_values(page))
+    except CorruptStore:
+        pass
+    found: list[Found] = []
+    for entry in page:
+        try:
+            found += yield from session.store.read_values([entry])
+        except CorruptStore as error:
+            address = entry.address
+            values.findings.append(_lost(address.thread_id, f"checkpoint {address.checkpoint_id}, its values", error))
+    return found
+
+
+def check_cells(session: Session, thread_id: str | None, tables: Sequence[CellTable[Any]]) -> Plan[list[Finding]]:
+    """Return which records of a thread, or of those that all threads share, cannot be read."""
+    found: list[Finding] = []
+    for table in tables:
+        cells = Cells(session, table, thread_id)
+        try:
+            keys = [key for key, _ in (yield from cells.every_raw())]
+            for start in range(0, len(keys), CELLS):
+                found += _check_records(session, table, cells, (yield from cells.read_raw(keys[start : start + CELLS])))
+        except (CorruptStore, StoreError) as error:
+            if not _is_damage(error):
+                raise
+            found.append(_lost(thread_id, table.kind, error))
+    return found
+
+
+def _check_records(
+    session: Session, table: CellTable[Any], cells: Cells[Any], read: Mapping[str, Any]
+) -> Iterator[Finding]:
+    for key, cell in read.items():
+        try:
+            cells.keep(key, cell)
+            if cell.body:
+                session.codec.open(cell.body)
+        except CorruptStore as error:
+            if not isinstance(error.__cause__, ValueRefused):
+                yield _lost(cells.shelf.thread_id, f"{table.kind} {key}", error)
+
+
+def _is_damage(error: KeelError) -> bool:
+    """Return whether an error is of what is stored; a script of Redis that meets damage has no name for it."""
+    return isinstance(error, CorruptStore) or type(error) is StoreError
+
+
+def _lost(thread_id: str | None, place: str, error: KeelError) -> Finding:
+    return Finding("lost", thread_id, place, str(error), ADVICE if thread_id else "a backup has it")

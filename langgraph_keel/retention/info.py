@@ -1,0 +1,55 @@
+"""What a store is and holds, in numbers: `keel info`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import Session
+
+THREADS = 500
+"""Threads that are listed at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFacts:
+    """What a backend says of its store.
+
+    Attributes:
+        backend: The scheme of its URLs.
+        place: Where it is.
+        format: The number of the form in which it is written; `None` if it has none yet, or is gone with the process.
+        durability: What becomes of an acknowledged put, in words.
+        size: Bytes that it takes; `None` where nobody can say.
+    """
+
+    backend: str
+    place: str
+    format: int | None
+    durability: str
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreInfo(StoreFacts):
+    """What a store is and holds.
+
+    Attributes:
+        threads: How many threads there are.
+        checkpoints: How many checkpoints they hold.
+        waiting: How many requests wait for a person's decision.
+    """
+
+    threads: int = 0
+    checkpoints: int = 0
+    waiting: int = 0
+
+
+def count_threads(session: Session) -> Plan[tuple[int, int]]:
+    """Return how many threads there are, and how many checkpoints they hold. One trip for each 500 threads."""
+    threads, checkpoints, after, page = 0, 0, None, THREADS
+    while page == THREADS:
+        infos = yield from session.store.read_threads(after, THREADS)
+        threads, checkpoints = threads + len(infos), checkpoints + sum(info.checkpoints for info, _ in infos)
+        page, after = len(infos), (infos[-1][0].updated_at, infos[-1][0].thread_id) if infos else None
+    return threads, checkpoints

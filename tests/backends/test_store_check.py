@@ -1,0 +1,108 @@
+"""`saver.check()` on every backend: a sound store is clean, and damage that any reader would meet is found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from random import Random
+
+import psycopg
+import pytest
+from damage import damaged, spots_of
+from golden.kinds import TYPES
+from places import Place
+from redis import Redis
+from test_damage import look, stored
+from tiers import sized
+
+from langgraph_keel import MemorySaver, SqliteSaver
+from langgraph_keel.retention.check import Finding
+
+DAMAGES = int(os.environ.get("KEEL_DAMAGES", sized(2, 8, 300)))
+__all__ = ["stored"]
+
+
+def found_in(place: Place) -> list[Finding]:
+    with place.open(read_only=True, types=TYPES) as saver:
+        return [finding for finding in saver.check() if finding.kind != "harmless"]
+
+
+def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
+    told: list[int] = []
+    with stored.open(read_only=True, types=TYPES) as saver:
+        threads = list(saver.threads())
+        assert [each for each in saver.check(lambda done, total: told.append(done)) if each.kind != "harmless"] == []
+        assert list(saver.threads()) == threads
+    assert told[-1] == len(threads)
+    with stored.open(read_only=True) as saver:  # that does not know the classes of the program
+        assert [each for each in saver.check() if each.kind != "harmless"] == []
+
+
+def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
+    with stored.open(read_only=True) as saver:
+        threads = [each.thread_id for each in saver.threads()]
+    with spots_of(stored) as spots:
+        for seed in range(DAMAGES):
+            random = Random(f"check {stored.kind} {seed}")
+            spot = random.choice(spots)
+            new = damaged(spot.value, spots, random)
+            spot.write(new)
+            findings = found_in(stored)
+            is_met = any(isinstance(value, type) for value in look(stored, threads).values())
+            spot.write(spot.value)
+            assert findings or not is_met, f"seed {seed}: {spot.where} was {spot.value[:60]!r} and is {new[:60]!r}"
+    assert found_in(stored) == []
+
+
+def lose_from_index(place: Place) -> None:
+    """Take a thread out of what threads are listed by; its checkpoints stay."""
+    if place.kind == "sqlite":
+        with sqlite3.connect(place.url.removeprefix("sqlite:///")) as connection:
+            connection.execute("DELETE FROM threads WHERE name = 'chat'")
+    elif place.kind == "postgres":
+        with psycopg.connect(place.url) as connection:
+            connection.execute("DELETE FROM keel_threads WHERE thread_id = 'chat'")
+    else:
+        with Redis.from_url(place.url) as client:
+            for key in client.scan_iter(match=f"{place.options['prefix']}:*:threads"):
+                for member in client.zrange(key, 0, -1):
+                    client.zrem(key, *([member] if b"chat" in member else []) or [b"nobody"])
+
+
+# Of files, the directory is the list of threads.
+@pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)
+def test_a_thread_that_no_list_names_is_found(stored: Place) -> None:
+    lose_from_index(stored)
+    with stored.open(read_only=True) as saver:
+        assert "chat" not in [each.thread_id for each in saver.threads()]
+    assert any("thread" in finding.message for finding in found_in(stored))
+
+
+async def test_the_asynchronous_check_finds_the_same(stored: Place) -> None:
+    with spots_of(stored) as spots:
+        spot = next(each for each in spots if len(each.value) > 40)
+        spot.write(spot.value[:-3])
+    place = stored
+    findings = await asyncio.to_thread(found_in, place)
+    async with place.open(read_only=True, types=TYPES) as saver:
+        assert [finding async for finding in saver.acheck() if finding.kind != "harmless"] == findings != []
+
+
+def test_a_store_in_memory_is_checked_too() -> None:
+    with MemorySaver() as saver:
+        assert list(saver.check()) == []
+
+
+@pytest.mark.parametrize("stored", ["sqlite"], indirect=True)
+def test_a_damaged_page_of_sqlite_is_named(stored: Place) -> None:
+    path = stored.url.removeprefix("sqlite:///")
+    with SqliteSaver(path) as saver:
+        saver.reclaim(full=True)
+    with sqlite3.connect(path) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries_by_mark'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    with open(path, "r+b") as file:
+        file.seek((root - 1) * size)
+        file.write(bytes(size))
+    assert any(finding.path == path for finding in found_in(stored))

@@ -1,0 +1,206 @@
+"""`keel info`, `keel check`, `keel delete`, and the filters of `keel threads`: the same on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_requests import config, graph, questions
+from cli_threads import keel, keel_json
+from damage import spots_of
+from places import Place
+from typer.testing import CliRunner
+
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver
+from langgraph_keel.cli import app
+
+START: Any = {"told": None}
+
+
+def fill(saver: KeelSaver) -> None:
+    """Make a thread of Ada's that waits, one of Bob's that was decided and is done, and one of nobody's that waits."""
+    graph(saver).invoke(START, config("customer-5"))
+    graph(saver).invoke(START, config("customer-17", "bob"))
+    (request,) = saver.approvals.pending("customer-17")
+    saver.approvals.approve(request.id, by="ann")
+    graph(saver).invoke(saver.approvals.resume("customer-17"), config("customer-17", "bob"))
+    questions(saver).invoke(START, {"configurable": {"thread_id": "internal"}})
+
+
+def ids(saver: KeelSaver, **wanted: Any) -> list[str]:
+    return sorted(info.thread_id for info in saver.threads(**wanted))
+
+
+# -- threads
+
+
+def test_threads_are_filtered_by_what_is_asked_together(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+        later = datetime.now(UTC) + timedelta(seconds=60)
+        assert ids(saver, match="customer-*") == ["customer-17", "customer-5"]
+        assert ids(saver, owner="ada") == ["customer-5"]
+        assert {info.thread_id: info.owner for info in saver.threads()} == {
+            "customer-5": "ada",
+            "customer-17": "bob",
+            "internal": "",
+        }
+        assert ids(saver, waiting=True) == ["customer-5", "internal"]
+        assert ids(saver, waiting=True, match="customer-*", owner="ada") == ["customer-5"]
+        assert ids(saver, waiting=True, owner="bob") == []
+        assert ids(saver, since=later) == []
+        assert len(ids(saver, since=later - timedelta(hours=1))) == 3
+        assert len(list(saver.threads(1, match="customer-*"))) == 1
+
+
+def test_threads_are_filtered_without_their_states(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place.open() as saver:
+        fill(saver)
+
+        def refuse(*_: object) -> Any:
+            raise AssertionError("a state was read")
+
+        for verb in ("read_entry", "read_values", "read_graph"):
+            monkeypatch.setattr(saver.engine.session.store, verb, refuse)
+        assert ids(saver, match="c*", owner="ada", waiting=True, since=datetime(2020, 1, 1)) == ["customer-5"]
+
+
+async def test_the_asynchronous_face_filters_the_same() -> None:
+    async with MemorySaver() as saver:
+        await asyncio.to_thread(fill, saver)
+        assert [info.thread_id async for info in saver.athreads(match="customer-*", waiting=True)] == ["customer-5"]
+        assert (await saver.ainfo()).threads == 3
+        assert [finding async for finding in saver.acheck()] == []
+
+
+def test_since_is_a_time() -> None:
+    with MemorySaver() as saver, pytest.raises(InvalidInput, match="datetime"):
+        next(saver.threads(since="yesterday"))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(where) as saver:
+        fill(saver)
+    return where
+
+
+def test_the_command_takes_the_filters(url: str) -> None:
+    def found(*options: str) -> list[str]:
+        return sorted(each["thread_id"] for each in keel_json("threads", "--url", url, *options)["threads"])
+
+    assert found("--match", "customer-*", "--waiting", "--since", "1h") == ["customer-5"]
+    assert found("--owner", "bob", "--since", "2020-01-01") == ["customer-17"]
+    assert found("--since", "2999-01-01") == []
+    assert found("--unfinished", "--match", "int*") == ["internal"]
+    assert "fits" in keel("threads", "--owner", "nobody", "--url", url).stdout
+    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=1).stderr
+    shown = keel("threads", "--url", url).stdout
+    assert "owner" in shown
+    assert "ada" in shown
+    assert "more" not in shown
+    assert "--limit" in keel("threads", "--unfinished", "--limit", "1", "--url", url).stdout
+
+
+# -- info
+
+
+def test_info_says_what_a_store_is_and_holds(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+        found = saver.info()
+    assert (found.threads, found.waiting, found.format) == (3, 2, 1)
+    assert found.checkpoints == 7
+    assert found.backend in place.url
+    assert found.durability not in ("", "unknown")
+    assert (found.size is None) is (place.kind == "redis")
+    assert "***" in found.place or "@" not in found.place
+
+
+def test_the_command_info(url: str) -> None:
+    assert keel_json("info", "--url", url)["threads"] == 3
+    shown = keel("info", "--url", url).stdout
+    for words in ("sqlite", "format", "on disk", "2 requests", "3 with 7 checkpoints"):
+        assert words in shown
+
+
+# -- check
+
+
+def test_the_command_check(tmp_path: Path, url: str) -> None:
+    assert "as it was written" in keel("check", "--url", url).stdout
+    assert keel_json("check", "--url", url) == {"findings": [], "clean": True}
+    with spots_of(Place("sqlite", url)) as spots:
+        spot = next(each for each in spots if each.where.startswith("entries.header"))
+        number = int(spot.where.rpartition(" ")[2]) >> 32
+        spot.write(spot.value[:-1] + b"\x00")
+    before = (tmp_path / "agent.db").read_bytes()
+    shown = keel("check", "--url", url, status=1).stdout
+    assert "its header does not decode" in shown
+    found = keel_json("check", "--url", url, status=1)
+    assert found["clean"] is False
+    names = {1: "customer-5", 2: "customer-17", 3: "internal"}
+    assert [(each["kind"], each["thread_id"]) for each in found["findings"]] == [("lost", names[number])]
+    assert (tmp_path / "agent.db").read_bytes() == before
+
+
+def test_a_store_that_is_closed_is_not_damaged(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+        check = saver.check()
+        saver.close()
+        with pytest.raises(StoreClosed):
+            list(check)
+
+
+# -- delete
+
+
+def test_delete_shows_and_asks(url: str, typed: Callable[..., int]) -> None:
+    assert "Would remove 1 whole thread" in keel("delete", "customer-5", "--dry-run", "--url", url).stdout
+    assert "--yes" in keel("delete", "customer-5", "--url", url, status=1).stderr
+    assert typed("n\n", "delete", "customer-5", "--url", url) == 1
+    with open_saver(url) as saver:
+        assert len(ids(saver)) == 3
+    assert "did you mean 'customer-5'" in keel("delete", "customer5", "--yes", "--url", url, status=1).stderr
+    assert typed("y\n", "delete", "customer-5", "--url", url) == 0
+    assert keel_json("delete", "internal", "--yes", "--url", url)["deleted"] == 1
+    with open_saver(url) as saver:
+        assert ids(saver) == ["customer-17"]
+        assert list(saver.approvals.pending()) == []
+
+
+# -- which store
+
+
+def test_without_a_store_the_error_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KEEL_URL", raising=False)
+    told = keel("threads", status=1).stderr
+    assert "there is no store at" in told
+    assert "agent.db" in told
+    assert "--url URL, or set KEEL_URL" in told
+    assert "[not_found]" not in told
+    assert keel_json("threads", status=1)["error"]["code"] == "not_found"
+    for words in (["show", "t"], ["approvals"], ["check"], ["info"], ["rewind", "t", "1"]):
+        assert "set KEEL_URL" in keel(*words, status=1).stderr
+    assert "KEEL_URL" not in keel("threads", "--url", "other.db", status=1).stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_saver("files:agents") as saver:
+        fill(saver)
+    for name in ("agent.db", str(tmp_path / "agent.db"), "agents", "agents/"):
+        assert len(keel_json("threads", "--url", name)["threads"]) == 3
+    assert len(keel_json("threads")["threads"]) == 3  # agent.db is the default
+    shutil.move("agent.db", "other")
+    assert CliRunner().invoke(app, ["threads"], env={"KEEL_URL": "other"}).exit_code == 0
+    assert "names no store" in keel("threads", "--url", "nothing", status=1).stderr

@@ -1,0 +1,66 @@
+"""Whether a claim of somebody else is over: what one sees of it on the own clock, and nothing else."""
+
+from __future__ import annotations
+
+from langgraph_keel.engine import leases
+from langgraph_keel.engine.leases import Watch, looks_alive
+
+
+class Looks:
+    """Looks at one claim, at times of a clock of its own."""
+
+    def __init__(self, lease: float = 30.0) -> None:
+        self.now = 0.0
+        self.watch = Watch(lease, lambda: self.now)
+
+    def at(self, seconds: float, mark: int, token: str = "t", asked: float | None = None) -> bool | None:
+        self.now = seconds
+        return self.watch.is_over(token, mark, seconds if asked is None else asked)
+
+
+def test_a_claim_that_stands_still_for_a_lease_is_over() -> None:
+    looks = Looks()
+    assert [looks.at(seconds, 7) for seconds in (0, 10, 29.9)] == [None, None, None]
+    assert looks.at(30, 7) is True
+    assert looks.at(30, 7, "another") is None
+
+
+def test_a_claim_that_was_renewed_lives_for_a_lease_from_then_on() -> None:
+    looks = Looks()
+    assert [looks.at(seconds, seconds) for seconds in (0, 10, 20)] == [None, False, False]
+    assert looks.at(39, 20) is False  # after 10, when it was seen last as it had been
+    assert looks.at(40, 20) is None  # by now it may be dead
+    assert looks.at(50, 20) is True
+
+
+def test_a_renewal_that_may_have_been_long_ago_says_nothing() -> None:
+    looks = Looks()
+    assert [looks.at(seconds, seconds) for seconds in (0, 3600)] == [None, None]
+
+
+def test_a_slow_reply_is_no_proof() -> None:
+    """The store may have looked at once, and its reply have been on its way for half a minute."""
+    looks = Looks()
+    assert looks.at(5, 7, asked=0) is None
+    assert looks.at(40, 7, asked=34.9) is None
+    assert looks.at(41, 7, asked=35) is True
+
+
+def test_what_a_holder_has_promised_counts() -> None:
+    watch = Looks(lease=3.0)
+    assert watch.watch.is_over("t", 7, 0.0, 60.0) is None
+    watch.now = 59.0
+    assert watch.watch.is_over("t", 7, 59.0, 60.0) is None
+    assert watch.watch.is_over("t", 7, 60.0, 60.0) is True
+
+
+def test_no_more_claims_are_remembered_than_fit() -> None:
+    looks, most = Looks(), leases.MOST_SEEN
+    for number in range(most + 10):
+        looks.at(0, 1, f"{number}")
+    assert looks.at(30, 1, "0") is None  # forgotten, and watched again
+    assert looks.at(30, 1, f"{most}") is True
+
+
+def test_what_clocks_tell() -> None:
+    assert [looks_alive(1000, 300, now) for now in (699, 700, 999, 1000)] == [False, True, True, False]

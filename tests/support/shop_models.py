@@ -1,0 +1,33 @@
+"""Data classes of an application; only its own processes (`shop_children`) import them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pydantic import BaseModel
+
+
+class Status(Enum):
+    OPEN = "open"
+    PAID = "paid"
+
+
+@dataclass
+class Order:
+    items: list[str]
+    status: Status = Status.OPEN
+
+
+@dataclass
+class Basket:
+    """Large enough to be stored as a snapshot and edits (`trees`)."""
+
+    note: str
+    orders: dict[str, Order] = field(default_factory=dict)
+    total: int = 0
+
+
+class Customer(BaseModel):
+    name: str
+    orders: list[Order] = []

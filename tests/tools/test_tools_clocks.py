@@ -1,0 +1,143 @@
+"""Hosts whose clocks differ by any amount: a call that is under way is made once, and one that was cut off is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight_children import ELSEWHERE, Flight, wait_until
+from places import Place
+from test_tools_flight import holder
+from tool_keeping import Clock
+
+from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
+from langgraph_keel.engine.leases import Watch
+from langgraph_keel.engine.tables import Cells
+from langgraph_keel.tools import ledger
+from langgraph_keel.tools.ledger import CALLS, CallRecord, Ledger, shelf_of
+
+SKEWS = [sign * seconds for seconds in (40, 3600, 31_536_000) for sign in (1, -1)]
+"""Seconds by which the clock of one host is ahead of that of the other."""
+
+
+@pytest.fixture
+def flight(place: Place, tmp_path: Path) -> Flight:
+    return Flight(place, tmp_path / "runs.log")
+
+
+@pytest.fixture
+def saver(place: Place) -> Iterator[KeelSaver]:
+    with place.open() as saver:
+        saver.setup()
+        yield saver
+
+
+def state_of(saver: KeelSaver) -> str:
+    """What is stored, whatever clocks tell."""
+    ((_, kept),) = saver.engine.run(Cells(saver.engine.session, CALLS, "t").every())
+    return kept.record.state
+
+
+@pytest.mark.parametrize("name", [None, ELSEWHERE])
+def test_a_call_that_is_under_way_is_made_once_whatever_clocks_say(
+    flight: Flight, saver: KeelSaver, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    """Each of many has a clock of its own."""
+    slow = replace(flight, seconds=1.0, holder=name)
+    skews = iter(SKEWS * 1000)
+    monkeypatch.setattr("langgraph_keel.tools.cache._now", lambda: Clock().now + 1000 * next(skews))
+    with holder(slow) as other, ThreadPoolExecutor(len(SKEWS)) as pool:
+        with flight.cache(saver, unknown="retry") as cache:
+            results = list(pool.map(lambda _: flight.at_once().call(cache), SKEWS))
+        assert results == [f"by {other.pid}"] * len(SKEWS)
+    assert flight.runs == 1
+
+
+@pytest.mark.parametrize("skew", [3600, -3600])
+def test_a_call_that_was_cut_off_is_in_doubt_after_a_lease(
+    flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the doubt is written down: nobody else has to watch the claim."""
+    away = replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE, skew=skew)
+    with holder(away) as other:
+        other.send(signal.SIGKILL)
+        with flight.cache(saver) as cache, pytest.raises(ToolOutcomeUnknown):
+            flight.at_once().call(cache)
+    assert (flight.runs, state_of(saver)) == (1, "unknown")
+    assert "watching for up to 1 s" in caplog.text
+    with replace(flight, lease=600.0).cache(saver) as cache:
+        ((key, _),) = saver.engine.run(Cells(saver.engine.session, CALLS, "t").every())
+        cache.settle("t", key, "retry")
+        assert flight.at_once().call(cache) == f"by {os.getpid()}"
+
+
+@pytest.mark.parametrize("skew", [3600, -3600])
+def test_a_person_settles_what_is_over_and_nothing_that_lives(
+    flight: Flight, saver: KeelSaver, skew: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = replace(flight, seconds=60, lease=1.5, holder=ELSEWHERE, skew=skew)
+    with holder(away) as other, flight.cache(saver) as cache:
+        ((key, _),) = saver.engine.run(Cells(saver.engine.session, CALLS, "t").every())
+        with pytest.raises(NotFound, match="is claimed: there is nothing to settle"):
+            cache.settle("t", key, "retry")
+        assert state_of(saver) == "claimed"
+        other.send(signal.SIGKILL)
+        with flight.cache(saver) as another:  # who has not seen that it lived a moment ago
+            another.settle("t", key, "done", "made")
+        assert flight.at_once().call(cache) == "made"
+    assert flight.runs == 1
+    assert "of tool 'make' was begun on another-host, and may still run: watching for up to 1.5 s" in caplog.text
+
+
+def test_a_renewal_always_changes_the_claim() -> None:
+    """Also on a host whose clock goes back, or stands; and another lease than one's own is known."""
+    saver = MemorySaver()
+    engine = saver.engine
+    calls = Ledger(engine.session, Watch(30.0))
+    mine = CallRecord("make", "1", ledger.CLAIMED, 1, until=1000, holder=ELSEWHERE, lineage="l", lease=90_000)
+    claim: Any = engine.run(calls.claim(calls.draft(shelf_of("t"), "k" * 20, mine)))
+    marks = []
+    for until in (1000, 0, 0, 5000, 4000):
+        assert engine.run(calls.renew(claim, until))
+        ((_, kept),) = engine.run(Cells(engine.session, CALLS, "t").every())
+        marks.append(kept.record.until)
+        assert kept.record.lease == 90_000
+    assert all(later > before for before, later in pairwise([1000, *marks]))
+
+
+def test_a_claim_is_watched_for_as_long_as_its_holder_has_promised() -> None:
+    saver, seconds = MemorySaver(), [0.0]
+    engine = saver.engine
+    impatient = Ledger(engine.session, Watch(1.0, lambda: seconds[0]))
+    theirs = CallRecord("make", "1", ledger.CLAIMED, 1, until=1000, holder=ELSEWHERE, lineage="l", lease=90_000)
+    old = replace(theirs, lease=0)
+    for key, record in (("a" * 20, theirs), ("b" * 20, old)):
+        engine.run(impatient.claim(impatient.draft(shelf_of("t"), key, record)))
+
+    def asks(key: str) -> str:
+        return type(engine.run(impatient.claim(impatient.draft(shelf_of("t"), key * 20, theirs)))).__name__
+
+    assert [asks("a"), asks("b")] == ["Busy", "Busy"]
+    seconds[0] = 1.0
+    assert [asks("a"), asks("b")] == ["Busy", "Doubtful"]
+    seconds[0] = 90.0
+    assert asks("a") == "Doubtful"
+
+
+def test_a_lease_that_is_no_number_is_damage() -> None:
+    with pytest.raises(TypeError, match="its lease"):
+        CALLS.unpack([{"tool": "look", "state": "claimed", "lease": "long"}])
+
+
+def test_what_is_shown_is_told_by_clocks(flight: Flight, saver: KeelSaver) -> None:
+    with holder(replace(flight, seconds=60, lease=1.0, holder=ELSEWHERE)):
+        assert [call.state for call in saver.tools("t")] == ["claimed"]
+    wait_until(lambda: [call.state for call in saver.tools("t")] == ["unknown"])
+    assert state_of(saver) == "claimed"
