@@ -16,7 +16,8 @@ import servers
 from checkpoints import checkpoint_of, config_for
 from saver_parts import driver_of
 
-from langgraph_keel import CheckpointConflict, PostgresSaver, StoreError, StoreUnavailable
+from langgraph_keel import CheckpointConflict, PostgresSaver, StoreUnavailable
+from langgraph_keel.backends.postgres.connection import name_error
 from langgraph_keel.testing.machine import chat
 
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}
@@ -242,17 +243,12 @@ def test_behind_pgbouncer(pgbouncer_url: str) -> None:
             connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
 
 
-def test_behind_a_pgbouncer_that_forgets_statements_the_error_says_what_to_do(pgbouncer_url: str) -> None:
-    schema = "forgotten_statements"
-    options: dict[str, Any] = {"schema": schema, "prepare_threshold": 0}
-    try:
-        with PostgresSaver(pgbouncer_url, **options) as saver, ThreadPoolExecutor(12) as pool:
-            with pytest.raises(StoreError, match="open with prepare_threshold=None"):
-                list(pool.map(lambda n: converse(saver, f"thread {n}"), range(24)))
-            pool.shutdown()
-    finally:
-        with psycopg.connect(pgbouncer_url, autocommit=True) as connection:
-            connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
+@pytest.mark.parametrize("statements", [["EXECUTE nothing"], ["PREPARE one AS SELECT 1", "PREPARE one AS SELECT 2"]])
+def test_a_pooler_that_forgets_prepared_statements_is_named(postgres_url: str, statements: list[str]) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection, pytest.raises(psycopg.Error) as caught:
+        for statement in statements:
+            connection.execute(statement.encode())
+    assert "open with prepare_threshold=None" in str(name_error(caught.value, "here"))
 
 
 def converse(saver: PostgresSaver, thread: str) -> None:
