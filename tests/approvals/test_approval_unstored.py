@@ -29,7 +29,7 @@ from langgraph_keel.testing.faults import Counter, with_tap
 WAYS = ("interrupt", "request_approval")
 FACES = ("invoke", "ainvoke")
 THEN = ("nothing", "sweep", "go on", "new input", "decided", "worker")
-KILLS = sized(quick=6, ci=24, full=200)
+KILLS = sized(quick=24, ci=24, full=200)
 
 
 class Unlucky(Hook):
@@ -117,6 +117,7 @@ def die(place: Place, way: str, face: str, thread_id: str, decides: bool) -> Non
 CASES = [*product(THEN, WAYS, FACES)]
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_no_request_that_nobody_can_close(place: Place) -> None:
     with place.open() as saver:
         for number in range(KILLS):
