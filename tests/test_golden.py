@@ -18,6 +18,7 @@ from golden.kinds import TYPES
 from golden.seen import DELTA, thread_config, tuple_form
 from langchain_core.messages import AIMessage, HumanMessage
 from places import Place
+from resume_runs import runs_of
 
 from langgraph_keel import Decision, KeelSaver, KeelSerializer, NotFound, RefusedType, Retention
 
@@ -171,6 +172,7 @@ def test_threads_go_on(golden: Store, face: str) -> None:
 @pytest.mark.parametrize("face", ["sync", "async"])
 def test_what_waits_is_decided(golden: Store, face: str) -> None:
     with golden[1].open() as saver:
+        runs_of(saver).timer = lambda: 30 * time.monotonic()  # the lease of a run that is long dead is watched for
         call, inbox = by(face, saver), saver.approvals
         call(inbox, "reject", story.request_of(saver, "waits").id, by="bob", reason="too late")
         call(inbox, "approve", story.request_of(saver, "claimed").id, by="bob")
@@ -190,7 +192,7 @@ def test_what_waits_is_decided(golden: Store, face: str) -> None:
 
 
 def test_what_is_kept_of_tools_is_used_and_settled(golden: Store) -> None:
-    with golden[1].open() as saver, story.tool_cache(saver) as cache:
+    with golden[1].open() as saver, story.tool_cache(saver, lease=1.0) as cache:
         (doubtful,) = saver.tools("died")
         assert doubtful.state == "unknown"
         cache.settle("died", doubtful.key, "done", "it was done")

@@ -59,8 +59,10 @@ def refresh_thread(session: Session, thread_id: str, *, watches: bool = False) -
         watches: Whether to wait until it is known if a run lives that has asked before its checkpoint was stored, for
             at most a lease. Until then, its request stays.
     """
-    head = yield from session.store.read_entry(Address(thread_id, "", None))
+    # In this order: of a head that was read first, the question may be answered and over by now, and to ask it again
+    # would leave a request that nobody waits for.
     known = yield from Approvals(session).of_thread(thread_id)
+    head = yield from session.store.read_entry(Address(thread_id, "", None))
     if head is not None and (yield from _record_missing(session, head, known)):
         known = yield from Approvals(session).of_thread(thread_id)
     found: list[KeptRequest] = []

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.interrupts import asks_of, describe_question
 from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import block, console, local_time, print_json
@@ -182,10 +183,17 @@ def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType
     yield _section("metadata", "", value_lines(dict(found.metadata), full=full))
     writes = [write for write in found.pending_writes or [] if full or not is_internal(write[1])]
     if asked := interrupts(found):
-        yield _section("waits for an answer", "", _pairs((item.id, item.value) for item in asked))
+        questions = Group(*(_question(each.value, full) for each in asked))
+        yield _section("waits for an answer", "", Padding(questions, (0, 0, 0, 2)))
     if ordinary := [write for write in writes if write[1] != INTERRUPT]:
         note = "by tasks that ran from here"
         yield _section("pending writes", note, _pairs((f"{write[1]} ({write[0][:8]})", write[2]) for write in ordinary))
+
+
+def _question(value: Any, full: bool) -> Text:
+    """Return what an interrupt asks, in words; `keel approvals` has all of it, and says how to answer."""
+    parts = [describe_question(value), *(ask.description for ask in asks_of(value) if ask.description)]
+    return block(" · ".join(parts), limit=None if full else _LONGEST_TEXT)
 
 
 def _pairs(items: Iterable[tuple[str, Any]]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from resume_runs import BACKENDS
 from savers import SAVERS, needing
 from tool_graphs import run
 
-from langgraph_keel import AlreadyDecided, KeelSaver
+from langgraph_keel import AlreadyDecided, KeelSaver, MemorySaver
+from langgraph_keel.approvals.plans import refresh_thread
 from langgraph_keel.approvals.requests import ApprovalRequest
+from langgraph_keel.engine.plan import Plan
 
 FACES = ("invoke", "ainvoke")
 each_face = pytest.mark.parametrize("face", FACES)
@@ -84,3 +87,28 @@ async def test_what_nobody_has_decided_is_nobodys_to_repeat(saver: KeelSaver, fa
     for by in ("keel:expiry", ""):
         with pytest.raises(AlreadyDecided, match="expired"):
             await decide(saver, face, "reject", request.id, by=by)
+
+
+@pytest.mark.parametrize("nth", range(2))
+def test_who_looks_at_a_thread_while_it_goes_on_asks_nothing_again(nth: int) -> None:
+    """Whatever the other one has read by then."""
+    with MemorySaver() as saver:
+        graph = Asking(paying()).graph(saver)
+        graph.invoke({}, T)
+
+        def look() -> Plan[Any]:
+            plan = refresh_thread(saver.engine.session, "t")
+            request = next(plan)
+            for trip in count():
+                reply = yield request
+                if trip == nth:
+                    saver.approvals.approve(saver.approvals.pending("t")[0].id, by="bob")
+                    graph.invoke(saver.approvals.resume("t"), T)
+                try:
+                    request = plan.send(reply)
+                except StopIteration as end:
+                    return end.value
+
+        saver.engine.run(look())
+        assert [event.kind for event in saver.approvals.audit()] == ["asked", "approved", "consumed"]
+        assert saver.approvals.pending("t") == []

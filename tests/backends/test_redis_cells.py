@@ -255,7 +255,7 @@ def test_damage_is_named(opened: Open, behind: Any, redis_prefix: str, damaged: 
 
 
 @pytest.mark.parametrize("where", ["resume:run", "approvals:", "audithead:head"])
-def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, where: str) -> None:
+def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, redis_prefix: str, where: str) -> None:
     """Lua reads a token up to the first sign that is no letter or digit, Python up to the blank: they never agree."""
     saver = opened()
     graph = asking(saver)
@@ -268,7 +268,7 @@ def test_a_damaged_token_ends_every_loop(opened: Open, behind: Any, where: str) 
         go_on = partial(graph.invoke, Command(resume="yes"), at())
     (key, field, header) = next(
         (key, field, header)
-        for key in behind.scan_iter("*cells*")
+        for key in keys(behind, redis_prefix, "cells")
         if behind.type(key) == b"hash"
         for field, header in behind.hgetall(key).items()
         if field.decode().startswith(where) and not field.endswith(b":body")

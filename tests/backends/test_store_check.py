@@ -39,6 +39,7 @@ def test_a_sound_store_is_clean_and_stays_as_it_is(stored: Place) -> None:
         assert [each for each in saver.check() if each.kind != "harmless"] == []
 
 
+@pytest.mark.slow
 def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
     with stored.open(read_only=True) as saver:
         threads = [each.thread_id for each in saver.threads()]

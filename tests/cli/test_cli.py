@@ -204,7 +204,8 @@ def test_show_is_the_latest_state(url: str) -> None:
     assert "Let me look." in shown
     assert "search(q='tide\\x07s', k=3)" in shown
     assert "found [red]42[/red]" in shown
-    assert "waits for an answer" in shown
+    asked = shown.partition("waits for an answer\n")[2].splitlines()
+    assert asked[0].rstrip() == r"  question: Pay [bold]100[/bold] EUR?\x1b[2J"
     assert "'source': 'loop'" in shown
 
 

@@ -120,6 +120,7 @@ def rich_history(rig: Rig) -> Iterator[str]:
     yield "deleted"
 
 
+@pytest.mark.slow
 def test_a_rich_history_is_the_same_everywhere(rigs: Rigs) -> None:
     for parts in zip(*(rich_history(rig) for rig in rigs.values()), strict=True):
         assert len(set(parts)) == 1

@@ -61,7 +61,8 @@ def loaded(version: str, kind: str, directory: Path, url: str = "", prefix: str 
         return file_place(directory)
     if kind == "files":
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(directory, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+            archive.extractall(directory)
         return files_place(directory)
     if kind == "postgres":
         _load_postgres(url, json.loads(data))

@@ -258,13 +258,13 @@ def tools_graph(cache: ToolCache, script: Sequence[AIMessage], die: Callable[[],
     return builder.compile(checkpointer=cache.saver)
 
 
-def tool_cache(saver: KeelSaver) -> ToolCache:
+def tool_cache(saver: KeelSaver, **options: Any) -> ToolCache:
     policies: Mapping[str, Any] = {
         "search": ToolPolicy(version="1", scope="thread", cost=0.25),
         "share": ToolPolicy(version="1", scope="shared"),
         "die": ToolPolicy(version="1", scope="thread"),
     }
-    return ToolCache(saver, policies, secret=b"golden secret of the stores", store_arguments=True)
+    return ToolCache(saver, policies, secret=b"golden secret of the stores", store_arguments=True, **options)
 
 
 HELLO: Any = {"messages": [HumanMessage("hello", id="hello")]}

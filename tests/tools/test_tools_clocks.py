@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from flight_children import ELSEWHERE, Flight, wait_until
-from places import Place
-from test_tools_flight import holder
+from test_tools_flight import flight, holder, saver
 from tool_keeping import Clock
 
 from langgraph_keel import KeelSaver, MemorySaver, NotFound, ToolOutcomeUnknown
@@ -23,20 +20,10 @@ from langgraph_keel.engine.tables import Cells
 from langgraph_keel.tools import ledger
 from langgraph_keel.tools.ledger import CALLS, CallRecord, Ledger, shelf_of
 
+__all__ = ["flight", "saver"]
+
 SKEWS = [sign * seconds for seconds in (40, 3600, 31_536_000) for sign in (1, -1)]
 """Seconds by which the clock of one host is ahead of that of the other."""
-
-
-@pytest.fixture
-def flight(place: Place, tmp_path: Path) -> Flight:
-    return Flight(place, tmp_path / "runs.log")
-
-
-@pytest.fixture
-def saver(place: Place) -> Iterator[KeelSaver]:
-    with place.open() as saver:
-        saver.setup()
-        yield saver
 
 
 def state_of(saver: KeelSaver) -> str:

@@ -43,6 +43,7 @@ def saver(place: Place) -> Iterator[KeelSaver]:
 # -- all at once -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sixteen_processes_want_the_same_and_one_runs(flight: Flight) -> None:
     gate, told = get_context("fork").Barrier(16), get_context("fork").SimpleQueue()
     slow = replace(flight, seconds=0.5)
@@ -121,6 +122,7 @@ def test_a_holder_that_was_killed_here_is_taken_over_at_once(flight: Flight, sav
     assert flight.runs == 2
 
 
+@pytest.mark.slow
 def test_a_holder_that_was_killed_elsewhere_is_taken_over_after_its_lease(flight: Flight, saver: KeelSaver) -> None:
     away = replace(flight, seconds=60, lease=3.0, holder=ELSEWHERE)
     with holder(away) as other, waiting(flight, saver, unknown="retry") as result:
@@ -159,6 +161,7 @@ def test_a_call_that_was_cut_off_is_not_made_again_in_silence(flight: Flight, sa
     assert flight.runs == 1
 
 
+@pytest.mark.slow
 def test_a_holder_that_works_is_waited_for(flight: Flight, saver: KeelSaver) -> None:
     """However long: for two leases here. On a busy machine it renewed one of a second too late."""
     slow = replace(flight, seconds=6.5, lease=3.0, holder=ELSEWHERE)

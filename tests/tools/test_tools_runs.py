@@ -141,6 +141,7 @@ async def test_an_answer_runs_no_other_tool_again(scene: Scene, is_async: bool, 
     assert scene.ran("fast", "asking", "slow") == [(1, 1)] * 3
 
 
+@pytest.mark.slow
 @durabilities
 @faces
 def test_killed_after_the_answer_was_used(

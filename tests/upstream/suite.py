@@ -59,7 +59,8 @@ def unpack(archive: Path, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as directory, tarfile.open(archive) as tar:
         needed = (f"{target.name}/tests/", f"{target.name}/pyproject.toml")
         members = [member for member in tar.getmembers() if member.name.startswith(needed)]
-        tar.extractall(directory, members, filter="data")
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+        tar.extractall(directory, members)
         move(Path(directory, target.name), target)
 
 

@@ -68,13 +68,13 @@ class Unread:
 
     def __repr__(self) -> str:
         """Return its class and what is stored of it."""
-        return f"Unread({', '.join(f'{name}={part!r}' if name else repr(part) for name, part in self._shown())})"
+        return f"Unread({', '.join(f'{name}={part!r}' if name else repr(part) for name, part in self._pairs())})"
 
     def __rich_repr__(self) -> Iterator[Any]:
         """Yield the same for a terminal."""
-        yield from ((name, part) if name else part for name, part in self._shown())
+        yield from ((name, part) if name else part for name, part in self._pairs())
 
-    def _shown(self) -> Iterator[tuple[str, Any]]:
+    def _pairs(self) -> Iterator[tuple[str, Any]]:
         yield "", self.type_name
         if isinstance(stored := self.stored, dict):
             yield from ((str(name), part) for name, part in stored.items())
