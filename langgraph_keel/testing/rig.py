@@ -249,18 +249,27 @@ def values_of(found: CheckpointTuple) -> dict[str, Any]:
 
 def exact(value: Any) -> Any:
     """Return a form of `value` that is equal only for values of equal types; order of keys and sign of zero count."""
+    kind = type(value)
+    # The usual types first: comparing whole histories by these forms was two fifths of the contract's time in memory.
+    if kind is str:
+        return value
+    if kind is dict or (kind not in _PLAIN and isinstance(value, Mapping)):
+        return kind.__name__, [(exact(key), exact(part)) for key, part in value.items()]
+    if kind in _PLAIN:
+        return kind.__name__, repr(value)
     if isinstance(value, str):
         # A thread id that remembers how it was read is a str in every respect.
         return str(value)
-    if isinstance(value, Mapping):
-        return type(value).__name__, [(exact(key), exact(part)) for key, part in value.items()]
     if isinstance(value, (list, tuple)):
-        return type(value).__name__, [exact(part) for part in value]
+        return kind.__name__, [exact(part) for part in value]
     if isinstance(value, (set, frozenset)):
-        return type(value).__name__, sorted(map(repr, map(exact, value)))
+        return kind.__name__, sorted(map(repr, map(exact, value)))
     if isinstance(value, BaseModel):
-        return type(value).__name__, exact(vars(value))
-    return type(value).__name__, repr(value)
+        return kind.__name__, exact(vars(value))
+    return kind.__name__, repr(value)
+
+
+_PLAIN = frozenset({type(None), bool, int, float, bytes})
 
 
 class Author:
