@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from langgraph_keel.engine.encoding.frames import HEAD, RAW
+from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.records import Address, Node, record
 from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
-from langgraph_keel.engine.encoding.rows import row_index
+from langgraph_keel.engine.encoding.bodies import row_index
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan

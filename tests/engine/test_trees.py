@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from tiers import examples
 
 from langgraph_keel import CorruptStore, UnstorableValue
-from langgraph_keel.engine.encoding.rows import number_rows
+from langgraph_keel.engine.encoding.bodies import number_rows
 from langgraph_keel.engine.encoding.trees import replay
 from langgraph_keel.engine.encoding.values import Known, Unpacker, next_version
 from langgraph_keel.engine.records import Row

@@ -15,7 +15,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import restore_frame, shrink
+from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
 from langgraph_keel.engine.records import (
     NEW,
     Address,
@@ -30,8 +30,6 @@ from langgraph_keel.engine.records import (
     Row,
     Run,
     Stamp,
-    read_row,
-    resolve,
 )
 from langgraph_keel.errors import CorruptStore, InvalidInput
 

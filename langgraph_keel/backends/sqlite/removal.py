@@ -22,7 +22,7 @@ from langgraph_keel.backends.sqlite.rows import (
     read_slots,
     span,
 )
-from langgraph_keel.engine.encoding.frames import frame, unframe
+from langgraph_keel.engine.encoding.bodies import frame, unframe
 from langgraph_keel.engine.records import BaseGone, Copied, CopyOutcome, Graph, Node, Occupied, Run, Stamp
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 

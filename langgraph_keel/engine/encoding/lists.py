@@ -13,17 +13,19 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from langgraph_keel.engine.encoding.rows import (
+from langgraph_keel.engine.encoding.bodies import (
     NOTHING,
     Loose,
     loose_end,
     number_rows,
+    numbers_of,
     pack_rows,
+    resolve,
     rows_in,
     rows_of,
     weight_of,
 )
-from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, numbers_of, record, resolve
+from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
 from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
 from langgraph_keel.engine.serde.serializer import join_plain
 from langgraph_keel.errors import UnstorableValue, ValueRefused

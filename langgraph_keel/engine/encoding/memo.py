@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
-from langgraph_keel.engine.encoding.frames import RAW, WORTHWHILE, unframe
+from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, unframe
 from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
 

@@ -18,8 +18,20 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from langgraph_keel.engine.encoding.bodies import (
+    MOST_MEMORY,
+    array_header,
+    content_of,
+    memory_of,
+    number_rows,
+    resolve,
+    row_index,
+    rows_in,
+    rows_of,
+    split_array,
+    weight_of,
+)
 from langgraph_keel.engine.encoding.lists import KnownList, learn_list, next_list, rebase_list
-from langgraph_keel.engine.encoding.rows import content_of, number_rows, row_index, rows_in, rows_of, weight_of
 from langgraph_keel.engine.encoding.trees import (
     KnownTree,
     first_tree,
@@ -29,10 +41,9 @@ from langgraph_keel.engine.encoding.trees import (
     next_tree,
     replay,
 )
-from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record, resolve
+from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record
 from langgraph_keel.engine.serde.codec import Codec, digest
-from langgraph_keel.engine.serde.elements import MOST, memory_of, split_array
-from langgraph_keel.engine.serde.serializer import array_header, too_large
+from langgraph_keel.engine.serde.serializer import too_large
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
@@ -192,7 +203,7 @@ class Unpacker:
     def _check_repeats(self, runs: Sequence[Run], rows: Sequence[Row]) -> None:
         """Raise an error if items, some of them shown more than once, would take more memory than a value may."""
         limit, shown = self._codec.limit, [(run, rows_in(rows, [run])) for run in runs]
-        if sum([len(self._content(row)) for _, each in shown for row in each]) * MOST <= limit:
+        if sum([len(self._content(row)) for _, each in shown for row in each]) * MOST_MEMORY <= limit:
             return
         sums: dict[int, Sequence[int]] = {}
         taken = 0

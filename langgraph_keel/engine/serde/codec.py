@@ -16,11 +16,17 @@ from typing import Any
 import xxhash
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from langgraph_keel.engine.encoding.frames import unframe
-from langgraph_keel.engine.encoding.rows import HUGE_ROW, body_of
-from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.encoding.bodies import (
+    HUGE_ROW,
+    MAX_BYTES,
+    MOST_MEMORY,
+    array_header,
+    body_of,
+    takes_more,
+    unframe,
+)
 from langgraph_keel.engine.serde.policy import Note
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode, pack_unchecked, too_large
+from langgraph_keel.engine.serde.serializer import KeelSerializer, encode, pack_unchecked, too_large
 from langgraph_keel.errors import CorruptStore, KeelError, UnstorableValue
 
 _OWN = KeelSerializer()
@@ -122,7 +128,7 @@ class Codec:
             UnstorableValue: One of them cannot be stored, or together they are too large.
         """
         items = [self.pack_item(value) for value in values]
-        if sum(map(len, items)) * MOST > self.limit and takes_more(b"".join(items), self.limit):
+        if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
             raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
         return body_of(items)
 
@@ -141,7 +147,9 @@ class Codec:
         Raises:
             CorruptStore: It is damaged, or would take more: small bodies can hold large values.
         """
-        most = self.limit + HUGE_ROW * MOST  # beside one that is as large as it may be, a row may hold small items
+        most = (
+            self.limit + HUGE_ROW * MOST_MEMORY
+        )  # beside one that is as large as it may be, a row may hold small items
         content = unframe(body, most)
         if takes_more(content, most):
             raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")

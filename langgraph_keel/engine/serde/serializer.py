@@ -9,7 +9,6 @@ can pack, so the bytes of a value do not depend on its neighbours.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from reprlib import Repr
@@ -19,7 +18,7 @@ import ormsgpack
 from ormsgpack import Ext, Fragment
 
 from langgraph_keel._langgraph import is_strict_msgpack
-from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.encoding.bodies import MAX_BYTES, MOST_MEMORY, array_header, takes_more
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
 from langgraph_keel.engine.serde.policy import Named, Note, TypePolicy
@@ -158,7 +157,7 @@ class KeelSerializer:
 
     def item_of(self, value: Any, data: bytes) -> bytes:
         """As `pack_item`, of a value that `pack` has made `data` of."""
-        if len(data) * MOST > self.max_bytes and takes_more(data, self.max_bytes):
+        if len(data) * MOST_MEMORY > self.max_bytes and takes_more(data, self.max_bytes):
             raise UnstorableValue(name_of(type(value)), too_large(self.max_bytes))
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
             return data[:1] + b"\x01" + data[4:]
@@ -237,13 +236,6 @@ def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
 def _may_hold_bytes(data: bytes) -> bool:
     # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
     return 0xC4 in data or 0xC5 in data or 0xC6 in data
-
-
-def array_header(n: int) -> bytes:
-    """Return the msgpack header of an array of `n` elements."""
-    if n < 16:
-        return bytes((0x90 | n,))
-    return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
 
 
 # --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---

@@ -20,7 +20,7 @@ from datetime import datetime
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.encoding.bodies import body_of
 from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Query
