@@ -51,9 +51,8 @@ from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
 from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
-from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of
 from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput

@@ -27,7 +27,7 @@ from langgraph_keel.engine.config import USER, owner_in, owner_of
 from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import KeelError, StoreError

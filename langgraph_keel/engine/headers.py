@@ -11,7 +11,7 @@ from typing import Any
 
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
 from langgraph_keel.engine.records import Address, Node, record
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
 

@@ -21,7 +21,7 @@ from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.encoding.memo import Memo
 from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
 
 T = TypeVar("T")

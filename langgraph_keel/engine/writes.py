@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWr
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Address, Batch
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, ValueRefused
 

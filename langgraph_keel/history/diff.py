@@ -24,8 +24,8 @@ from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound

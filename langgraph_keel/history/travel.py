@@ -30,7 +30,7 @@ from langgraph_keel.engine.records import (
     Stored,
 )
 from langgraph_keel.engine.removal import live_runs
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 

@@ -27,8 +27,8 @@ from langgraph_keel.engine.removal import (
     remove,
     survey,
 )
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused

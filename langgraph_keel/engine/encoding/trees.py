@@ -38,8 +38,7 @@ from langgraph_keel.engine.encoding.bodies import (
     weight_of,
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, record
-from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
-from langgraph_keel.engine.serde.serializer import pack_plain
+from langgraph_keel.engine.serde.serializer import Codec, digest, pack_plain, prove, short_digest
 from langgraph_keel.engine.serde.types import Record, attributes_of, shape_of
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore

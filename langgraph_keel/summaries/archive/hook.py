@@ -32,7 +32,7 @@ from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.hooks import Copy, Hook, Put
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.errors import CheckpointConflict, StoreError

@@ -24,7 +24,7 @@ from langgraph_keel.engine.encoding.bodies import body_of
 from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Graph, Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
