@@ -23,8 +23,9 @@ from langgraph_keel.approvals.requests import (
     request_id,
 )
 from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Query
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from langgraph.checkpoint.base import (
 
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, TASKS
 from langgraph_keel.engine.config import (
+    Address,
     Origin,
     address_of,
     begins_run,
@@ -40,7 +41,6 @@ from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versi
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Entry,
     Found,

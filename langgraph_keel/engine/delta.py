@@ -19,11 +19,11 @@ from langgraph.checkpoint.base import (
     PendingWrite,
 )
 
-from langgraph_keel.engine.config import config_of
+from langgraph_keel.engine.config import Address, config_of
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Kind
+from langgraph_keel.engine.records import Entry, Found, Kind
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes

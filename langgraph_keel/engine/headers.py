@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
-from langgraph_keel.engine.records import Address, Node, record
+from langgraph_keel.engine.records import Node, record
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.errors import CorruptStore, ValueRefused
 

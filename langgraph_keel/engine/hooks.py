@@ -18,11 +18,11 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from langgraph_keel.engine.config import begins_run
+from langgraph_keel.engine.config import Address, begins_run
 from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
+from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput

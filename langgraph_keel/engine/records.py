@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeAlias, TypeVar, dataclass_transform
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.serde.moved import publish
 
 T = TypeVar("T")
@@ -48,24 +49,6 @@ class Kind(IntEnum):
     """One item an element (a piece table)."""
     TREE = 3
     """A snapshot and edits of its parts, in order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
-
-    thread_id: str
-    checkpoint_ns: str = ""
-    checkpoint_id: str | None = None
-
-    def __str__(self) -> str:
-        """Return how errors name it."""
-        namespace = f", namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
-        return f"thread {self.thread_id!r}{namespace}, checkpoint {self.checkpoint_id or 'latest'}"
-
-    def at(self, checkpoint_id: str | None) -> Address:
-        """Return the address of another checkpoint beside this one."""
-        return Address(self.thread_id, self.checkpoint_ns, checkpoint_id)
 
 
 @record

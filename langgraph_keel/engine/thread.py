@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import resolve, rows_in
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     Entry,

@@ -17,8 +17,9 @@ from typing import Any
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Q, R, StorePlan
-from langgraph_keel.engine.records import Address, Batch
+from langgraph_keel.engine.records import Batch
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, ValueRefused

@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import Header, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
+from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session

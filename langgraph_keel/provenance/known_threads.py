@@ -13,7 +13,7 @@ from itertools import count
 from threading import Lock
 from typing import TypeVar
 
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.provenance.drift import Fingerprint
 from langgraph_keel.provenance.records import Record
 

@@ -17,7 +17,7 @@ from itertools import takewhile
 from threading import Lock
 from typing import TypeAlias
 
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.errors import DriftDetected
 from langgraph_keel.provenance.drift import Change, DriftReport

@@ -12,11 +12,11 @@ from typing import Any
 
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.checkpoints import delete_thread
-from langgraph_keel.engine.config import thread_id_of
+from langgraph_keel.engine.config import Address, thread_id_of
 from langgraph_keel.engine.hooks import tell
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Node, Query, Stamp
+from langgraph_keel.engine.records import Entry, Found, Node, Query, Stamp
 from langgraph_keel.engine.removal import (
     Moments,
     Survey,

@@ -20,19 +20,8 @@ from langgraph_keel.backends.sqlite.rows import (
     span,
     unpack_refs,
 )
-from langgraph_keel.engine.records import (
-    Address,
-    Batch,
-    Entry,
-    Found,
-    Query,
-    Ref,
-    Row,
-    Run,
-    Stamp,
-    ThreadInfo,
-    Unchanged,
-)
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.records import Batch, Entry, Found, Query, Ref, Row, Run, Stamp, ThreadInfo, Unchanged
 from langgraph_keel.errors import CorruptStore
 
 # For read_history and read_graph: the parent, also if it is a ghost.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import frame, read_row, resolve, unframe
-from langgraph_keel.engine.records import Address, Kind, NewEntry, Ref, Row, Run, record
+from langgraph_keel.engine.records import Kind, NewEntry, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.errors import CorruptStore, StoreError
 

@@ -29,9 +29,9 @@ from langgraph_keel.backends.sqlite.rows import (
     span,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     CopyOutcome,

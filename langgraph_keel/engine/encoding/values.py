@@ -19,6 +19,7 @@ from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, TypeAlias
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import (
     MOST_MEMORY,
     NOTHING,
@@ -46,7 +47,7 @@ from langgraph_keel.engine.encoding.trees import (
     next_tree,
     replay,
 )
-from langgraph_keel.engine.records import NEW, Address, Kind, Ref, Row, Run, record
+from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
 from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, prove, short_digest, too_large
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
