@@ -43,17 +43,27 @@ from langgraph_keel.engine.checkpoints import (
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
 from langgraph_keel.engine.delta import delta_history
-from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.headers import next_version_of
 from langgraph_keel.engine.hooks import Hook, LookOnly
-from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of
-from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
+from langgraph_keel.engine.session import (
+    DEFAULT_BYTES,
+    DEFAULT_ENTRIES,
+    AsyncPatientDriver,
+    Engine,
+    Hooks,
+    Memo,
+    OnConflict,
+    PatientDriver,
+    Session,
+    arun,
+    run,
+)
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook

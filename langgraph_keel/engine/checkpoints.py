@@ -33,10 +33,9 @@ from langgraph_keel.engine.config import (
     text_of,
 )
 from langgraph_keel.engine.delta import hidden_parent, is_hidden, read_hidden
-from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
 from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes, tell
+from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
 from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versions_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
@@ -57,7 +56,7 @@ from langgraph_keel.engine.records import (
     record,
 )
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Base, Session, tell
 from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
 from langgraph_keel.errors import (
     CheckpointConflict,

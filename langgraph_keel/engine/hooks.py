@@ -11,7 +11,7 @@ nest: the first hook is the first to hear `before_put` and the last to hear `aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from langgraph_keel.engine.config import Address, begins_run
-from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.headers import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Base, Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
 
@@ -299,11 +298,3 @@ class LookOnly(Hook):
 
 def _only_looks() -> InvalidInput:
     return InvalidInput("saver.raw only reads, and puts nothing: compile the graph with the saver itself")
-
-
-def tell(heard: Sequence[Callable[..., Plan[None] | None]], *told: Any) -> Plan[None]:
-    """Tell the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
-    for hear in heard:
-        plan = hear(*told)
-        if plan is not None:
-            yield from plan

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.records import record
+from langgraph_keel.engine.session import Base
 
 
 @record

@@ -22,9 +22,9 @@ from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Session, engine_of
+from langgraph_keel.engine.session import Session, arun, engine_of, run
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.tools import answers
