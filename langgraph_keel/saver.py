@@ -34,6 +34,7 @@ from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
     delete_thread,
+    delta_history,
     list_threads,
     load,
     page,
@@ -42,9 +43,8 @@ from langgraph_keel.engine.checkpoints import (
     revive,
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
-from langgraph_keel.engine.delta import delta_history
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.headers import next_version_of
+from langgraph_keel.engine.entries import next_version_of
 from langgraph_keel.engine.hooks import Hook, LookOnly
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
@@ -411,7 +411,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
             new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
-                value, keeps the value of the parent (`engine.inheritance`). What else changed is found by content.
+                value, keeps the value of the parent (`engine.entries`). What else changed is found by content.
 
         Returns:
             The config of the new checkpoint.
@@ -442,7 +442,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
 
         A question to a person takes some more: it becomes a request (`approvals`), and the thread is claimed until the
-        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.writes`.
+        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.entries`.
 
         Raises:
             UnstorableValue: A value has no stored form.
@@ -504,7 +504,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`; see `engine.headers.next_version_of`."""
+        """Return the version after `current`; see `engine.entries.next_version_of`."""
         return next_version_of(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:

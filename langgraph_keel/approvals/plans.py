@@ -33,11 +33,10 @@ from langgraph_keel.approvals.requests import (
 )
 from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import NotFound, ValueRefused
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from langgraph_keel.engine.config import Address, begins_run
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
 from langgraph_keel.engine.session import Base, Session

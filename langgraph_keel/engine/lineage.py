@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.config import Address, is_task
-from langgraph_keel.engine.headers import Header, unpack_header
+from langgraph_keel.engine.entries import Header, unpack_header
 from langgraph_keel.engine.records import Graph, Node, Stamp
 from langgraph_keel.engine.serde.serializer import Codec
 

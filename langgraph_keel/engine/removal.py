@@ -23,9 +23,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
-from langgraph_keel.engine.delta import rebuilt_channels
 from langgraph_keel.engine.encoding.bodies import resolve
-from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.hooks import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
 from langgraph_keel.engine.plan import Plan

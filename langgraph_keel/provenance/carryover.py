@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header, unpack_batches
 from langgraph_keel.engine.lineage import Moment, origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Node, Stamp
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
-from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import CorruptStore, ValueRefused
 from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_call
 

@@ -19,12 +19,11 @@ from weakref import WeakSet
 
 from langgraph_keel._langgraph import ERROR, NULL_TASK_ID
 from langgraph_keel.engine.config import Address, address_of, run_of
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header, pack_batch
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import ThreadInfo
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pack_batch
 from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
 from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
 from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, DriftReport, Fingerprint, update_fingerprint

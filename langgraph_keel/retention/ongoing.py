@@ -7,7 +7,7 @@ from typing import Any
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
 from langgraph_keel.engine.config import is_task
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.records import Stamp
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from langgraph_keel.engine.config import USER, Address, address_of, owner_in, owner_of
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, unframe
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
 from langgraph_keel.engine.lineage import Moment, instant
 from langgraph_keel.engine.plan import Plan

@@ -13,6 +13,7 @@ from typing import Any
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import Address, thread_id_of
+from langgraph_keel.engine.entries import pending_writes, waiting_tasks
 from langgraph_keel.engine.lineage import Memories, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Node, Query, Stamp
@@ -29,7 +30,6 @@ from langgraph_keel.engine.removal import (
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session, tell
-from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import CorruptStore, InvalidInput, ValueRefused
 from langgraph_keel.retention.ongoing import find_called_from, find_open_heads
 from langgraph_keel.retention.policy import KEEP_LATEST, Retention, check_rules, choose

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_DURABILITY
 from langgraph_keel.engine.config import must_follow_head
-from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel.engine.entries import Header, UnreadHeader
 from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, Moment
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node

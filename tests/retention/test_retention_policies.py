@@ -16,7 +16,7 @@ from tiers import examples
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, leaves
 from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.removal import Removal, Survey, plan_removal

@@ -14,7 +14,7 @@ from tiers import examples
 
 from langgraph_keel import KeelSaver, Retention
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import find_moves_back, leaves
 from langgraph_keel.engine.records import Entry
 from langgraph_keel.engine.removal import Removal, Survey, live_runs, measure, survey
