@@ -12,6 +12,7 @@ from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -178,8 +179,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             Codec(self.serde),
             Memo(memo_entries, memo_bytes),
             Hooks(hooks),
-            clock=lambda: datetime.now(UTC),
-            new_token=lambda: token_hex(16),
+            clock=partial(datetime.now, UTC),
+            new_token=partial(token_hex, 16),
             new_id=lambda step: str(uuid6(clock_seq=step)),
             driver=driver,
             on_conflict=on_conflict,
@@ -188,20 +189,6 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         self._engine = Engine(session, async_driver)
         if not getattr(driver, "read_only", False):  # else no graph runs on it
             watch(provenance)
-
-    @property
-    def engine(self) -> Engine:
-        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
-        # Programs assign `saver.serde`.
-        if not self._engine.session.codec.uses(self.serde):
-            self._engine = self._engine.with_serde(self.serde)
-        return self._engine
-
-    def with_engine(self, engine: Engine) -> Self:
-        """Return a copy of this saver that runs on another engine."""
-        clone = copy.copy(self)
-        clone._engine = engine
-        return clone
 
     @property
     def raw(self) -> Self:

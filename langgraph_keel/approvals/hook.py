@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import sweep_requests
-from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
+from langgraph_keel.approvals.questions import close_request, record_interrupt
 from langgraph_keel.approvals.requests import (
     SUPERSEDED,
     TABLES,

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
-from langgraph_keel.approvals.interrupts import answer_of, asks_of
+from langgraph_keel.approvals.interrupts import answer_of, asks_of, interrupts_in
 from langgraph_keel.approvals.questions import (
     close_request,
     close_unstored,
-    interrupts_in,
     is_stored,
     record_interrupt,
     supersede_unstored,

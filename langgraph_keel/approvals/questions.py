@@ -122,14 +122,6 @@ def is_keel_question(request: ApprovalRequest) -> bool:
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
 
 
-def interrupts_in(value: Any) -> Sequence[Interrupt]:
-    """Return the interrupts in a write to LangGraph's channel for them."""
-    from langgraph.types import Interrupt
-
-    values = value if isinstance(value, tuple | list) else (value,)
-    return [each for each in values if isinstance(each, Interrupt)]
-
-
 def requests_of(
     address: Address, interrupt: Interrupt, task_id: str, owner: str, now: str
 ) -> Sequence[ApprovalRequest]:

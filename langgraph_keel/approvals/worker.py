@@ -27,9 +27,9 @@ from langgraph import errors
 from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
+from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import find_answers
-from langgraph_keel.approvals.questions import interrupts_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
 from langgraph_keel.engine.config import Address

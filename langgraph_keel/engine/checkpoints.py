@@ -126,13 +126,13 @@ def put(
         raise _gone(parent)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
-    new = Put(config, checkpoint, metadata, parent, address, header)
+    new = Put(config, checkpoint, metadata, metadata.get("source"), parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
     yield from tell(session.hooks.draft_put, session, new)
     draft = yield from _draft_put(session, new, inheritance)
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
-        if parent.checkpoint_id and metadata.get("step") == 0 and metadata.get("source") == "update":
+        if parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update":
             yield from _check_parent(session, parent)
         yield from tell(session.hooks.before_put, session, new)
         base = yield from _store(session, new, draft, inheritance)

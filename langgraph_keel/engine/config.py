@@ -21,7 +21,12 @@ from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel._langgraph import CONFIG_KEY_REPLAY_STATE, CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_REPLAY_STATE,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_TASK_ID,
+)
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 
@@ -198,6 +203,11 @@ def run_of(config: Mapping[str, Any]) -> object:
     """
     values = config.get("configurable") or {}
     return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
+
+
+def stores_at_end(config: Mapping[str, Any]) -> bool:
+    """Return whether an invocation stores no checkpoint before its end."""
+    return (config.get("configurable") or {}).get(CONFIG_KEY_DURABILITY) == "exit"
 
 
 def is_task(text: str) -> bool:

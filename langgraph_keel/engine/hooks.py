@@ -58,6 +58,7 @@ class Put:
         config: The config of the run that puts it.
         checkpoint: The checkpoint, as LangGraph gave it.
         metadata: Its metadata, as LangGraph gave it.
+        source: What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`.
         parent: The checkpoint it continues; without an id, none.
         address: Where it will be.
         header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
@@ -70,17 +71,13 @@ class Put:
     config: RunnableConfig
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
+    source: object
     parent: Address
     address: Address
     header: Header
     refs: Mapping[str, Ref] = field(default_factory=dict)
     base: Base | None = None
     notes: dict[Hook, Any] = field(default_factory=dict)
-
-    @property
-    def source(self) -> object:
-        """What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`."""
-        return self.metadata.get("source")
 
 
 @dataclass(slots=True, eq=False)

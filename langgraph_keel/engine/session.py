@@ -8,6 +8,7 @@ they share everything in it but the codec.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -391,11 +392,18 @@ def engine_of(saver: object) -> Engine | None:
 class EngineSaver(BaseCheckpointSaver[Any]):
     """A saver that runs on an engine of Keel; groups of its methods, which have no state, use nothing else of it."""
 
+    _engine: Engine
+
     @property
     def engine(self) -> Engine:
-        """What the saver runs on."""
-        raise NotImplementedError
+        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
+        # Programs assign `saver.serde`.
+        if not self._engine.session.codec.uses(self.serde):
+            self._engine = self._engine.with_serde(self.serde)
+        return self._engine
 
     def with_engine(self, engine: Engine) -> Self:
-        """Return a copy of the saver that runs on another engine."""
-        raise NotImplementedError
+        """Return a copy of this saver that runs on another engine."""
+        clone = copy.copy(self)
+        clone._engine = engine
+        return clone

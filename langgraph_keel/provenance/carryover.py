@@ -133,7 +133,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 
 
 def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
-    """Put the records that led to what stays into cells. No round trip where no model has answered.
+    """Put the records that led to what stays into cells.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
 
@@ -143,8 +143,6 @@ def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Col
         moments: All its checkpoints, but ghosts, in the order they were put.
         kept: Those that stay.
     """
-    if not any(header.about for _, header in moments):
-        return
     cells = Cells(session, CARRYOVERS, thread_id)
     for line in _find_lines(moments, kept):
         latest, first = line[0], line[-1]

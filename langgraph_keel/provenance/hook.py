@@ -640,10 +640,10 @@ class Recorder(Hook):
         yield from copy_carryovers(session, copy.source, copy.target, names)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Carry on the records that led to what stays; remove those of runs that go."""
+        """Carry on the records that led to what stays, if there are any; remove those of runs that go."""
         if leaving.run_ids:
             yield from drop_runs(session, leaving.thread_id, leaving.run_ids, leaving.moments, leaving.kept)
-        else:
+        elif any(header.about for _, header in leaving.moments):
             yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
 
     def after_remove(self, session: Session, leaving: Leaving) -> None:

@@ -33,6 +33,7 @@ from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.guard import find_guard
+from langgraph_keel.tools.hook import forget
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import HashSecret
 from langgraph_keel.tools.ledger import (
@@ -44,7 +45,6 @@ from langgraph_keel.tools.ledger import (
     Claim,
     Ledger,
     begins_with,
-    forget,
     is_lost,
     log_watch,
     looks_lost,

@@ -21,8 +21,8 @@ from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, l
 from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.removal import Removal, Survey, plan_removal
 from langgraph_keel.engine.tables import Cells, CellTable
-from langgraph_keel.retention.ongoing import find_called_from, find_open_heads
 from langgraph_keel.retention.policy import choose, trunk
+from langgraph_keel.retention.prune import find_called_from, find_open_heads
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 NOW = (START + timedelta(hours=10)).timestamp() * 1000
