@@ -198,7 +198,7 @@ def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 
 
 HIDDEN = "~hidden"
-"""Ends the id by which a hidden checkpoint is found; before it stands the id of the one that needs it."""
+"""Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
 
 
 def rebuilt_channels(metadata: Mapping[str, Any], stored: Collection[str]) -> set[str]:
@@ -252,7 +252,7 @@ def pack_batch(
         raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
 
 
-def _unpack(batch: Batch, codec: Codec, where: Address) -> Iterable[tuple[str, int, Any]]:
+def _unpack_batch(batch: Batch, codec: Codec, where: Address) -> Iterable[tuple[str, int, Any]]:
     try:
         heads, *values = codec.decode(batch.body)
         return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
@@ -277,7 +277,7 @@ def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tu
     kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
     beside: list[Any] = []
     for batch in batches:
-        for channel, index, value in _unpack(batch, codec, where):
+        for channel, index, value in _unpack_batch(batch, codec, where):
             key = (batch.task_id, index)
             if index == _BESIDE_AT and channel == _BESIDE:
                 beside.append(value)

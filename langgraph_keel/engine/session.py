@@ -1,9 +1,13 @@
-"""What is live in a saver, and what its plans need: two of the things that features get by.
+"""What is live in a saver, what its plans need, and what carries them out.
 
 A `Session` is what a plan is given: the store, the codec, the memo, the hooks, and where time and randomness come from
 (no plan asks a clock by itself, so tests own them). An `Engine` brings plans and drivers together. LangGraph makes
 shallow copies of savers (`with_allowlist`), and programs assign `saver.serde`: each has a session of its own then, and
 they share everything in it but the codec.
+
+The memo is what a process knows of the threads it served last, so that `put` needs no read. Bounded by entries and by
+bytes; the least recently used goes first. Forgetting costs at most a read (see `checkpoints.put`), never correctness:
+everything in it is checked against the store by the entry it is based on.
 """
 
 from __future__ import annotations

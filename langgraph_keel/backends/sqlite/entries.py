@@ -39,7 +39,7 @@ T = TypeVar("T")
 LAST = (1 << 32) - 1
 MOST_KEYS = 500
 """Keys that one statement asks for; SQLite before 3.32 takes 999 parameters, and later ones 32766."""
-_PLAIN = KeelSerializer(types=())
+PLAIN = KeelSerializer(types=())
 _KINDS = {int(kind): kind for kind in Kind}  # a call of an enum takes ten times as long
 
 
@@ -262,7 +262,7 @@ def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -
         [slots[name].slot, int(ref.kind), *(n for run in resolve(ref.runs, first.get(name, 0)) for n in run)]
         for name, ref in refs.items()
     ]
-    return frame(_PLAIN.pack(table))
+    return frame(PLAIN.pack(table))
 
 
 def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
@@ -275,7 +275,7 @@ def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
     try:
         return {
             names[slot]: Ref(_KINDS[kind], tuple(zip(flat[::2], flat[1::2], strict=True)))
-            for slot, kind, *flat in _PLAIN.unpack(unframe(body))
+            for slot, kind, *flat in PLAIN.unpack(unframe(body))
         }
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from langgraph_keel.backends.sqlite.entries import (
     COLUMNS,
     LAST,
+    PLAIN,
     SHOWN,
     Execute,
     Place,
@@ -46,9 +47,6 @@ from langgraph_keel.engine.records import (
     Stamp,
     ThreadInfo,
 )
-from langgraph_keel.engine.serde.serializer import KeelSerializer
-
-_PLAIN = KeelSerializer(types=())
 
 
 class SqliteStore(SqliteEntries):
@@ -268,8 +266,8 @@ def _remove_entries(
         if row:
             slots = read_slots(execute, row[0])
             kept = {slots[name].slot for name in channels if name in slots}
-            refs = [ref for ref in _PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
-            execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(_PLAIN.pack(refs)), stamp))
+            refs = [ref for ref in PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
+            execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
 
 
 def _raise_floor(execute: Execute, thread_id: str) -> None:
@@ -408,7 +406,7 @@ def _ends_of(execute: Execute, part: Part) -> dict[int, int]:
     """Return, by the slots of the channels that entries show, the number after the last item that they show."""
     ends: dict[int, int] = {}
     for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {part.where}", part.parameters).fetchall():
-        for slot, _, *runs in _PLAIN.unpack(unframe(refs)):
+        for slot, _, *runs in PLAIN.unpack(unframe(refs)):
             ends[slot] = max([ends.get(slot, 0), *runs])
     return ends
 

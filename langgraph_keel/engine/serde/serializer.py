@@ -487,7 +487,7 @@ def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Ite
             raise CorruptStore("the mark of a record stands where a value should be")
 
 
-# -- as the encoding needs it: items, and fingerprints that prove a value unchanged ------------------------------------
+# --- As the encoding needs it: items, and fingerprints that prove a value unchanged ---
 
 _OWN = KeelSerializer()
 # Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
