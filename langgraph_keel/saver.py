@@ -12,6 +12,7 @@ from asyncio import to_thread
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from secrets import token_hex
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
@@ -34,6 +35,7 @@ from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
     delete_thread,
+    delta_history,
     list_threads,
     load,
     page,
@@ -42,19 +44,27 @@ from langgraph_keel.engine.checkpoints import (
     revive,
 )
 from langgraph_keel.engine.config import Owner, address_of, texts_of, thread_id_of
-from langgraph_keel.engine.delta import delta_history
-from langgraph_keel.engine.encoding.memo import DEFAULT_BYTES, DEFAULT_ENTRIES, Memo
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.headers import next_version_of
+from langgraph_keel.engine.entries import next_version_of
 from langgraph_keel.engine.hooks import Hook, LookOnly
-from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.queries import PAGE, ThreadFilter, checked_limit, query_of
 from langgraph_keel.engine.records import Query, ThreadInfo
-from langgraph_keel.engine.serde.codec import Codec, with_allowlist_of
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.serde.serializer import KeelSerializer
-from langgraph_keel.engine.session import Engine, Hooks, OnConflict, Session
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer, with_allowlist_of
+from langgraph_keel.engine.session import (
+    DEFAULT_BYTES,
+    DEFAULT_ENTRIES,
+    AsyncPatientDriver,
+    Engine,
+    Hooks,
+    Memo,
+    OnConflict,
+    PatientDriver,
+    Session,
+    arun,
+    run,
+)
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
@@ -169,8 +179,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             Codec(self.serde),
             Memo(memo_entries, memo_bytes),
             Hooks(hooks),
-            clock=lambda: datetime.now(UTC),
-            new_token=lambda: token_hex(16),
+            clock=partial(datetime.now, UTC),
+            new_token=partial(token_hex, 16),
             new_id=lambda step: str(uuid6(clock_seq=step)),
             driver=driver,
             on_conflict=on_conflict,
@@ -179,20 +189,6 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         self._engine = Engine(session, async_driver)
         if not getattr(driver, "read_only", False):  # else no graph runs on it
             watch(provenance)
-
-    @property
-    def engine(self) -> Engine:
-        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
-        # Programs assign `saver.serde`.
-        if not self._engine.session.codec.uses(self.serde):
-            self._engine = self._engine.with_serde(self.serde)
-        return self._engine
-
-    def with_engine(self, engine: Engine) -> Self:
-        """Return a copy of this saver that runs on another engine."""
-        clone = copy.copy(self)
-        clone._engine = engine
-        return clone
 
     @property
     def raw(self) -> Self:
@@ -402,7 +398,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are merged into it as LangGraph's savers do.
             new_versions: The channels that the step wrote. A channel that has a version, but neither a new one nor a
-                value, keeps the value of the parent (`engine.inheritance`). What else changed is found by content.
+                value, keeps the value of the parent (`engine.entries`). What else changed is found by content.
 
         Returns:
             The config of the new checkpoint.
@@ -433,7 +429,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         """Store what a task has written so far, before its step is over. One round trip, durable when it returns.
 
         A question to a person takes some more: it becomes a request (`approvals`), and the thread is claimed until the
-        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.writes`.
+        run is over. The checkpoint may arrive later. Repeating a call is harmless: see `engine.entries`.
 
         Raises:
             UnstorableValue: A value has no stored form.
@@ -495,7 +491,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
     # -- what LangGraph asks besides ---------------------------------------------------------------------------
 
     def get_next_version(self, current: Any, channel: None) -> Any:
-        """Return the version after `current`; see `engine.headers.next_version_of`."""
+        """Return the version after `current`; see `engine.entries.next_version_of`."""
         return next_version_of(current)
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> KeelSaver:

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_keel._langgraph import INTERRUPT
+from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import sweep_requests
-from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
+from langgraph_keel.approvals.questions import close_request, record_interrupt
 from langgraph_keel.approvals.requests import (
     SUPERSEDED,
     TABLES,
@@ -27,7 +28,7 @@ from langgraph_keel.engine.config import USER, owner_in, owner_of
 from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells
 from langgraph_keel.errors import KeelError, StoreError

@@ -21,11 +21,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from langgraph_keel.approvals.requests import BY_EXPIRY, ApprovalRequest, Decision
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
 
 # What each kind of decision is called in LangChain's middleware, and what allows it in the Agent Inbox.
 _HITL = {"approve": "approve", "reject": "reject", "edit": "edit", "answer": "respond"}
@@ -62,6 +65,14 @@ class Ask:
 Asks: TypeAlias = Sequence[Ask]
 _Reader: TypeAlias = Callable[[Any, Any], Asks]
 _Writer: TypeAlias = Callable[[Any, Asks, Sequence[Decision]], Any]
+
+
+def interrupts_in(value: Any) -> Sequence[Interrupt]:
+    """Return the interrupts in a write to LangGraph's channel for them."""
+    from langgraph.types import Interrupt
+
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [each for each in values if isinstance(each, Interrupt)]
 
 
 def asks_of(value: Any, schema: Any = None) -> Asks:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
-from langgraph_keel.approvals.interrupts import answer_of, asks_of
+from langgraph_keel.approvals.interrupts import answer_of, asks_of, interrupts_in
 from langgraph_keel.approvals.questions import (
     close_request,
     close_unstored,
-    interrupts_in,
     is_stored,
     record_interrupt,
     supersede_unstored,
@@ -32,11 +31,11 @@ from langgraph_keel.approvals.requests import (
     request_at,
 )
 from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Query
+from langgraph_keel.engine.records import Entry, Found, Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import NotFound, ValueRefused
 
 if TYPE_CHECKING:

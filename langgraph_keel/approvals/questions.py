@@ -23,8 +23,9 @@ from langgraph_keel.approvals.requests import (
     request_id,
 )
 from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Query
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 
 if TYPE_CHECKING:
@@ -119,14 +120,6 @@ def close_all_unstored(session: Session, thread_id: str) -> Plan[None]:
 def is_keel_question(request: ApprovalRequest) -> bool:
     """Return whether `request_approval` has asked it."""
     return isinstance(request.value, Mapping) and request.value.get("type") == "keel_approval"
-
-
-def interrupts_in(value: Any) -> Sequence[Interrupt]:
-    """Return the interrupts in a write to LangGraph's channel for them."""
-    from langgraph.types import Interrupt
-
-    values = value if isinstance(value, tuple | list) else (value,)
-    return [each for each in values if isinstance(each, Interrupt)]
 
 
 def requests_of(

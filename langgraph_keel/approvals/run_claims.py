@@ -43,13 +43,13 @@ from langgraph_keel.approvals.questions import close_all_unstored
 from langgraph_keel.approvals.turns import LINES, Place, Ticket
 from langgraph_keel.engine import runs as live
 from langgraph_keel.engine.config import begins_run, run_of
+from langgraph_keel.engine.entries import without_spent
 from langgraph_keel.engine.hooks import Hook, Reading, Writes
 from langgraph_keel.engine.leases import Keeper, Pause, Watch, is_dead, looks_alive, this_holder
-from langgraph_keel.engine.plan import Plan, run
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Query
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.session import Session, run
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
-from langgraph_keel.engine.writes import without_spent
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, ThreadTaken
 
 KEY = "run"

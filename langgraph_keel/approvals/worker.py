@@ -27,16 +27,17 @@ from langgraph import errors
 from langgraph.types import Command
 
 from langgraph_keel._langgraph import CONFIG_KEY_STRICT_RESUME, INTERRUPT
+from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.notices import Bell
 from langgraph_keel.approvals.plans import find_answers
-from langgraph_keel.approvals.questions import interrupts_in
 from langgraph_keel.approvals.requests import CURRENT, SUPERSEDED, ApprovalRequest, Approvals, request_at
 from langgraph_keel.approvals.run_claims import is_in_doubt, is_taken
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import pending_writes, waiting_tasks
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Found
+from langgraph_keel.engine.records import Found
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, Session
-from langgraph_keel.engine.writes import pending_writes, waiting_tasks
 from langgraph_keel.errors import InvalidInput, StoreBusy, StoreUnavailable, ThreadTaken, ValueRefused
 
 _log = logging.getLogger(__name__)

@@ -35,7 +35,7 @@ from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, 
 from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain, short_ids
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.edits import edits
 from langgraph_keel.history.records import DiffRecord

@@ -31,8 +31,8 @@ from typing import Any
 
 from langgraph_keel.engine.cells import Cell, Shelf, check_swapped
 from langgraph_keel.engine.plan import Plan, Q, R, T
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, InvalidInput

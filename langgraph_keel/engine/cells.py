@@ -44,7 +44,7 @@ class Cell:
 
     Attributes:
         token: Tells this content from all that the cell ever held and will hold; random, 1 to 32 letters and digits.
-        header: The small part, which listings read; framed (see `engine.encoding.frames`), opaque to stores.
+        header: The small part, which listings read; framed (see `engine.encoding.bodies`), opaque to stores.
         body: The rest, framed; `b""` if there is none, or if it was not asked for.
         origin: The thread that wrote a shared cell, `""` if none did: what a thread has shared is deleted with it.
         expires_at: Milliseconds since 1970, from which on the engine takes it to be gone; `None` is never.

@@ -18,11 +18,14 @@ from langgraph.checkpoint.base import (
     Checkpoint,
     CheckpointMetadata,
     CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
     get_checkpoint_metadata,
 )
 
 from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME, TASKS
 from langgraph_keel.engine.config import (
+    Address,
     Origin,
     address_of,
     begins_run,
@@ -31,16 +34,28 @@ from langgraph_keel.engine.config import (
     must_follow_head,
     text_of,
 )
-from langgraph_keel.engine.delta import hidden_parent, is_hidden, read_hidden
-from langgraph_keel.engine.encoding.memo import Base
 from langgraph_keel.engine.encoding.values import Known, Unpacker, is_inline, learn, next_version, rebase, remember
-from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes, tell
-from langgraph_keel.engine.inheritance import Inheritance, inheritance_of, versions_of
+from langgraph_keel.engine.entries import (
+    HIDDEN,
+    Header,
+    Inheritance,
+    hidden_parent,
+    inheritance_of,
+    is_hidden,
+    pack_batch,
+    pack_header,
+    pending_writes,
+    rebuilt_channels,
+    rest_of,
+    unpack_batches,
+    unpack_header,
+    versions_of,
+    without_stray,
+)
+from langgraph_keel.engine.hooks import Copy, Put, Reading, Writes
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import matches
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Entry,
     Found,
@@ -57,8 +72,8 @@ from langgraph_keel.engine.records import (
     record,
 )
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
-from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pack_batch, pending_writes, unpack_batches, without_stray
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Base, Session, tell
 from langgraph_keel.errors import (
     CheckpointConflict,
     CorruptStore,
@@ -111,13 +126,13 @@ def put(
         raise _gone(parent)
     address = parent.at(text_of(checkpoint.get("id"), "the id of a checkpoint", empty=False))
     header = Header(rest_of(checkpoint), dict(get_checkpoint_metadata(config, metadata)), {})
-    new = Put(config, checkpoint, metadata, parent, address, header)
+    new = Put(config, checkpoint, metadata, metadata.get("source"), parent, address, header)
     inheritance = inheritance_of(parent.checkpoint_id, checkpoint, metadata, new_versions)
     yield from tell(session.hooks.draft_put, session, new)
     draft = yield from _draft_put(session, new, inheritance)
     try:
         # What `update_state` makes of a checkpoint that it has not found, or of the very first one of a thread.
-        if parent.checkpoint_id and metadata.get("step") == 0 and metadata.get("source") == "update":
+        if parent.checkpoint_id and metadata.get("step") == 0 and new.source == "update":
             yield from _check_parent(session, parent)
         yield from tell(session.hooks.before_put, session, new)
         base = yield from _store(session, new, draft, inheritance)
@@ -361,6 +376,78 @@ def _adopt_sends(session: Session, entry: Entry, checkpoint: dict[str, Any]) -> 
         versions = checkpoint["channel_versions"]
         checkpoint["channel_values"][TASKS] = sends
         versions[TASKS] = max(versions.values()) if versions else 1
+
+
+# -- delta channels --------------------------------------------------------------------------------------------
+
+
+# LangGraph asks for the writes that such a channel is rebuilt from (`get_delta_channel_history`). Whoever wraps a saver
+# without knowing that verb, as LangGraph's API server does, walks along the parents instead, by `get_tuple`. A prune
+# leaves ancestors that nobody sees, ghosts (`removal.py`). So that such a walk finds the writes, too, one *hidden*
+# checkpoint stands for all of them: it is named as the parent of a checkpoint that needs them, and no run can begin
+# from it.
+
+
+def delta_history(
+    session: Session, address: Address, channels: Sequence[str]
+) -> Plan[Mapping[str, DeltaChannelHistory]]:
+    """Walk the ancestors of a checkpoint once for all channels; see `KeelSaver.get_delta_channel_history`."""
+    ancestors = yield from session.store.read_history(address, set(channels))
+    histories: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+    for found in ancestors:
+        remaining = {channel for channel in channels if "seed" not in histories[channel]}
+        writes = pending_writes(found.batches, session.codec, found.entry.address)
+        for channel in remaining:
+            _step_back(histories[channel], channel, writes, found, session.codec)
+    return histories
+
+
+def _step_back(
+    history: DeltaChannelHistory, channel: str, writes: Sequence[PendingWrite], found: Found, codec: Codec
+) -> None:
+    """Put one ancestor's writes before those of its descendants; take its value as the seed if it has one.
+
+    The seed is the value at the ancestor, before its own writes, which therefore count too.
+    """
+    history["writes"][:0] = [write for write in writes if write[1] == channel]
+    ref = found.entry.refs.get(channel)
+    if ref is None:
+        return
+    if ref.kind is Kind.INLINE:
+        header = unpack_header(found.entry.header, codec, found.entry.address)
+        history["seed"] = header.inline[channel]
+    else:
+        where = found.entry.address
+        history["seed"] = Unpacker(codec).values({channel: ref}, found.rows, where)[channel]
+
+
+def read_hidden(session: Session, address: Address) -> Plan[CheckpointTuple | None]:
+    """Return a hidden checkpoint: in it, what a walk along the ancestors would have found. Two trips.
+
+    The values are those that the farthest ancestors have; the writes are all since then, oldest first.
+    """
+    needs = address.at(cast(str, address.checkpoint_id).removesuffix(HIDDEN))
+    found = yield from session.store.read_entry(needs)
+    if found is None:
+        return None
+    header = unpack_header(found.entry.header, session.codec, needs)
+    if found.entry.parent or hidden_parent(found.entry, header.metadata) is None:
+        return None
+    histories = yield from delta_history(session, needs, [*rebuilt_channels(header.metadata, found.entry.refs)])
+    checkpoint = {
+        **header.checkpoint,
+        "id": needs.checkpoint_id,  # LangGraph makes a UUID of it
+        "channel_values": {channel: each["seed"] for channel, each in histories.items() if "seed" in each},
+        "channel_versions": {},
+        "versions_seen": {},
+    }
+    return CheckpointTuple(
+        config_of(address, "named"),
+        cast(Checkpoint, checkpoint),
+        cast(CheckpointMetadata, {**header.metadata, "step": header.metadata.get("step", 0) - 1}),
+        None,
+        [write for each in histories.values() for write in each["writes"]],
+    )
 
 
 # -- list ------------------------------------------------------------------------------------------------------

@@ -15,14 +15,38 @@ carry it along.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel._langgraph import CONFIG_KEY_REPLAY_STATE, CONFIG_KEY_RUNTIME, CONFIG_KEY_TASK_ID
-from langgraph_keel.engine.records import Address
+from langgraph_keel._langgraph import (
+    CONFIG_KEY_DURABILITY,
+    CONFIG_KEY_REPLAY_STATE,
+    CONFIG_KEY_RUNTIME,
+    CONFIG_KEY_TASK_ID,
+)
 from langgraph_keel.errors import InvalidConfig, InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
+
+    thread_id: str
+    checkpoint_ns: str = ""
+    checkpoint_id: str | None = None
+
+    def __str__(self) -> str:
+        """Return how errors name it."""
+        namespace = f", namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
+        return f"thread {self.thread_id!r}{namespace}, checkpoint {self.checkpoint_id or 'latest'}"
+
+    def at(self, checkpoint_id: str | None) -> Address:
+        """Return the address of another checkpoint beside this one."""
+        return Address(self.thread_id, self.checkpoint_ns, checkpoint_id)
+
 
 Origin = Literal["head", "named"]
 
@@ -179,6 +203,11 @@ def run_of(config: Mapping[str, Any]) -> object:
     """
     values = config.get("configurable") or {}
     return getattr(values.get(CONFIG_KEY_RUNTIME), "control", None)
+
+
+def stores_at_end(config: Mapping[str, Any]) -> bool:
+    """Return whether an invocation stores no checkpoint before its end."""
+    return (config.get("configurable") or {}).get(CONFIG_KEY_DURABILITY) == "exit"
 
 
 def is_task(text: str) -> bool:

@@ -11,19 +11,18 @@ nest: the first hook is the first to hear `before_put` and the last to hear `aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
-from langgraph_keel.engine.config import begins_run
-from langgraph_keel.engine.encoding.memo import Base
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.config import Address, begins_run
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Graph, Node, Ref, Stamp, ThreadInfo
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
+from langgraph_keel.engine.session import Base, Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
 
@@ -59,6 +58,7 @@ class Put:
         config: The config of the run that puts it.
         checkpoint: The checkpoint, as LangGraph gave it.
         metadata: Its metadata, as LangGraph gave it.
+        source: What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`.
         parent: The checkpoint it continues; without an id, none.
         address: Where it will be.
         header: Its header. A hook may add to `metadata`, which everybody sees, and to `about`, which nobody does, until
@@ -71,17 +71,13 @@ class Put:
     config: RunnableConfig
     checkpoint: Checkpoint
     metadata: CheckpointMetadata
+    source: object
     parent: Address
     address: Address
     header: Header
     refs: Mapping[str, Ref] = field(default_factory=dict)
     base: Base | None = None
     notes: dict[Hook, Any] = field(default_factory=dict)
-
-    @property
-    def source(self) -> object:
-        """What has made it, in LangGraph's words: `input`, `loop`, `update` or `fork`."""
-        return self.metadata.get("source")
 
 
 @dataclass(slots=True, eq=False)
@@ -303,11 +299,3 @@ class LookOnly(Hook):
 
 def _only_looks() -> InvalidInput:
     return InvalidInput("saver.raw only reads, and puts nothing: compile the graph with the saver itself")
-
-
-def tell(heard: Sequence[Callable[..., Plan[None] | None]], *told: Any) -> Plan[None]:
-    """Tell the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
-    for hear in heard:
-        plan = hear(*told)
-        if plan is not None:
-            yield from plan

@@ -6,7 +6,7 @@ a live run ran twice. Each renewal writes a higher number, so a claim that is re
 
 Who makes a call: a name that another process of the same machine can find dead without waiting for a lease.
 
-Drivers for plans that wait until somebody else gives back what he has.
+A request to wait, for plans that do until somebody else gives back what he has.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from threading import Condition, Thread
 from time import monotonic, sleep
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from langgraph_keel.engine.plan import AsyncDriver, Driver
 from langgraph_keel.errors import StoreClosed
 
 _log = logging.getLogger(__name__)
@@ -219,27 +218,13 @@ class Pause:
 
     seconds: float
 
+    def wait(self) -> None:
+        """Keep the calling thread waiting."""
+        sleep(self.seconds)
 
-class PatientDriver:
-    """Carries out what a plan asks for that may wait, in the calling thread."""
-
-    def __init__(self, store: Driver[Any, Any]) -> None:
-        self._store = store
-
-    def send(self, request: Any) -> Any:
-        """Wait, or send to the store."""
-        return sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request)
-
-
-class AsyncPatientDriver:
-    """As `PatientDriver`, for a running loop."""
-
-    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
-        self._store = store
-
-    async def send(self, request: Any) -> Any:
-        """Wait, or send to the store."""
-        return await (asyncio.sleep(request.seconds) if isinstance(request, Pause) else self._store.send(request))
+    async def wait_async(self) -> None:
+        """As `wait`, for a running loop."""
+        await asyncio.sleep(self.seconds)
 
 
 # -- who it is -------------------------------------------------------------------------------------------------

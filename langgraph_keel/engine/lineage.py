@@ -18,10 +18,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph_keel._langgraph import NS_END, NS_SEP
-from langgraph_keel.engine.config import is_task
-from langgraph_keel.engine.headers import Header, unpack_header
-from langgraph_keel.engine.records import Address, Graph, Node, Stamp
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.config import Address, is_task
+from langgraph_keel.engine.entries import Header, unpack_header
+from langgraph_keel.engine.records import Graph, Node, Stamp
+from langgraph_keel.engine.serde.serializer import Codec
 
 REWOUND_TO = "keel_rewound_to"
 """In the metadata of a twin that was made the latest: the id of the checkpoint it is a twin of."""

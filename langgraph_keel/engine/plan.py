@@ -1,7 +1,7 @@
 """Plans: what to send, separated from sending it.
 
 Rule 1: a plan is a generator that yields one native request per round trip, is sent the reply, and returns
-a value. It performs no I/O itself; the loops below are the only place where a request meets a driver.
+a value. It performs no I/O itself; two loops (`session.run`, `arun`) are the only place where a request meets a driver.
 Rule 2: no lock, connection, cursor or transaction lives across a `yield`: each request is atomic by itself,
 and a plan with several requests may be run again from the start after a crash.
 Rule 3: everything before the first `yield` runs in the caller's own turn. `aput` relies on it: values are
@@ -40,35 +40,3 @@ class AsyncDriver(Protocol[Q_contra, R_co]):
     async def send(self, request: Q_contra) -> R_co:
         """Execute `request` atomically and return its reply."""
         ...
-
-
-def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
-    """Drive `plan` to its end with a blocking driver; errors of the driver are raised inside the plan."""
-    try:
-        request = next(plan)
-        while True:
-            try:
-                reply = driver.send(request)
-            except BaseException as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-
-
-async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
-    """As `run`, asynchronously."""
-    try:
-        request = next(plan)
-        while True:
-            try:
-                reply = await driver.send(request)
-            except BaseException as error:
-                request = plan.throw(error)
-            else:
-                request = plan.send(reply)
-    except StopIteration as done:
-        value: T = done.value
-        return value

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from langgraph_keel.engine.config import address_of, configurable, text_of
-from langgraph_keel.engine.headers import as_lists
+from langgraph_keel.engine.entries import as_lists
 from langgraph_keel.engine.lineage import instant
 from langgraph_keel.engine.records import Query, ThreadInfo, record
 from langgraph_keel.errors import InvalidInput

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, TypeAlias, TypeVar, dataclass_transform
+from typing import TypeAlias, TypeVar, dataclass_transform
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.errors import CorruptStore
 
 T = TypeVar("T")
 
@@ -38,26 +38,6 @@ NEW = 1 << 40
 """Item numbers from here on mean "the n-th item that this very request appends"; the store allocates the real ones."""
 
 
-def numbers_of(runs: Sequence[Run]) -> list[int]:
-    """Return the numbers in runs, in their order."""
-    return [number for lo, hi in runs for number in range(lo, hi)]
-
-
-def resolve(runs: Sequence[Run], first: int) -> tuple[Run, ...]:
-    """Give the runs of new items their real numbers, `first` being that of the first, and join neighbours."""
-    if len(runs) == 1:
-        ((lo, hi),) = runs
-        return ((lo, hi),) if lo < NEW else ((lo - NEW + first, hi - NEW + first),)
-    joined: list[Run] = []
-    for lo, hi in runs:
-        if lo >= NEW:
-            lo, hi = lo - NEW + first, hi - NEW + first
-        if joined and joined[-1][1] == lo:
-            lo = joined.pop()[0]
-        joined.append((lo, hi))
-    return tuple(joined)
-
-
 class Kind(IntEnum):
     """How a channel value is made of items. The numbers are stored: append only."""
 
@@ -71,24 +51,6 @@ class Kind(IntEnum):
     """A snapshot and edits of its parts, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A thread, a namespace in it and, unless the latest is meant, a checkpoint."""
-
-    thread_id: str
-    checkpoint_ns: str = ""
-    checkpoint_id: str | None = None
-
-    def __str__(self) -> str:
-        """Return how errors name it."""
-        namespace = f", namespace {self.checkpoint_ns!r}" if self.checkpoint_ns else ""
-        return f"thread {self.thread_id!r}{namespace}, checkpoint {self.checkpoint_id or 'latest'}"
-
-    def at(self, checkpoint_id: str | None) -> Address:
-        """Return the address of another checkpoint beside this one."""
-        return Address(self.thread_id, self.checkpoint_ns, checkpoint_id)
-
-
 @record
 class Ref:
     """Where one channel's value lives."""
@@ -97,13 +59,9 @@ class Ref:
     runs: tuple[Run, ...] = ()
 
 
-MOST_ITEMS = 0xFFFFFFFF
-"""In a row: msgpack's own limit for an array."""
-
-
 @record
 class Row:
-    """Items `[lo, lo + count)` of one item log, framed (see `engine.encoding.frames`)."""
+    """Items `[lo, lo + count)` of one item log, framed (see `engine.encoding.bodies`)."""
 
     lo: int
     count: int
@@ -116,17 +74,6 @@ class Row:
         """
         numbers = [self.lo, *(row.lo + row.count for row in rows)]
         return [row.lo for row in rows] == numbers[:-1] and numbers[-1] == self.lo + self.count
-
-
-def read_row(lo: int, count: Any, body: Any) -> Row:
-    """Return a row as a store holds it.
-
-    Raises:
-        CorruptStore: The number of its items cannot be one.
-    """
-    if type(count) is not int or not 0 < count <= MOST_ITEMS:
-        raise CorruptStore(f"a row of items says that it holds {count!r:.40} of them")
-    return Row(lo, count, body)
 
 
 @record

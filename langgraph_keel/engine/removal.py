@@ -23,13 +23,13 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeAlias
 
-from langgraph_keel.engine.delta import rebuilt_channels
-from langgraph_keel.engine.headers import Header, UnreadHeader
-from langgraph_keel.engine.hooks import Leaving, tell
+from langgraph_keel.engine.encoding.bodies import resolve
+from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
+from langgraph_keel.engine.hooks import Leaving
 from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp, resolve
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp
+from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.thread import touches
 
 Moments: TypeAlias = Sequence[tuple[Node, Header]]

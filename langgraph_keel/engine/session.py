@@ -1,16 +1,24 @@
-"""What is live in a saver, and what its plans need: two of the things that features get by.
+"""What is live in a saver, what its plans need, and what carries them out.
 
 A `Session` is what a plan is given: the store, the codec, the memo, the hooks, and where time and randomness come from
 (no plan asks a clock by itself, so tests own them). An `Engine` brings plans and drivers together. LangGraph makes
 shallow copies of savers (`with_allowlist`), and programs assign `saver.serde`: each has a session of its own then, and
 they share everything in it but the codec.
+
+The memo is what a process knows of the threads it served last, so that `put` needs no read. Bounded by entries and by
+bytes; the least recently used goes first. Forgetting costs at most a read (see `checkpoints.put`), never correctness:
+everything in it is checked against the store by the entry it is based on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 from weakref import WeakSet
 
@@ -18,10 +26,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
-from langgraph_keel.engine.encoding.memo import Memo
-from langgraph_keel.engine.leases import AsyncPatientDriver, PatientDriver
-from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, arun, run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, unframe
+from langgraph_keel.engine.encoding.values import Known
+from langgraph_keel.engine.leases import Pause
+from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
+from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
 
 T = TypeVar("T")
@@ -31,6 +41,134 @@ OnConflict: TypeAlias = Literal["raise", "fork"]
 def iso_time(milliseconds: int) -> str:
     """Return a time, given in milliseconds since 1970, as ISO text."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+# -- the memo ----------------------------------------------------------------------------------------------------------
+
+_memos: WeakSet[Memo] = WeakSet()
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held the lock at that moment; here nobody would give it back.
+    for memo in list(_memos):
+        memo.lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+DEFAULT_ENTRIES = 100
+DEFAULT_BYTES = 64 << 20
+CONTENTS = 16 << 20
+"""Bytes of what compressed frames hold. Of reading a text of 200 KB again, decompressing it took 250 of 340 µs."""
+
+
+class Base:
+    """One entry this process stored or read, and what it knows of its channels.
+
+    Attributes:
+        entry: The entry.
+        channels: What stands in items.
+        versions: The versions of its channels.
+        weight: Bytes this takes in memory, about.
+    """
+
+    __slots__ = ("channels", "entry", "versions", "weight")
+
+    def __init__(self, entry: Entry, channels: Mapping[str, Known], versions: Mapping[str, Any]) -> None:
+        self.entry, self.channels, self.versions = entry, channels, versions
+        self.weight = (
+            1000 + 200 * len(entry.refs) + len(entry.header) + sum([each.weight for each in channels.values()])
+        )
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the store calls the entry."""
+        return self.entry.stamp
+
+    @property
+    def checkpoint_id(self) -> str | None:
+        """The id of the entry."""
+        return self.entry.address.checkpoint_id
+
+    def refresh(self, now: Unchanged) -> Found:
+        """Return the entry as the store would, with what may have changed beside it."""
+        entry = self.entry
+        if entry.parent != now.parent:
+            entry = Entry(entry.address, now.parent, entry.stamp, entry.header, entry.refs, entry.run_id)
+        return Found(entry, {name: known.rows for name, known in self.channels.items()}, now.batches)
+
+
+class Memo:
+    """The last known entry of each (thread, namespace)."""
+
+    def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
+        self._entries = entries
+        self._room = nbytes
+        self._bases: OrderedDict[tuple[str, str], tuple[Base, int]] = OrderedDict()
+        self._contents: OrderedDict[bytes, bytes] = OrderedDict()
+        self._contents_room = CONTENTS
+        self.lock = Lock()
+        _memos.add(self)
+
+    def get(self, key: tuple[str, str]) -> Base | None:
+        """Return what is known of a (thread, namespace)."""
+        with self.lock:
+            if key not in self._bases:
+                return None
+            self._bases.move_to_end(key)
+            return self._bases[key][0]
+
+    def set(self, key: tuple[str, str], base: Base) -> None:
+        """Remember `base`, forgetting others if there is no room."""
+        weight = base.weight
+        with self.lock:
+            self._remove(key)
+            self._bases[key] = base, weight
+            self._room -= weight
+            while self._bases and (len(self._bases) > self._entries or self._room < 0):
+                self._remove(next(iter(self._bases)))
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Forget a (thread, namespace)."""
+        with self.lock:
+            self._remove(key)
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Forget all namespaces of a thread."""
+        with self.lock:
+            for key in [key for key in self._bases if key[0] == thread_id]:
+                self._remove(key)
+            self._contents.clear()
+            self._contents_room = CONTENTS
+
+    def unframe(self, body: bytes, opener: Callable[[bytes], bytes] = unframe) -> bytes:
+        """Return what `opener` does, opening no large frame again that was opened a moment ago.
+
+        Raises:
+            CorruptStore: As the opener.
+        """
+        if type(body) is not bytes or len(body) < WORTHWHILE // 8 or body.startswith(RAW):
+            return opener(body)
+        with self.lock:
+            content = self._contents.pop(body, None)
+            if content is not None:
+                self._contents[body] = content  # the last one used goes last
+                return content
+        content = opener(body)
+        with self.lock:
+            if self._contents.setdefault(body, content) is content:
+                self._contents_room -= len(content)
+            while self._contents_room < 0:
+                self._contents_room += len(self._contents.popitem(last=False)[1])
+        return content
+
+    def _remove(self, key: tuple[str, str]) -> None:
+        if key in self._bases:
+            self._room += self._bases.pop(key)[1]
+
+
+# -- the hooks ---------------------------------------------------------------------------------------------------------
 
 
 class Hooks:
@@ -80,6 +218,17 @@ EVENTS = tuple(Hooks.__annotations__)
 """What a hook may listen to: the methods of `Hook`."""
 
 
+def tell(heard: Sequence[Callable[..., Plan[None] | None]], *told: Any) -> Plan[None]:
+    """Tell the hooks that listen to an event (`session.hooks.after_put`, say), one after the other."""
+    for hear in heard:
+        plan = hear(*told)
+        if plan is not None:
+            yield from plan
+
+
+# -- what plans are given ----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """What a plan needs of its saver.
@@ -121,6 +270,63 @@ class Session:
     def now(self) -> str:
         """The time as ISO text, to the millisecond."""
         return self.clock().isoformat(timespec="milliseconds")
+
+
+# -- what carries them out ---------------------------------------------------------------------------------------------
+
+
+def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
+    """Drive `plan` to its end with a blocking driver; errors of the driver are raised inside the plan."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = driver.send(request)
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
+    """As `run`, asynchronously."""
+    try:
+        request = next(plan)
+        while True:
+            try:
+                reply = await driver.send(request)
+            except BaseException as error:
+                request = plan.throw(error)
+            else:
+                request = plan.send(reply)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+class PatientDriver:
+    """Carries out what a plan asks for that may wait, in the calling thread."""
+
+    def __init__(self, store: Driver[Any, Any]) -> None:
+        self._store = store
+
+    def send(self, request: Any) -> Any:
+        """Wait, or send to the store."""
+        return request.wait() if isinstance(request, Pause) else self._store.send(request)
+
+
+class AsyncPatientDriver:
+    """As `PatientDriver`, for a running loop."""
+
+    def __init__(self, store: AsyncDriver[Any, Any]) -> None:
+        self._store = store
+
+    async def send(self, request: Any) -> Any:
+        """Wait, or send to the store."""
+        return await (request.wait_async() if isinstance(request, Pause) else self._store.send(request))
 
 
 class Closer(Protocol):
@@ -190,11 +396,18 @@ def engine_of(saver: object) -> Engine | None:
 class EngineSaver(BaseCheckpointSaver[Any]):
     """A saver that runs on an engine of Keel; groups of its methods, which have no state, use nothing else of it."""
 
+    _engine: Engine
+
     @property
     def engine(self) -> Engine:
-        """What the saver runs on."""
-        raise NotImplementedError
+        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
+        # Programs assign `saver.serde`.
+        if not self._engine.session.codec.uses(self.serde):
+            self._engine = self._engine.with_serde(self.serde)
+        return self._engine
 
     def with_engine(self, engine: Engine) -> Self:
-        """Return a copy of the saver that runs on another engine."""
-        raise NotImplementedError
+        """Return a copy of this saver that runs on another engine."""
+        clone = copy.copy(self)
+        clone._engine = engine
+        return clone

@@ -16,9 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     Batch,
     CopyOutcome,
     Entry,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from operator import attrgetter
 
-from langgraph_keel.engine.encoding.rows import rows_in
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import resolve, rows_in
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     Entry,
@@ -27,7 +27,6 @@ from langgraph_keel.engine.records import (
     Run,
     Stamp,
     ThreadInfo,
-    resolve,
 )
 
 

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import PendingWrite
 from langgraph.constants import START
 
 from langgraph_keel._langgraph import BRANCH_TO, ERROR, ERROR_SOURCE_NODE, INPUT, INTERRUPT, JOIN, RESUME, TASKS
-from langgraph_keel.approvals.questions import interrupts_in
+from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.display.messages import message_text, speaker
 from langgraph_keel.display.text import is_internal, one_line, represent
 from langgraph_keel.engine.encoding.values import Unpacker

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from langgraph_keel.display.jsonable import as_json
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.plan import Plan, Q, R
-from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import NotFound

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Query
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable

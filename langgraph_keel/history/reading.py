@@ -12,15 +12,14 @@ from typing import Any, TypeVar
 
 from langgraph.checkpoint.base import PendingWrite
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.headers import Header, unpack_header
+from langgraph_keel.engine.entries import Header, pending_writes, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Kind, Query, Ref, Row, Run
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import find_unread
+from langgraph_keel.engine.records import Entry, Found, Kind, Query, Ref, Row, Run
+from langgraph_keel.engine.serde.serializer import Codec, find_unread
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pending_writes
 from langgraph_keel.history import changes as steps
 from langgraph_keel.history.changes import (
     SHOWN,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.history.edits import Edit
 
 if TYPE_CHECKING:

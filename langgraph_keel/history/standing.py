@@ -16,9 +16,9 @@ from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.checkpoints import list_threads
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
-from langgraph_keel.engine.records import Address
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound

@@ -9,8 +9,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast, overload
 
 from langchain_core.runnables import RunnableConfig
 
-from langgraph_keel.engine.config import address_of, config_of
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address, address_of, config_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Engine, engine_of
 from langgraph_keel.errors import InvalidInput, MomentNotFound, NotFound

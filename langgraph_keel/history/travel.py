@@ -13,25 +13,15 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import empty_checkpoint
 
-from langgraph_keel.engine.headers import Header, pack_header, rest_of, unpack_header
-from langgraph_keel.engine.hooks import Copy, Travel, tell
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header, pack_header, rest_of, unpack_header
+from langgraph_keel.engine.hooks import Copy, Travel
 from langgraph_keel.engine.lineage import BRANCHED_FROM, FORKED_FROM, REWOUND_TO, find_moves_back
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import (
-    Address,
-    BaseGone,
-    Entry,
-    Graph,
-    NewEntry,
-    Node,
-    Occupied,
-    Query,
-    Stamp,
-    Stored,
-)
+from langgraph_keel.engine.records import BaseGone, Entry, Graph, NewEntry, Node, Occupied, Query, Stamp, Stored
 from langgraph_keel.engine.removal import live_runs
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.errors import InvalidInput, NotFound, ThreadExists
 
 CARRIED = ("known", "first")

@@ -50,10 +50,9 @@ from langgraph_keel._langgraph import (
     var_child_runnable_config,
 )
 from langgraph_keel.engine.config import run_of
-from langgraph_keel.provenance.hook import Recorder, find_last_run
+from langgraph_keel.provenance.hook import Recorder, WaitingRecord, find_last_run
 from langgraph_keel.provenance.records import PARAMETERS, record_of
 from langgraph_keel.provenance.replay.compare import content_of
-from langgraph_keel.provenance.waiting import WaitingRecord
 
 LONGEST = 200
 """Most characters of a name or a stop sequence."""

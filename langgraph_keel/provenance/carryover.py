@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header, unpack_batches
 from langgraph_keel.engine.lineage import Moment, origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Node, Stamp
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
-from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import CorruptStore, ValueRefused
 from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_call
 
@@ -134,7 +133,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 
 
 def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
-    """Put the records that led to what stays into cells. No round trip where no model has answered.
+    """Put the records that led to what stays into cells.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
 
@@ -144,8 +143,6 @@ def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Col
         moments: All its checkpoints, but ghosts, in the order they were put.
         kept: Those that stay.
     """
-    if not any(header.about for _, header in moments):
-        return
     cells = Cells(session, CARRYOVERS, thread_id)
     for line in _find_lines(moments, kept):
         latest, first = line[0], line[-1]

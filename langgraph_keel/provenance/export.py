@@ -18,10 +18,9 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory
 
 from langgraph_keel._langgraph import DeltaSnapshot
-from langgraph_keel.engine.checkpoints import get_tuple
+from langgraph_keel.engine.checkpoints import delta_history, get_tuple
 from langgraph_keel.engine.config import address_of, thread_id_of
-from langgraph_keel.engine.delta import delta_history
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE, checked_limit

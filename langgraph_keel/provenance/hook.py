@@ -1,9 +1,20 @@
 """The hook that gives each checkpoint the records of the model calls that led to it, and notices drift.
 
-A record waits until something is stored that it can go with (`waiting`). What a checkpoint takes along are the records
-that led to it, the names of their models, and what its thread was written with so far (`drift`), which this process
-remembers from one put to the next (`known_threads`). A prune carries records of what it removes to what stays
-(`carryover`).
+A record waits until something is stored that it can go with. What a checkpoint takes along are the records that led to
+it, the names of their models, and what its thread was written with so far (`drift`), which this process remembers from
+one put to the next. A prune carries records of what it removes to what stays (`carryover`).
+
+*What waits.* A call ends before its task's writes are put, and those and the checkpoint of the step come in any order.
+So a record waits for whichever comes first, and goes with it: no round trip is ever made for it. It leads to the next
+checkpoint of its own run in the innermost namespace that is stored. Ids are ordered in time, so that is the first one
+younger than what the call began from; with `durability="exit"`, where those between never reach the saver, the run's
+last one. What a run leaves behind that was cancelled goes with the thread's next checkpoint as a stray, and is shown
+where it began. What a run has called whose checkpoint was refused is forgotten: it is no call of the thread's.
+
+*What is remembered*, so that no put has to read it from the store: of each thread, what it was written with at its
+latest checkpoints; of each run, the same, for checkpoints that are not stored (`durability="exit"`); the records of
+tasks that were not finished when a run began; and which run was at a thread last. Each of these is bounded: what was
+not used for longest is forgotten, and then drift is not noticed.
 """
 
 from __future__ import annotations
@@ -11,33 +22,28 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, Literal, TypeAlias
+from itertools import count, takewhile
+from threading import Lock
+from typing import Any, Literal, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from langgraph_keel._langgraph import ERROR, NULL_TASK_ID
-from langgraph_keel.engine.config import address_of, run_of
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.config import Address, address_of, run_of
+from langgraph_keel.engine.entries import Header, pack_batch
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, ThreadInfo
+from langgraph_keel.engine.records import ThreadInfo
+from langgraph_keel.engine.runs import find_runs
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pack_batch
 from langgraph_keel.errors import CheckpointConflict, DriftDetected, DriftWarning, InvalidInput, StoreError
 from langgraph_keel.provenance.carryover import CARRYOVERS, carry, copy_carryovers, drop_runs
-from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, DriftReport, Fingerprint, update_fingerprint
-from langgraph_keel.provenance.known_threads import UNKNOWN, KnownThreads
+from langgraph_keel.provenance.drift import GRAPH_VERSION, MARK, Change, DriftReport, Fingerprint, update_fingerprint
 from langgraph_keel.provenance.reading import models_of, thread_models_of
 from langgraph_keel.provenance.records import ModelCall, Record, names_of, pack_call, pack_refusal, unpack_calls
-from langgraph_keel.provenance.waiting import (
-    NOTHING_SELECTED,
-    Selection,
-    WaitingRecord,
-    WaitingRecords,
-    check_refusals,
-)
 
 OnDrift: TypeAlias = Literal["ignore", "warn", "raise"]
 
@@ -56,6 +62,344 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+# -- records that wait -------------------------------------------------------------------------------------------------
+
+WAITING_THREADS = 1000
+"""Most threads whose records wait although they are stored; records that are stored nowhere are never forgotten."""
+_EXAMINED = 100
+
+
+@dataclass(slots=True, eq=False)
+class WaitingRecord:
+    """A record that waits.
+
+    Attributes:
+        record: The record.
+        thread_id: The thread of the call.
+        lineage: Per namespace around the call, the id of the checkpoint that its step began from.
+        tasks: The ids of its task and of those around it.
+        run: What tells the run from all others; `None` where LangGraph does not.
+        is_guessed: Whether another run may have called: the one that writes the task did.
+        is_ended: Whether the call is over, and the record complete.
+        is_written: Whether it is stored among a task's writes.
+        is_in_header: Whether it is stored in the header of a checkpoint.
+        call: What completes the record when the call is over, kept as long as the record waits.
+        refused: Why nothing may go on from its answer.
+    """
+
+    record: Record
+    thread_id: str
+    lineage: Mapping[str, str]
+    tasks: Collection[str]
+    run: object = None
+    is_guessed: bool = False
+    is_ended: bool = True
+    is_written: bool = False
+    is_in_header: bool = False
+    call: object = None
+    refused: Sequence[Change] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is stored anywhere."""
+        return self.is_written or self.is_in_header
+
+
+def check_refusals(records: Sequence[WaitingRecord]) -> None:
+    """Refuse once more what was refused before: somebody has caught it, such as a middleware that tries again.
+
+    Raises:
+        DriftDetected: One of the calls was refused.
+    """
+    changes = [change for each in records for change in each.refused]
+    if changes:
+        raise DriftDetected(DriftReport(records[0].thread_id, tuple(dict.fromkeys(changes))))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The records that go with a checkpoint.
+
+    Attributes:
+        led: Those that led to it, wherever they are stored.
+        new: Those of them that are in no header yet.
+        strays: Those that other runs have left behind.
+    """
+
+    led: Sequence[WaitingRecord] = ()
+    new: Sequence[WaitingRecord] = ()
+    strays: Sequence[WaitingRecord] = ()
+
+
+NOTHING_SELECTED = Selection()
+
+_Group: TypeAlias = dict[int, WaitingRecord]
+
+
+@dataclass(slots=True)
+class _ThreadRecords:
+    by_task: defaultdict[str, _Group] = field(default_factory=lambda: defaultdict(dict))
+    by_ns: defaultdict[str, _Group] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, each: WaitingRecord) -> None:
+        for task in each.tasks:
+            self.by_task[task][id(each)] = each
+        for namespace in each.lineage:
+            self.by_ns[namespace][id(each)] = each
+
+    def all(self) -> Collection[WaitingRecord]:
+        return {key: each for group in self.by_ns.values() for key, each in group.items()}.values()
+
+    def find_before(self, address: Address) -> list[WaitingRecord]:
+        """Return what began before a checkpoint. Puts may be thousands of steps late: none after it is looked at."""
+        namespace, own = address.checkpoint_ns, str(address.checkpoint_id)
+        group = self.by_ns.get(namespace, {}).values()
+        return list(takewhile(lambda each: each.lineage[namespace] < own, group))
+
+    def remove_from_tasks(self, each: WaitingRecord) -> None:
+        _remove(self.by_task, each.tasks, each)
+
+    def remove_from_namespaces(self, each: WaitingRecord, namespaces: Iterable[str]) -> None:
+        _remove(self.by_ns, namespaces, each)
+
+    def remove(self, each: WaitingRecord) -> None:
+        self.remove_from_tasks(each)
+        self.remove_from_namespaces(each, each.lineage)
+
+
+def _remove(groups: dict[str, _Group], names: Iterable[str], each: WaitingRecord) -> None:
+    for name in names:
+        group = groups.get(name, {})
+        group.pop(id(each), None)
+        if not group:
+            groups.pop(name, None)
+
+
+class WaitingRecords:
+    """The records of one saver that wait. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._threads: OrderedDict[str, _ThreadRecords] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Count the threads whose records wait."""
+        return len(self._threads)
+
+    def add(self, each: WaitingRecord) -> None:
+        """Add the record of a call that has begun, or is over."""
+        with self._lock:
+            if each.thread_id not in self._threads:
+                self._threads[each.thread_id] = _ThreadRecords()
+            self._threads[each.thread_id].add(each)
+            self._threads.move_to_end(each.thread_id)
+            if len(self._threads) > WAITING_THREADS:
+                self._evict()
+
+    def _evict(self) -> None:
+        """Forget the least recently used thread among those whose records are all stored."""
+        for thread_id in list(self._threads)[:_EXAMINED]:
+            if all(each.is_stored for each in self._threads[thread_id].all()):
+                del self._threads[thread_id]
+                return
+
+    def find_unstored(self, thread_id: str) -> list[Record]:
+        """Return the records of calls that are over and not stored yet."""
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            waiting = thread.all() if thread else ()
+            return [each.record for each in waiting if each.is_ended and not each.is_stored]
+
+    # -- with the writes of a task -----------------------------------------------------------------------------
+
+    def select_for_task(self, thread_id: str, task_id: str, run: object) -> Sequence[WaitingRecord]:
+        """Return the records of a task, and of what it has called, that are not stored yet."""
+        if thread_id not in self._threads:
+            return ()
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            group = thread.by_task.get(task_id, {}) if thread else {}
+            for each in group.values():
+                each.run, each.is_guessed = run if each.is_guessed else each.run, False
+            return [each for each in group.values() if each.is_ended and each.run is run and not each.is_stored]
+
+    def mark_written(self, records: Iterable[WaitingRecord]) -> None:
+        """Note that these are stored among the writes of a task."""
+        with self._lock:
+            for each in records:
+                each.is_written = True
+                if thread := self._threads.get(each.thread_id):
+                    thread.remove_from_tasks(each)
+
+    # -- with a checkpoint -------------------------------------------------------------------------------------
+
+    def select_for_entry(self, address: Address, source: object, run: object) -> Selection:
+        """Return what goes with a checkpoint; only the steps of a run (`source="loop"`) are led to by calls."""
+        if address.thread_id not in self._threads:
+            return NOTHING_SELECTED
+        with self._lock:
+            thread = self._threads.get(address.thread_id)
+            group = thread.find_before(address) if thread else []
+        if not group:
+            return NOTHING_SELECTED
+        led = [each for each in group if each.is_ended and each.run is run] if source == "loop" else []
+        others = [] if address.checkpoint_ns else [each for each in group if each.run is not run]
+        # A run that is under way may still lead somewhere, or be refused.
+        strays = [each for each in others if not each.is_stored and not each.is_guessed and not find_runs(each.run)]
+        return Selection(led, [each for each in led if not each.is_in_header], strays)
+
+    def mark_stored(self, address: Address, selection: Selection, run: object) -> None:
+        """Note that a checkpoint is stored with what was selected for it."""
+        if address.thread_id not in self._threads and not selection.new and not selection.strays:
+            return
+        with self._lock:
+            for each in (*selection.new, *selection.strays):
+                each.is_in_header = True
+            thread = self._threads.get(address.thread_id)
+            if thread is None:
+                return
+            for each in (*selection.led, *selection.strays):
+                if address.checkpoint_ns:  # it has led to a checkpoint there, and not yet to one of the graphs around
+                    thread.remove_from_tasks(each)
+                    thread.remove_from_namespaces(each, [address.checkpoint_ns])
+                else:
+                    thread.remove(each)
+            if not address.checkpoint_ns:
+                others = [each for each in thread.by_ns.get("", {}).values() if each.run is not run]
+                for each in others:
+                    if each.is_stored or each.is_guessed:  # it stays where it is stored
+                        thread.remove(each)
+            if not thread.by_ns:
+                del self._threads[address.thread_id]
+
+    def forget_run(self, thread_id: str, run: object) -> Sequence[WaitingRecord]:
+        """Forget the records of a run that was refused, and return them: they lead nowhere."""
+        with self._lock:
+            thread = self._threads.get(thread_id)
+            if thread is None:
+                return ()
+            records = [each for each in thread.all() if each.run is run]
+            for each in records:
+                thread.remove(each)
+            if not thread.by_ns:
+                del self._threads[thread_id]
+            return records
+
+    def forget_thread(self, thread_id: str, removed: Collection[str | None] = frozenset()) -> None:
+        """Forget what waits of a thread, or of some of its checkpoints, that are deleted.
+
+        Another thread may have this name some day, and another run go on from the checkpoint before.
+        """
+        with self._lock:
+            thread = self._threads.pop(thread_id, None)
+            if thread is None or not removed:
+                return
+            for each in thread.all():
+                if not set(removed) & set(each.lineage.values()):
+                    self._threads.setdefault(thread_id, _ThreadRecords()).add(each)
+
+
+# -- what is remembered of threads -------------------------------------------------------------------------------------
+
+THREADS = 5000
+"""Most threads, and runs, of which anything is remembered."""
+CHECKPOINTS = 8
+"""Most checkpoints of one thread whose fingerprints are remembered: those that runs are at, and some."""
+UNFINISHED = 1000
+"""Most checkpoints of which the calls of unfinished tasks are remembered."""
+
+UNKNOWN = Fingerprint()
+
+K = TypeVar("K")
+T = TypeVar("T")
+_order = count(1)  # of the runs of all savers
+
+
+class KnownThreads:
+    """What is remembered of the threads of one saver. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._fingerprints: OrderedDict[str, OrderedDict[str, Fingerprint]] = OrderedDict()
+        self._of_runs: OrderedDict[int, tuple[object, Fingerprint]] = OrderedDict()
+        self._unfinished: OrderedDict[Address, Sequence[Record]] = OrderedDict()
+        self._last_runs: OrderedDict[str, tuple[int, object]] = OrderedDict()
+
+    def forget_thread(self, thread_id: str) -> None:
+        """Forget what a thread was written with, and its unfinished tasks."""
+        with self._lock:
+            self._fingerprints.pop(thread_id, None)
+            for address in [address for address in self._unfinished if address.thread_id == thread_id]:
+                del self._unfinished[address]
+
+    # -- what a thread was written with ------------------------------------------------------------------------
+
+    def remember(self, address: Address, fingerprint: Fingerprint) -> None:
+        """Remember what the thread of a root checkpoint was written with, up to there."""
+        with self._lock:
+            checkpoints = self._fingerprints.setdefault(address.thread_id, OrderedDict())
+            _keep(checkpoints, str(address.checkpoint_id), fingerprint, CHECKPOINTS)
+            _keep(self._fingerprints, address.thread_id, checkpoints, THREADS)
+
+    def remember_run(self, run: object, fingerprint: Fingerprint) -> None:
+        """Remember what the thread of a run was written with, up to where the run is."""
+        with self._lock:
+            # The run is kept alive with it, so that no other one gets its address.
+            _keep(self._of_runs, id(run), (run, fingerprint), THREADS)
+
+    def has_fingerprint(self, thread_id: str, run: object) -> bool:
+        """Return whether it is remembered what a thread, or a run, was written with."""
+        return thread_id in self._fingerprints or id(run) in self._of_runs
+
+    def find_fingerprint(self, thread_id: str, checkpoint_id: str | None, run: object) -> Fingerprint:
+        """Return what a thread was written with up to a checkpoint.
+
+        If that one is not stored (yet), its run knows, or else the latest checkpoint before it.
+        """
+        if checkpoint_id is None or not self.has_fingerprint(thread_id, run):
+            return UNKNOWN
+        with self._lock:
+            checkpoints: Mapping[str, Fingerprint] = self._fingerprints.get(thread_id, {})
+            if checkpoint_id in checkpoints:
+                return checkpoints[checkpoint_id]
+            if run is not None and id(run) in self._of_runs:
+                return self._of_runs[id(run)][1]
+            before = [each for each in checkpoints if each < checkpoint_id]
+            return checkpoints[max(before)] if before else UNKNOWN
+
+    # -- tasks that were not finished --------------------------------------------------------------------------
+
+    def remember_unfinished(self, address: Address, records: Sequence[Record]) -> None:
+        """Remember the calls of tasks that are done while the step that began at a checkpoint is not."""
+        with self._lock:
+            _keep(self._unfinished, address, records, UNFINISHED)
+
+    def find_unfinished(self, address: Address) -> Sequence[Record]:
+        """Return the calls of such tasks."""
+        return self._unfinished.get(address, ())
+
+    # -- runs --------------------------------------------------------------------------------------------------
+
+    def see_run(self, thread_id: str, run: object) -> None:
+        """Note that a run has read or put something of a thread."""
+        with self._lock:
+            _keep(self._last_runs, thread_id, (next(_order), run), THREADS)
+
+    def last_run(self, thread_id: str) -> tuple[int, object]:
+        """Return when a run was last seen at a thread, in an order that all savers share, and which; 0 if none was."""
+        return self._last_runs.get(thread_id, (0, None))
+
+
+def _keep(kept: OrderedDict[K, T], key: K, value: T, most: int) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    while len(kept) > most:
+        kept.popitem(last=False)
+
+
+# -- the hook ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -296,10 +640,10 @@ class Recorder(Hook):
         yield from copy_carryovers(session, copy.source, copy.target, names)
 
     def before_remove(self, session: Session, leaving: Leaving) -> Plan[None]:
-        """Carry on the records that led to what stays; remove those of runs that go."""
+        """Carry on the records that led to what stays, if there are any; remove those of runs that go."""
         if leaving.run_ids:
             yield from drop_runs(session, leaving.thread_id, leaving.run_ids, leaving.moments, leaving.kept)
-        else:
+        elif any(header.about for _, header in leaving.moments):
             yield from carry(session, leaving.thread_id, leaving.moments, leaving.kept)
 
     def after_remove(self, session: Session, leaving: Leaving) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.engine.headers import Header, unpack_header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header, unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Batch, Entry, Query
+from langgraph_keel.engine.records import Batch, Entry, Query
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.provenance.carryover import Carryover, may_be_pruned, read_carryovers
 from langgraph_keel.provenance.drift import MARK, Fingerprint
 from langgraph_keel.provenance.records import ModelCall, refused_in, strays_of, unpack_calls

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from langgraph_keel.engine import audit
-from langgraph_keel.engine.encoding.rows import row_index
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import row_index
 from langgraph_keel.engine.encoding.values import Unpacker
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Entry, Found, Graph, Kind, Query, Ref, Row, ThreadInfo
+from langgraph_keel.engine.records import Entry, Found, Graph, Kind, Query, Ref, Row, ThreadInfo
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import NODE_CACHE, Cells, CellTable
-from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import CorruptStore, KeelError, StoreError, ValueRefused
 from langgraph_keel.retention.erase import each_stray
 from langgraph_keel.retention.sweep import POLICIES

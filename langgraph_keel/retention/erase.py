@@ -21,7 +21,7 @@ from uuid import UUID
 
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import check_owner, owner_in
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.hooks import Holding
 from langgraph_keel.engine.plan import Plan, Q, R
 from langgraph_keel.engine.records import Query

@@ -10,14 +10,14 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from langgraph_keel.engine.config import USER, address_of, owner_in, owner_of
-from langgraph_keel.engine.encoding.frames import HEAD, RAW, unframe
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.config import USER, Address, address_of, owner_in, owner_of
+from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, unframe
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
 from langgraph_keel.engine.lineage import Moment, instant
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Stamp, ThreadInfo
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.records import Stamp, ThreadInfo
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 from langgraph_keel.errors import CorruptStore

@@ -15,9 +15,10 @@ from html import escape
 from itertools import chain, islice
 from typing import Any, Literal, TypeAlias, get_args
 
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Ancestry, Moment, made_at, origin_of, step_of
-from langgraph_keel.engine.records import Address, Node, Stamp
+from langgraph_keel.engine.records import Node, Stamp
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import checked_limit

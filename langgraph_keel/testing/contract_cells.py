@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import frame
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.encoding.bodies import frame
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.testing.faults import Counter, with_tap
 from langgraph_keel.testing.rig import Rig, RigFixtures, at
 

@@ -15,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.encoding.frames import frame
+from langgraph_keel.engine.encoding.bodies import frame
 from langgraph_keel.errors import InvalidInput, ThreadExists
 from langgraph_keel.testing.machine import TREE, chat
 from langgraph_keel.testing.rig import Rig, RigFixtures, at, exact, id_of, values_of

@@ -13,8 +13,7 @@ from langchain_core.tools import BaseTool
 from langgraph.types import Command
 from pydantic import PrivateAttr
 
-from langgraph_keel.engine.plan import arun, run
-from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.session import EngineSaver, arun, run
 from langgraph_keel.tools.flow import AsyncToolDriver, Steps, ToolDriver
 from langgraph_keel.tools.policy import ToolPolicy
 

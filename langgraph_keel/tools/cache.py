@@ -22,9 +22,9 @@ from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.cells import Cell, Shelf
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.leases import Keeper, Pause, Watch
-from langgraph_keel.engine.plan import Plan, arun, run
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.engine.session import Session, engine_of
+from langgraph_keel.engine.session import Session, arun, engine_of, run
 from langgraph_keel.engine.tables import Cells, Kept
 from langgraph_keel.errors import InvalidInput, NotFound, short_key
 from langgraph_keel.tools import answers
@@ -33,6 +33,7 @@ from langgraph_keel.tools.answers import CallsUnderWay, take_slot
 from langgraph_keel.tools.call import CallBuilder
 from langgraph_keel.tools.flow import AsyncToolDriver, Flow, Steps, ToolDriver
 from langgraph_keel.tools.guard import find_guard
+from langgraph_keel.tools.hook import forget
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.keys import HashSecret
 from langgraph_keel.tools.ledger import (
@@ -44,7 +45,6 @@ from langgraph_keel.tools.ledger import (
     Claim,
     Ledger,
     begins_with,
-    forget,
     is_lost,
     log_watch,
     looks_lost,

@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import cache
 
 from langgraph_keel.engine.cells import Cell, Shelf
+from langgraph_keel.engine.config import stores_at_end
 from langgraph_keel.engine.hooks import Hook, Leaving, Put
 from langgraph_keel.engine.lineage import Ancestry, find_steps_behind, made_at, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Session
+from langgraph_keel.engine.tables import PAGE, Cells, Kept
 from langgraph_keel.tools.invocations import INVOCATIONS
 from langgraph_keel.tools.ledger import (
     CALLS,
@@ -20,11 +22,9 @@ from langgraph_keel.tools.ledger import (
     SECRETS,
     TOOLS,
     CallRecord,
-    forget,
-    revise,
     speaks_for_one,
 )
-from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of, stores_at_end
+from langgraph_keel.tools.orphans import NOTE, Past, read_past, steps_of
 
 
 class LedgerHook(Hook):
@@ -96,3 +96,46 @@ def _answers_others(call: CallRecord, cell: Cell, now: float) -> bool:
     """Return whether an equal call of a later turn is answered with this one's result: then that must stay."""
     is_result = call.state == DONE and not speaks_for_one(call)
     return is_result and (cell.expires_at is None or cell.expires_at > now)
+
+
+# -- how calls leave the ledger --------------------------------------------------------------------------------
+
+
+def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
+    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many. Trips as `revise`."""
+    return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
+
+
+def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
+    """Remove or rewrite the calls of a shelf; return how many were removed.
+
+    One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
+
+    Args:
+        session: What it runs on.
+        shelf: Which calls.
+        change: Returns what a record is to be: `None` if it is no longer needed.
+    """
+    calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
+    page = yield from calls.page()
+    while page:
+        new = {key: change(kept.record, kept.cell) for key, kept in page}
+        gone = {key: kept.token for key, kept in page if new[key] is None}
+        if gone:
+            removed += yield from calls.remove(gone)
+            counts = yield from hits.read_raw(gone)
+            if counts:
+                yield from hits.remove({key: cell.token for key, cell in counts.items()})
+        for key, kept in page:
+            if (record := new[key]) is not None and record is not kept.record:
+                yield from _rewrite(calls, key, kept, record)
+        page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
+    return removed
+
+
+def _rewrite(calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord) -> Plan[None]:
+    """Replace a record, unless somebody else has; its result stays."""
+    cell = (yield from calls.read_raw([key])).get(key)
+    if cell is not None and cell.token == kept.token:
+        new = calls.cell(record, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
+        yield from calls.swap_raw(key, kept.token, new)

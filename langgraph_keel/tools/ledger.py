@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from langgraph_keel.engine.leases import Watch, is_dead, looks_alive
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session, iso_time
-from langgraph_keel.engine.tables import PAGE, Cells, CellTable, Kept
+from langgraph_keel.engine.tables import Cells, CellTable, Kept
 from langgraph_keel.errors import short_key
 
 _log = logging.getLogger(__name__)
@@ -414,46 +414,6 @@ def _continue_attempt(mine: CallRecord, before: CallRecord) -> CallRecord:
     decisions = mine.decisions or before.decisions
     mine = replace(mine, decisions=decisions, answers=before.answers, taken=before.taken)
     return replace(mine, asks=before.asks, is_persons=is_persons)
-
-
-def forget(session: Session, shelf: Shelf, is_over: Callable[[CallRecord, Cell], bool]) -> Plan[int]:
-    """Remove the calls of a shelf that `is_over` says are no longer needed; return how many. Trips as `revise`."""
-    return (yield from revise(session, shelf, lambda record, cell: None if is_over(record, cell) else record))
-
-
-def revise(session: Session, shelf: Shelf, change: Callable[[CallRecord, Cell], CallRecord | None]) -> Plan[int]:
-    """Remove or rewrite the calls of a shelf; return how many were removed.
-
-    One trip a page; three more for every page with something to remove, and two for each record that is rewritten.
-
-    Args:
-        session: What it runs on.
-        shelf: Which calls.
-        change: Returns what a record is to be: `None` if it is no longer needed.
-    """
-    calls, hits, removed = Cells(session, CALLS, shelf.thread_id), Cells(session, COUNTS, shelf.thread_id), 0
-    page = yield from calls.page()
-    while page:
-        new = {key: change(kept.record, kept.cell) for key, kept in page}
-        gone = {key: kept.token for key, kept in page if new[key] is None}
-        if gone:
-            removed += yield from calls.remove(gone)
-            counts = yield from hits.read_raw(gone)
-            if counts:
-                yield from hits.remove({key: cell.token for key, cell in counts.items()})
-        for key, kept in page:
-            if (record := new[key]) is not None and record is not kept.record:
-                yield from _rewrite(calls, key, kept, record)
-        page = (yield from calls.page(after=page[-1][0])) if len(page) == PAGE else []
-    return removed
-
-
-def _rewrite(calls: Cells[CallRecord], key: str, kept: Kept[CallRecord], record: CallRecord) -> Plan[None]:
-    """Replace a record, unless somebody else has; its result stays."""
-    cell = (yield from calls.read_raw([key])).get(key)
-    if cell is not None and cell.token == kept.token:
-        new = calls.cell(record, body=cell.body, origin=cell.origin, expires_at=cell.expires_at)
-        yield from calls.swap_raw(key, kept.token, new)
 
 
 @publish

@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER, CONFIG_KEY_DURABILITY
-from langgraph_keel.engine.config import must_follow_head
-from langgraph_keel.engine.headers import Header, UnreadHeader
+from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
+from langgraph_keel.engine.config import must_follow_head, stores_at_end
+from langgraph_keel.engine.entries import Header, UnreadHeader
 from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, Moment
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node
@@ -227,8 +227,3 @@ def stores_meanwhile(session: Session, config: Mapping[str, Any]) -> bool:
     engine = engine_of(values.get(CONFIG_KEY_CHECKPOINTER))
     is_same_store = engine is not None and engine.session.store is session.store
     return is_same_store and not stores_at_end(config)
-
-
-def stores_at_end(config: Mapping[str, Any]) -> bool:
-    """Return whether an invocation stores no checkpoint before its end."""
-    return (config.get("configurable") or {}).get(CONFIG_KEY_DURABILITY) == "exit"

@@ -18,7 +18,7 @@ from tiers import examples
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver
 from langgraph_keel.engine.audit import BEGIN, CONTENTS, HEAD, HEADS, LINKS, cell_of, key_of, next_link
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.encoding.frames import frame
+from langgraph_keel.engine.encoding.bodies import frame
 
 __all__ = ["memory", "trail"]  # fixtures
 

@@ -28,7 +28,7 @@ from langgraph_keel.backends.files import disk as folders
 from langgraph_keel.backends.files.cells import cell_of, key_in, name_of, text_of
 from langgraph_keel.backends.files.disk import Folder
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import frame, raw_frame
+from langgraph_keel.engine.encoding.bodies import frame, raw_frame
 from langgraph_keel.retention.check import Finding
 from langgraph_keel.testing.rig import SyncFace, at, id_of
 

@@ -16,7 +16,7 @@ from files_commits import root as root
 from repositories import LINE, Repository, append, isolate, log_of, settings_of
 
 from langgraph_keel.backends.files.git import Commits
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.errors import InvalidInput
 
 PENDING = {"branch:to:agent": None}

@@ -23,10 +23,8 @@ from serde_values import values
 from tiers import examples
 
 from langgraph_keel.backends.files.values import FORMS, items_to_json, pack_item, pack_items
-from langgraph_keel.engine.encoding.frames import unframe
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.elements import element_end, split_array
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.encoding.bodies import array_header, element_end, split_array, unframe
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.engine.serde.types import MESSAGES, Leaf, Record, shape_of
 from langgraph_keel.errors import CorruptStore
 from langgraph_keel.testing.machine import HISTORIES, elements, scalars

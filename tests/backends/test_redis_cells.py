@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from langgraph_keel import CorruptStore, NotAKeelStore, NotFound, ReadOnlyStore, RedisSaver, request_approval
 from langgraph_keel.backends.redis.entries import Keys
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import frame
+from langgraph_keel.engine.encoding.bodies import frame
 from langgraph_keel.testing.contract_cells import cell
 from langgraph_keel.testing.rig import FACES, at
 

@@ -15,7 +15,7 @@ from process_children import exit_code, forked
 
 from langgraph_keel import CorruptStore, NotSetUp, ReadOnlyStore, SqliteSaver, StoreBusy
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import raw_frame
+from langgraph_keel.engine.encoding.bodies import raw_frame
 from langgraph_keel.testing.rig import AsyncFace, Face, SyncFace
 
 __all__ = ["path", "store"]

@@ -18,7 +18,7 @@ import pytest
 
 from langgraph_keel import SqliteSaver
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
-from langgraph_keel.backends.sqlite.connection import LockFile
+from langgraph_keel.backends.sqlite.driver import LockFile
 
 CONFIG: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": ""}}
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import Address, Entry, Found, Query, Stamp, Unchanged
+from langgraph_keel.engine.records import Entry, Found, Query, Stamp, Unchanged
 
 
 class LastWriteWins(MemoryStore):

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import Address, Batch, Moved, NewEntry, Outcome, Row, Stored
+from langgraph_keel.engine.records import Batch, Moved, NewEntry, Outcome, Row, Stored
 from langgraph_keel.engine.thread import Log, Thread
 
 

@@ -19,7 +19,7 @@ from tiers import sized
 
 from langgraph_keel.cli.demo import Evidence, Snapshot, claims, hangs
 from langgraph_keel.cli.demo_agent import TASK, TURNS, answer, bookings, calculate, search_notes, tools
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.tools.ledger import KeptCall
 

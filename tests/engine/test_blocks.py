@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from test_trees import Log
 from tiers import examples
 
-from langgraph_keel.engine.encoding.lists import BLOCK
+from langgraph_keel.engine.encoding.values import BLOCK
 from langgraph_keel.testing.rig import exact
 
 LENGTH = 3 * BLOCK + 5

@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel import MemorySaver, SqliteSaver
-from langgraph_keel.engine.records import Address, Entry, NewEntry, Outcome
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.records import Entry, NewEntry, Outcome
 from langgraph_keel.engine.session import Session
 
 LIMIT_OF_ROWS = 45

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, origin_of, root_of, walk_back
-from langgraph_keel.engine.records import Address
 
 
 @pytest.mark.parametrize(

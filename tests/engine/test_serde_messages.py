@@ -19,7 +19,8 @@ from serde_messages import CLASSES, messages, messages_of, plain
 from serde_samples import Colour, Frozen, Level, assert_same
 from tiers import examples
 
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.encoding.bodies import array_header
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 from langgraph_keel.engine.serde.serializer import encode as fingerprint
 from langgraph_keel.engine.serde.types import MESSAGES
 from langgraph_keel.errors import UnstorableValue

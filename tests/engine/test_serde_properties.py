@@ -13,7 +13,8 @@ from serde_samples import (
 from serde_values import values
 from tiers import examples
 
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
+from langgraph_keel.engine.encoding.bodies import array_header
+from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.errors import CorruptStore, RefusedType
 
 KEEL = KeelSerializer()

@@ -22,7 +22,8 @@ from langgraph.types import Command, Interrupt, Overwrite, Send
 from serde_samples import KEEL, NOW, Colour, Model, Outer, Plain, ai, assert_same, there_and_back
 
 from langgraph_keel import Decision, Retention, ToolPolicy
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header, encode
+from langgraph_keel.engine.encoding.bodies import array_header
+from langgraph_keel.engine.serde.serializer import KeelSerializer, encode
 from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore, RefusedType
 

@@ -17,12 +17,11 @@ from pydantic import BaseModel
 from tiers import examples
 
 from langgraph_keel import CorruptStore, UnstorableValue
-from langgraph_keel.engine.encoding.rows import number_rows
+from langgraph_keel.engine.encoding.bodies import number_rows
 from langgraph_keel.engine.encoding.trees import replay
 from langgraph_keel.engine.encoding.values import Known, Unpacker, next_version
 from langgraph_keel.engine.records import Row
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.testing.rig import exact
 
 

@@ -30,7 +30,9 @@ from langgraph_keel import (
     Unread,
     UnstorableValue,
 )
-from langgraph_keel.engine.records import Address, Kind, numbers_of
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import numbers_of
+from langgraph_keel.engine.records import Kind
 from langgraph_keel.engine.serde.serializer import find_unread
 from langgraph_keel.engine.serde.types import Record
 

@@ -28,8 +28,7 @@ from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import encode
+from langgraph_keel.engine.serde.serializer import Codec, encode
 from langgraph_keel.history.diff import StateDiff, diff_checkpoints
 from langgraph_keel.history.edits import edits
 

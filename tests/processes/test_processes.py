@@ -19,7 +19,7 @@ from server_puts import METADATA, aput, value_of
 from langgraph_keel import SqliteSaver, UnstorableValue
 from langgraph_keel.backends.sqlite import driver as sqlite_driver
 from langgraph_keel.backends.sqlite.driver import Job
-from langgraph_keel.backends.sqlite.rows import Work
+from langgraph_keel.backends.sqlite.entries import Work
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from provenance_runs import ASK, Scene, calling
 
 from langgraph_keel import KeelSaver, MemorySaver
 from langgraph_keel.provenance.capture import CAPTURE
-from langgraph_keel.provenance.waiting import WAITING_THREADS, WaitingRecord, WaitingRecords
+from langgraph_keel.provenance.hook import WAITING_THREADS, WaitingRecord, WaitingRecords
 from langgraph_keel.testing.faults import Counter, with_tap
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")

@@ -27,7 +27,7 @@ each_backend = pytest.mark.parametrize("backend", BACKENDS)
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compressed cannot be searched."""
-    monkeypatch.setattr("langgraph_keel.engine.encoding.frames.WORTHWHILE", 1 << 40)
+    monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
 
 
 # -- a crash -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def stores(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     directory: Path = tmp_path_factory.mktemp("redaction")
     # What is compressed cannot be searched.
     with pytest.MonkeyPatch.context() as patch, each_store(directory) as stores:
-        patch.setattr("langgraph_keel.engine.encoding.frames.WORTHWHILE", 1 << 40)
+        patch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
         yield stores
 
 

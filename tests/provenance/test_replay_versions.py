@@ -13,8 +13,8 @@ from replay_graphs import Items, replayed
 from replay_scenes import Scene, faces, opened
 from tool_graphs import BACKENDS, run, thread
 
-from langgraph_keel.engine.plan import run as plan
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.session import run as plan
 from langgraph_keel.provenance.replay.states import StateReader
 
 TURNS = 12

@@ -31,8 +31,8 @@ each_face = pytest.mark.parametrize("face", ["sync", "async"])
 @pytest.fixture(autouse=True)
 def _no_compression(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compressed cannot be searched."""
-    monkeypatch.setattr("langgraph_keel.engine.encoding.frames.WORTHWHILE", 1 << 40)
-    monkeypatch.setattr("langgraph_keel.engine.encoding.frames.SMALL", 0)
+    monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.WORTHWHILE", 1 << 40)
+    monkeypatch.setattr("langgraph_keel.engine.encoding.bodies.SMALL", 0)
 
 
 @pytest.fixture

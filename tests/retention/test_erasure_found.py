@@ -30,9 +30,10 @@ from langgraph_keel import (
     Retention,
     SqliteSaver,
 )
-from langgraph_keel.engine.headers import Header, UnreadHeader, pack_header
-from langgraph_keel.engine.records import Address, Node
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header, UnreadHeader, pack_header
+from langgraph_keel.engine.records import Node
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.retention.owners import find_lost_owners
 
 # -- whose a thread is -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from langgraph_keel import FileSaver, InvalidInput, KeelCache, KeelSaver, Receipt, Retention, SqliteSaver
 from langgraph_keel.engine.cells import Cell, Shelf
-from langgraph_keel.engine.encoding.frames import frame
+from langgraph_keel.engine.encoding.bodies import frame
 
 each_face = pytest.mark.parametrize("face", ["sync", "async"])
 

@@ -15,13 +15,14 @@ from tiers import examples
 
 from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, leaves
-from langgraph_keel.engine.records import Address, Graph, Node
+from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.removal import Removal, Survey, plan_removal
 from langgraph_keel.engine.tables import Cells, CellTable
-from langgraph_keel.retention.ongoing import find_called_from, find_open_heads
 from langgraph_keel.retention.policy import choose, trunk
+from langgraph_keel.retention.prune import find_called_from, find_open_heads
 
 START = datetime(2026, 3, 1, 22, 0, tzinfo=UTC)
 NOW = (START + timedelta(hours=10)).timestamp() * 1000

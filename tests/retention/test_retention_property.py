@@ -13,9 +13,10 @@ from stores_files import FilesUnderTest
 from tiers import examples
 
 from langgraph_keel import KeelSaver, Retention
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import find_moves_back, leaves
-from langgraph_keel.engine.records import Address, Entry
+from langgraph_keel.engine.records import Entry
 from langgraph_keel.engine.removal import Removal, Survey, live_runs, measure, survey
 from langgraph_keel.engine.session import Session
 from langgraph_keel.retention.policy import KEEP_LATEST, choose

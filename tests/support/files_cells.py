@@ -11,8 +11,7 @@ import pytest
 
 from langgraph_keel import FileSaver
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.serde.serializer import KeelSerializer
+from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.testing.rig import SyncFace
 
 CODEC = Codec(KeelSerializer())

@@ -9,7 +9,7 @@ import pytest
 from repositories import Repository, append, made_root
 
 from langgraph_keel.backends.files.git import Commits
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from places import Place
 from process_children import next_checkpoint
 
 from langgraph_keel import CheckpointConflict, KeelSaver, StoreBusy, StoreUnavailable
-from langgraph_keel.engine.plan import StorePlan, arun, run
+from langgraph_keel.engine.plan import StorePlan
+from langgraph_keel.engine.session import arun, run
 
 SHARED: RunnableConfig = {"configurable": {"thread_id": "shared"}}
 METADATA: Any = {"source": "loop", "step": 1, "parents": {}}

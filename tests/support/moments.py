@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Interrupt
 
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.records import Change, ToolUse
 

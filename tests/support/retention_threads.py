@@ -14,8 +14,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot as Snapshot
 from langgraph.types import Interrupt
 
 from langgraph_keel import KeelSaver, PruneReport
-from langgraph_keel.engine.config import config_of
-from langgraph_keel.engine.records import Address
+from langgraph_keel.engine.config import Address, config_of
 from langgraph_keel.testing.rig import at, checkpoint_of, exact
 
 BACKENDS = ("memory", "sqlite", "files", "postgres", "redis")

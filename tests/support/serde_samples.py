@@ -31,7 +31,8 @@ from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot, TimeoutPolicy
 
 from langgraph_keel import CheckpointConflict
-from langgraph_keel.engine.serde.serializer import KeelSerializer, array_header
+from langgraph_keel.engine.encoding.bodies import array_header
+from langgraph_keel.engine.serde.serializer import KeelSerializer
 
 KEEL = KeelSerializer()
 

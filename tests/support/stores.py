@@ -17,7 +17,7 @@ from stores_redis import redis_store
 from langgraph_keel.backends.memory.saver import AsyncMemoryDriver, MemoryDriver
 from langgraph_keel.backends.memory.store import MemoryStore, State
 from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
-from langgraph_keel.backends.sqlite.rows import Work
+from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.engine.thread import Thread
 from langgraph_keel.saver import KeelSaver

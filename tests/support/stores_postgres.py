@@ -12,7 +12,7 @@ import psycopg
 from saver_parts import driver_of
 
 from langgraph_keel import PostgresSaver
-from langgraph_keel.engine.encoding.frames import restore_frame
+from langgraph_keel.engine.encoding.bodies import restore_frame
 from langgraph_keel.saver import KeelSaver
 
 TABLES = ("threads", "entries", "items", "floors", "batches", "cells")

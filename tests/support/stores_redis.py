@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 from saver_parts import async_driver_of, driver_of, store_of
 
 from langgraph_keel.backends.redis.saver import RedisSaver
-from langgraph_keel.engine.encoding.frames import restore_frame
+from langgraph_keel.engine.encoding.bodies import restore_frame
 from langgraph_keel.saver import KeelSaver
 
 

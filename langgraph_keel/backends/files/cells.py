@@ -34,8 +34,7 @@ from langgraph_keel.backends.files.disk import (
 from langgraph_keel.backends.files.log import line_of, unseal
 from langgraph_keel.backends.files.values import check_cell, items_to_json, pack_item
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
-from langgraph_keel.engine.encoding.frames import unframe
-from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.encoding.bodies import body_of, unframe
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 SUFFIX = ".json"

@@ -44,9 +44,10 @@ from langgraph_keel.backends.files.disk import MODE, directory_of, lock, unlock
 from langgraph_keel.backends.files.log import Records, read_committed
 from langgraph_keel.backends.files.store import FileStore, Work
 from langgraph_keel.backends.files.thread import CELLS, LOG
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
 from langgraph_keel.engine.plan import Plan, StorePlan
-from langgraph_keel.engine.records import Address, Graph, Run
+from langgraph_keel.engine.records import Graph, Run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
 

@@ -16,10 +16,9 @@ from zlib import crc32
 import orjson
 
 from langgraph_keel.backends.files.values import check_record, items_to_json, pack_item, pack_items
-from langgraph_keel.engine.encoding.frames import raw_frame, unframe
-from langgraph_keel.engine.encoding.rows import is_full
-from langgraph_keel.engine.records import Address, Batch, Entry, Kind, Ref, Row, Run
-from langgraph_keel.engine.serde.serializer import array_header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import array_header, is_full, raw_frame, unframe
+from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.engine.thread import Log, Record, Thread
 from langgraph_keel.errors import CorruptStore, NewerFormat
 

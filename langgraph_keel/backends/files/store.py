@@ -19,9 +19,9 @@ from langgraph_keel.backends.files.disk import read
 from langgraph_keel.backends.files.log import Bodies, Draft, Records, Replica, read_committed
 from langgraph_keel.backends.files.thread import ThreadFiles, first_line, new_epoch
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     Copied,

@@ -26,9 +26,8 @@ from uuid import UUID
 import ormsgpack
 from ormsgpack import Ext
 
-from langgraph_keel.engine.serde.elements import element_end, split_array
+from langgraph_keel.engine.encoding.bodies import array_header, element_end, split_array
 from langgraph_keel.engine.serde.pack import MARKS
-from langgraph_keel.engine.serde.serializer import array_header
 from langgraph_keel.engine.serde.types import Leaf, Record
 from langgraph_keel.errors import CorruptStore
 

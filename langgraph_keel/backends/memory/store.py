@@ -11,9 +11,9 @@ from itertools import count
 from typing import Any, TypeAlias, TypeVar
 
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     Copied,

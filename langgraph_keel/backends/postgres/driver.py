@@ -51,7 +51,8 @@ from langgraph_keel.backends.postgres.connection import (
     name_error,
 )
 from langgraph_keel.backends.postgres.rows import PARTED, Request, Statement, Tables
-from langgraph_keel.engine.plan import StorePlan, arun, run
+from langgraph_keel.engine.plan import StorePlan
+from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import (
     InvalidInput,
     KeelError,

@@ -15,24 +15,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import restore_frame, shrink
-from langgraph_keel.engine.records import (
-    NEW,
-    Address,
-    Batch,
-    Entry,
-    Found,
-    Graph,
-    Kind,
-    NewEntry,
-    Node,
-    Ref,
-    Row,
-    Run,
-    Stamp,
-    read_row,
-    resolve,
-)
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import read_row, resolve, restore_frame, shrink
+from langgraph_keel.engine.records import NEW, Batch, Entry, Found, Graph, Kind, NewEntry, Node, Ref, Row, Run, Stamp
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 LONGEST = 255

@@ -28,7 +28,7 @@ CREATE TABLE {entries} (
     his integer[] NOT NULL,                 -- of each run: the item after its last
     kept text[],                            -- of a ghost: the channels it is needed for
     names text[],                           -- what the keys in this row stand for, where they are not the names themselves
-    header bytea NOT NULL,                  -- engine/headers.py
+    header bytea NOT NULL,                  -- engine/entries.py
     PRIMARY KEY (thread_id, ns, id)
 ){partitioned};
 CREATE INDEX {entries_by_seq} ON {entries} (thread_id, ns, seq);
@@ -41,7 +41,7 @@ CREATE TABLE {items} (
     channel text COLLATE "C" NOT NULL,
     lo integer NOT NULL,                    -- number of the first item
     count integer NOT NULL,
-    body bytea NOT NULL,                    -- engine/encoding/rows.py
+    body bytea NOT NULL,                    -- engine/encoding/bodies.py
     PRIMARY KEY (thread_id, ns, channel, lo, count)
 ){partitioned};
 
@@ -61,7 +61,7 @@ CREATE TABLE {batches} (
     token bigint NOT NULL,
     task_id text NOT NULL,
     task_path text NOT NULL,
-    body bytea NOT NULL,                    -- engine/writes.py
+    body bytea NOT NULL,                    -- engine/entries.py
     PRIMARY KEY (thread_id, ns, checkpoint_id, n, token)
 ){partitioned};
 

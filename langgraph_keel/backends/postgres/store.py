@@ -42,10 +42,10 @@ from langgraph_keel.backends.postgres.rows import (
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
-from langgraph_keel.engine.encoding.frames import RAW, restore_frame, shrink
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
     Batch,
     Copied,

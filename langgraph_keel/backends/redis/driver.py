@@ -35,7 +35,7 @@ from langgraph_keel.backends.redis.connection import (
     ask_node,
     named_errors,
 )
-from langgraph_keel.engine.plan import arun, run
+from langgraph_keel.engine.session import arun, run
 from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
 
 Argument: TypeAlias = str | bytes | int

@@ -15,21 +15,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import unquote
 from zlib import crc32
 
-from langgraph_keel.engine.encoding.frames import restore_frame
-from langgraph_keel.engine.records import (
-    Address,
-    Batch,
-    Entry,
-    Found,
-    Graph,
-    Kind,
-    Node,
-    Ref,
-    Row,
-    Run,
-    Stamp,
-    read_row,
-)
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import read_row, restore_frame
+from langgraph_keel.engine.records import Batch, Entry, Found, Graph, Kind, Node, Ref, Row, Run, Stamp
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 BUCKETS = [f"{number:02x}" for number in range(256)]

@@ -12,8 +12,8 @@ from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Se
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
 from langgraph_keel.backends.redis.store import RedisStore, find_unlisted
 from langgraph_keel.engine.config import thread_id_of
-from langgraph_keel.engine.plan import run
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.session import run
 from langgraph_keel.errors import InvalidInput, NotFound
 from langgraph_keel.options import OptionsBesidesTtl, check_options
 from langgraph_keel.saver import KeelSaver

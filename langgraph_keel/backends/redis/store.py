@@ -41,11 +41,11 @@ from langgraph_keel.backends.redis.entries import (
     word,
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
-from langgraph_keel.engine.encoding.frames import RAW, restore_frame, shrink
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     NEW,
-    Address,
     BaseGone,
     Batch,
     Copied,

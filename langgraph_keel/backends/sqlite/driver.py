@@ -17,34 +17,197 @@ A `Job` is a request on its way to the writing thread, and back to the thread or
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import sqlite3
+import stat
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, RLock, Thread, current_thread, main_thread
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from langgraph_keel.backends.sqlite.connection import (
-    LockFile,
     connect,
     connect_read_only,
     create_private,
     may_only_be_read,
-    named_errors,
     prepare,
-    transaction,
 )
-from langgraph_keel.backends.sqlite.rows import Work
-from langgraph_keel.errors import KeelError, ReadOnlyStore, StoreBusy, StoreClosed, StoreFull
+from langgraph_keel.backends.sqlite.entries import Work
+from langgraph_keel.errors import (
+    CorruptStore,
+    KeelError,
+    NotAKeelStore,
+    ReadOnlyStore,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+)
 
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows: SQLite's own busy handler has to do.
+    fcntl = resource = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+ROOM = 1 << 20
+"""Bytes that a disk has left when it is said to be full, and a file before it is said to be as large as it may be."""
 GROUP = 128
 """Most requests in one commit, which bounds how long the first of them waits."""
+
+
+# -- whose turn it is, transactions, errors ----------------------------------------------------------------------------
+
+
+class LockFile:
+    """A lock that says whose turn it is to write.
+
+    The kernel hands it on in order, and releases that of a process which dies.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path and f"{path}.lock"
+        self._handle: int | None = None
+
+    @contextmanager
+    def hold(self, timeout: float | None = None) -> Iterator[None]:
+        """Hold the lock.
+
+        Without a timeout the kernel makes the wait, and it is fair. With one, the lock is polled.
+
+        Raises:
+            StoreBusy: Another process held it for longer than `timeout` seconds.
+        """
+        if timeout is not None:
+            self._poll(timeout)
+        elif (handle := self._open()) is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            self.give_back()
+
+    def take(self) -> bool:
+        """Take the lock, if nobody holds it; return whether it was had."""
+        handle = self._open()
+        if handle is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def give_back(self) -> None:
+        """Let others have the lock."""
+        if self._handle is not None:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def _open(self) -> int | None:
+        if self._handle is None and self._path is not None and fcntl is not None:
+            # Whoever may write the database may have its turn, too.
+            mode = stat.S_IMODE(os.stat(self._path.removesuffix(".lock")).st_mode)
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        return self._handle
+
+    def _poll(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not self.take():
+            if time.monotonic() >= deadline:
+                raise StoreBusy(f"{self._path}: another process holds the store")
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def transaction(connection: sqlite3.Connection, kind: str, work: Callable[[], T]) -> T:
+    """Return what `work` returns, done in one transaction of this kind (DEFERRED, IMMEDIATE)."""
+    if connection.in_transaction:
+        # An exception of a signal (Ctrl-C) came between the last two lines of an earlier transaction.
+        connection.execute("ROLLBACK")
+    try:
+        connection.execute(f"BEGIN {kind}")
+        result = work()
+        connection.execute("COMMIT")
+        return result
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def named_errors(path: str) -> Iterator[None]:
+    """Raise SQLite's errors as those of Keel, and errors of our own code on damaged rows as `CorruptStore`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _name_sqlite_error(path, error) from error
+    except KeelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
+    except OSError as error:  # of the lock file
+        kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
+        raise kind(f"{path}: its lock file cannot be used; nothing was written ({error.strerror})") from error
+
+
+def name_error(path: str, error: BaseException) -> BaseException:
+    """Return the error that `named_errors` raises in the place of another."""
+    try:
+        with named_errors(path):
+            raise error
+    except BaseException as named:
+        return named
+
+
+def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    kinds: dict[int, tuple[type[KeelError], str]] = {
+        sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),
+        sqlite3.SQLITE_LOCKED: (StoreBusy, "locked by somebody else for too long; nothing was written"),
+        sqlite3.SQLITE_FULL: (StoreFull, "no space left; nothing was written"),
+        sqlite3.SQLITE_READONLY: (ReadOnlyStore, "it cannot be written"),
+        sqlite3.SQLITE_NOTADB: (NotAKeelStore, "this is no SQLite database"),
+        sqlite3.SQLITE_CORRUPT: (
+            CorruptStore,
+            "the database is damaged: restore a copy, or try `sqlite3 .recover`",
+        ),
+        sqlite3.SQLITE_CANTOPEN: (
+            StoreError,
+            "it cannot be opened: is the directory there, and may we write in it?",
+        ),
+    }
+    kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
+        kind, what = kinds[sqlite3.SQLITE_FULL]
+    return kind(f"{path}: {what} ({error})")
+
+
+def _has_no_room(path: str) -> bool:
+    """Return whether the disk is full, or a file as large as this process may make it; SQLite does not always say."""
+    if path == ":memory:" or resource is None:
+        return False
+    with suppress(OSError):
+        space = os.statvfs(path)
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        largest = max(os.stat(file).st_size for file in (path, f"{path}-wal") if os.path.exists(file))
+        return space.f_bavail * space.f_frsize < ROOM or 0 <= limit < largest + ROOM
+    return False
+
+
+# -- who writes --------------------------------------------------------------------------------------------------------
 
 
 class Job:
@@ -201,7 +364,7 @@ class Writer:
         except KeelError:
             raise
         except Exception as error:
-            raise _name_error(self._path, error) from error
+            raise name_error(self._path, error) from error
         finally:
             self._lock.give_back()
             self._turn.release()
@@ -251,7 +414,7 @@ def _commit(connection: sqlite3.Connection, path: str, group: list[Job]) -> None
     try:
         transaction(connection, "IMMEDIATE", lambda: _run_all(connection, group))
     except BaseException as error:
-        named = _name_error(path, error)
+        named = name_error(path, error)
         fail(group, named)
         if len(group) > 1 and not isinstance(named, (StoreBusy, StoreFull)):
             # One of them failed, and nothing is stored: run each by itself, so that only that one fails.
@@ -441,7 +604,8 @@ class SqliteDriver:
             self.path = os.path.realpath(self.path)
         self.read_only = self.read_only or may_only_be_read(self.path)
         if self.read_only:
-            self._idle.put(connect_read_only(self.path))
+            with named_errors(self.path):
+                self._idle.put(connect_read_only(self.path))
             return
         lock = LockFile(None if self.private else self.path)
         if not self.private:
@@ -504,7 +668,7 @@ class SqliteDriver:
         except KeelError:
             raise
         except Exception as error:
-            raise _name_error(self.path, error) from error
+            raise name_error(self.path, error) from error
 
     @contextmanager
     def lend(self) -> Iterator[sqlite3.Connection]:
@@ -533,14 +697,6 @@ class SqliteDriver:
             return self._idle.get_nowait()
         except Empty:
             return connect_read_only(self.path) if self.read_only else connect(self.path, self.timeout)
-
-
-def _name_error(path: str, error: BaseException) -> BaseException:
-    try:
-        with named_errors(path):
-            raise error
-    except BaseException as named:
-        return named
 
 
 class AsyncSqliteDriver:

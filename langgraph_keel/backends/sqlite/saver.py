@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
-from langgraph_keel.backends.sqlite.connection import LockFile, named_errors, schema
-from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, SqliteDriver
-from langgraph_keel.backends.sqlite.rows import Work
+from langgraph_keel.backends.sqlite.connection import schema
+from langgraph_keel.backends.sqlite.driver import AsyncSqliteDriver, LockFile, SqliteDriver, named_errors
+from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy

@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS entries (
     run TEXT,
     put_at TEXT NOT NULL,                   -- ISO time
     refs BLOB NOT NULL,                     -- framed msgpack [[slot, kind, lo, hi, lo, hi, ...], ...]
-    header BLOB NOT NULL                    -- engine/headers.py
+    header BLOB NOT NULL                    -- engine/entries.py
 );
 CREATE INDEX IF NOT EXISTS entries_by_mark ON entries (mark);
 CREATE INDEX IF NOT EXISTS entries_of_subgraphs ON entries (namespace) WHERE nested;
@@ -45,7 +45,7 @@ CREATE INDEX IF NOT EXISTS entries_by_run ON entries (run) WHERE run IS NOT NULL
 CREATE TABLE IF NOT EXISTS items (
     key INTEGER PRIMARY KEY,                -- channel << 32 | number of the first item
     count INTEGER NOT NULL,
-    body BLOB NOT NULL                      -- engine/encoding/rows.py
+    body BLOB NOT NULL                      -- engine/encoding/bodies.py
 );
 
 CREATE TABLE IF NOT EXISTS batches (
@@ -55,7 +55,7 @@ CREATE TABLE IF NOT EXISTS batches (
     mark INTEGER NOT NULL,                  -- the beginning of its id, for the index
     task TEXT NOT NULL,
     path TEXT NOT NULL,
-    body BLOB NOT NULL                      -- engine/writes.py
+    body BLOB NOT NULL                      -- engine/entries.py
 );
 CREATE INDEX IF NOT EXISTS batches_by_mark ON batches (namespace, mark);
 

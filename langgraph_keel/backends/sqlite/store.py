@@ -1,132 +1,96 @@
-"""The SQLite layout: each verb is one transaction.
+"""The verbs beside those of entries: what is listed, what is removed or copied, and cells. Each is one transaction.
 
-A request is a `Work`: a function that is given `execute`, and runs within one transaction that the driver begins and
-commits. The layout itself is explained in `schema.sql`. The head of a namespace is its trunk entry with the highest
-key, so there is no pointer to it that a put would have to move.
+Rows are copied as they are: refs name channels by slots, which stay the same. A copy up to an entry reads the entries
+below its key, and the items up to the last that one of them shows, so its work does not grow with later puts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from langgraph_keel.backends.sqlite import cells, reading, removal
-from langgraph_keel.backends.sqlite.rows import (
+from langgraph_keel.backends.sqlite.entries import (
+    COLUMNS,
     LAST,
+    PLAIN,
+    SHOWN,
     Execute,
     Place,
-    Situation,
+    Slots,
+    SqliteEntries,
     Work,
-    append_rows,
-    create_place,
-    create_situation,
-    ensure_slots,
+    entry_of,
+    find_place,
+    head_of,
+    insert_namespace,
+    last_seq,
     mark_of,
-    pack_refs,
-    read_situation,
-    replace_rows,
+    plan_of,
+    read_slots,
     span,
 )
-from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import frame, unframe
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
-    Address,
     BaseGone,
-    Batch,
+    Copied,
     CopyOutcome,
     Entry,
-    Found,
     Graph,
-    Moved,
-    NewEntry,
-    Outcome,
+    Node,
+    Occupied,
     Query,
     Run,
     Stamp,
-    Stored,
     ThreadInfo,
-    Unchanged,
 )
-from langgraph_keel.engine.store import Store
-
-T = TypeVar("T")
 
 
-def _send(
-    run: Callable[[Execute], T], writes: bool = False, unless: Callable[[Execute], T | None] | None = None
-) -> StorePlan[Work, Any, T]:
-    """Plan one request, and return its reply. The arguments are those of `Work`."""
-    reply: T = yield Work(run, writes, unless)
-    return reply
-
-
-class SqliteStore(Store[Work, Any]):
-    """One database file. Stateless: names are looked up in the transaction that uses them."""
-
-    def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
-        """See `Store.write_entry`."""
-        return _send(partial(_write_entry, new), writes=True)
-
-    def write_batch(self, address: Address, batch: Batch) -> StorePlan[Work, Any, None]:
-        """See `Store.write_batch`."""
-        return _send(partial(_write_batch, address, batch), writes=True)
-
-    def read_entry(self, address: Address) -> StorePlan[Work, Any, Found | None]:
-        """See `Store.read_entry`."""
-        return _send(partial(reading.read_entry, address))
-
-    def read_known(self, address: Address, known: Stamp) -> StorePlan[Work, Any, Found | Unchanged | None]:
-        """See `Store.read_known`."""
-        return _send(partial(reading.read_known, address, known))
+class SqliteStore(SqliteEntries):
+    """One database file."""
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
-        return _send(partial(reading.scan, query))
-
-    def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_values`."""
-        return _send(partial(reading.read_values, entries))
-
-    def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
-        """See `Store.read_history`."""
-        return _send(partial(reading.read_history, address, set(channels)))
+        return plan_of(partial(_scan, query))
 
     def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
         """See `Store.read_graph`."""
-        return _send(partial(removal.read_graph, thread_id))
+        return plan_of(partial(_read_graph, thread_id))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
     ) -> StorePlan[Work, Any, None]:
         """See `Store.remove_entries`."""
-        return _send(partial(removal.remove_entries, thread_id, gone, ghosts), writes=True)
+        return plan_of(partial(_remove_entries, thread_id, gone, ghosts), writes=True)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`."""
-        return _send(partial(removal.remove_rows, thread_id, live, graph), writes=True)
+        return plan_of(partial(_remove_rows, thread_id, live, graph), writes=True)
 
     def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
         """See `Store.delete_thread`."""
-        return _send(partial(removal.delete_thread, thread_id), writes=True)
+        return plan_of(partial(_delete_thread, thread_id), writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
     ) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
-        return _send(partial(removal.copy_thread, source, target, upto, header), writes=True)
+        return plan_of(partial(_copy_thread, source, target, upto, header), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
-        return _send(partial(reading.find_runs, list(run_ids)))
+        return plan_of(partial(_find_runs, list(run_ids)))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
-        return _send(partial(reading.read_threads, after, limit))
+        return plan_of(partial(_read_threads, after, limit))
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
@@ -136,88 +100,444 @@ class SqliteStore(Store[Work, Any]):
         A caller that expects an empty cell is often wrong, and a read, which waits for nobody, is enough to refuse it.
         One that brings a token has seen it there, and goes to the writer at once.
         """
-        swap = partial(cells.swap_cell, shelf, key, expected, new)
-        reply = partial(cells.reply_if_settled, shelf, key, expected, new) if expected is None else None
-        return _send(swap, writes=True, unless=reply)
+        swap = partial(_swap_cell, shelf, key, expected, new)
+        reply = partial(_reply_if_settled, shelf, key, expected, new) if expected is None else None
+        return plan_of(swap, writes=True, unless=reply)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        return _send(partial(cells.read_cells, shelf, keys))
+        return plan_of(partial(_read_cells, shelf, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        return _send(partial(cells.list_cells, shelf, prefix, after, limit))
+        return plan_of(partial(_list_cells, shelf, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
         """See `Store.remove_cells`."""
-        return _send(partial(cells.remove_cells, shelf, tokens), writes=True)
+        return plan_of(partial(_remove_cells, shelf, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks for an entry of each thread."""
-        return _send(partial(cells.list_strays, after, limit))
+        return plan_of(partial(_list_strays, after, limit))
 
 
-def _write_entry(new: NewEntry, execute: Execute) -> Outcome:
-    address = new.address
-    before = read_situation(execute, new)
-    if new.base is not None and not (before and before.has_base):
-        return BaseGone()
-    head = before.head if before else None
-    follows = not new.checked or head in (new.parent, address.checkpoint_id)
-    if not follows and new.on_conflict == "raise":
-        return Moved(head)
-    return _insert(execute, new, before or create_situation(execute, address), 0 if follows or head is None else 1)
+# -- what is listed ----------------------------------------------------------------------------------------------------
+
+# CROSS JOIN keeps SQLite from another order: one thread by its keys, all threads by the index on marks.
+IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST})"
+EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
 
 
-def _insert(execute: Execute, new: NewEntry, before: Situation, state: int) -> Stored:
-    place, seq = before.place, before.seq + 1
-    slots = ensure_slots(execute, place.namespace, new.refs, new.appends)
-    first = {name: append_rows(execute, slots[name], rows) for name, rows in new.appends.items()}
-    for name, rows in new.repacks.items():
-        replace_rows(execute, slots[name].id, rows)
-    if before.same is not None:
-        _replace(execute, place, before.same, seq)
-    key = span(place.thread)[0] + seq
-    execute(
-        "INSERT INTO entries (key, namespace, nested, state, id, mark, parent, run, put_at, refs, header) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            key,
-            place.namespace,
-            int(place.nested),
-            state,
-            new.address.checkpoint_id,
-            mark_of(str(new.address.checkpoint_id)),
-            before.parent & LAST if before.parent else new.parent,
-            new.run_id,
-            new.updated_at,
-            pack_refs(new.refs, slots, first),
-            new.header,
-        ),
-    )
-    return Stored(key, first)
+def _scan(query: Query, execute: Execute) -> list[Entry]:
+    """See `Store.scan`."""
+    clauses, parameters = _conditions(query)
+    order = "e.mark DESC, e.id DESC, e.key DESC" if query.thread_id is None else "e.key DESC"
+    rows = execute(
+        f"SELECT t.name, n.name, n.id, {SHOWN} FROM {EVERYWHERE if query.thread_id is None else IN_THREAD} "
+        f"CROSS JOIN namespaces n ON n.id = e.namespace WHERE {' AND '.join(clauses)} ORDER BY {order} LIMIT ?",
+        (*parameters, query.limit),
+    ).fetchall()
+    slots: dict[int, Slots] = {}
+    entries = []
+    for thread, namespace, owner, *row in rows:
+        if owner not in slots:
+            slots[owner] = read_slots(execute, owner)
+        entries.append(entry_of(row, thread, namespace, slots[owner]))
+    return entries
 
 
-def _replace(execute: Execute, place: Place, old: int, seq: int) -> None:
-    """Delete the entry whose id is put again; its children become children of the new one."""
-    execute(
-        "UPDATE entries SET parent = ? WHERE parent = ? AND key BETWEEN ? AND ?",
-        (seq, old & LAST, *span(place.thread)),
-    )
-    execute("DELETE FROM entries WHERE key = ?", (old,))
+def _conditions(query: Query) -> tuple[list[str], list[Any]]:
+    clauses = ["e.state < 2"]
+    parameters: list[Any] = []
+    for column, value in (("t.name", query.thread_id), ("n.name", query.checkpoint_ns)):
+        if value is not None:
+            clauses.append(f"{column} = ?")
+            parameters.append(value)
+    if query.checkpoint_id is not None:
+        clauses.append("e.mark = ? AND e.id = ?")
+        parameters += [mark_of(query.checkpoint_id), query.checkpoint_id]
+    if query.before is not None:
+        bound = "(SELECT b.key FROM entries b WHERE b.mark = ? AND b.id = ? AND b.namespace = e.namespace)"
+        clauses.append(f"coalesce(e.key < {bound}, e.id < ?)")
+        parameters += [mark_of(query.before), query.before, query.before]
+    if query.after is not None and query.thread_id is not None:
+        clauses.append("e.key < ?")
+        parameters.append(query.after.stamp)
+    elif query.after is not None:
+        last = str(query.after.address.checkpoint_id)
+        clauses.append("(e.mark, e.id, e.key) < (?, ?, ?)")
+        parameters += [mark_of(last), last, query.after.stamp]
+    return clauses, parameters
 
 
-INSERT_BATCH = (
-    "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
-    "SELECT n.id, ?, ?, ?, ?, ? FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? AND n.name = ?"
+def _find_runs(run_ids: list[str], execute: Execute) -> list[str]:
+    """See `Store.find_runs`."""
+    names: dict[str, None] = {}
+    for run_id in run_ids:
+        for (name,) in execute(
+            "SELECT DISTINCT t.name FROM entries e JOIN threads t ON t.id = e.key >> 32 WHERE e.run = ?",
+            (run_id,),
+        ).fetchall():
+            names[name] = None
+    return list(names)
+
+
+def _read_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
+    """See `Store.read_threads`."""
+    rows = execute(
+        "SELECT t.id, t.name, (SELECT e.put_at FROM entries e "
+        f"WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 ORDER BY e.key DESC LIMIT 1) AS at "
+        f"FROM threads t WHERE at IS NOT NULL {'AND (at, t.name) < (?, ?)' if after else ''} "
+        "ORDER BY at DESC, t.name DESC LIMIT ?",
+        (*(after or ()), limit),
+    ).fetchall()
+    return [_info(execute, *row) for row in rows]
+
+
+def _info(execute: Execute, thread: int, name: str, updated_at: str) -> tuple[ThreadInfo, bytes]:
+    ((checkpoints,),) = execute(
+        "SELECT count(*) FROM entries WHERE key BETWEEN ? AND ? AND state < 2", span(thread)
+    ).fetchall()
+    place = find_place(execute, Address(name))
+    head = head_of(execute, place) if place else None
+    if not head:
+        return ThreadInfo(name, checkpoints, updated_at, None, None), b""
+    (header,) = execute("SELECT header FROM entries WHERE key = ?", head[:1]).fetchone()
+    return ThreadInfo(name, checkpoints, updated_at, head[1], None), header
+
+
+# -- what is removed or copied -----------------------------------------------------------------------------------------
+
+
+def _namespaces_of(execute: Execute, thread_id: str) -> list[tuple[Place, str]]:
+    """Return the namespaces of a thread: the place and the name of each."""
+    rows = execute(
+        "SELECT t.id, n.id, n.name FROM threads t JOIN namespaces n ON n.thread = t.id WHERE t.name = ? ORDER BY n.id",
+        (thread_id,),
+    ).fetchall()
+    return [(Place(thread, namespace, bool(name)), name) for thread, namespace, name in rows]
+
+
+def _read_graph(thread_id: str, execute: Execute) -> Graph:
+    """See `Store.read_graph`."""
+    nodes: list[Node] = []
+    ends: dict[tuple[str, str], int] = {}
+    for place, name in _namespaces_of(execute, thread_id):
+        names = read_slots(execute, place.namespace)
+        slots = read_slots(execute, place.namespace, names)
+        nodes += _nodes(execute, place, thread_id, name, slots)
+        ends |= {(name, channel): slot.end for channel, slot in slots.items()}
+    nodes.sort(key=lambda node: int(node.stamp))
+    return Graph(nodes, ends, _epoch(execute, thread_id))
+
+
+def _epoch(execute: Execute, thread_id: str) -> int | None:
+    row = execute("SELECT id FROM threads WHERE name = ?", (thread_id,)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _nodes(execute: Execute, place: Place, thread_id: str, name: str, slots: Slots) -> Iterator[Node]:
+    head = head_of(execute, place)
+    where = "e.nested" if place.nested else "e.key BETWEEN ? AND ?"
+    rows = execute(
+        f"SELECT {COLUMNS} FROM entries e WHERE {where} AND e.namespace = ?",
+        (place.namespace,) if place.nested else (*span(place.thread), place.namespace),
+    ).fetchall()
+    for row in rows:
+        e = entry_of(row, thread_id, name, slots)
+        is_head = bool(head) and head[0] == e.stamp
+        yield Node(e.address, e.parent, e.stamp, e.header, e.refs, e.run_id, is_head, row[3] == 2)
+
+
+def _remove_entries(
+    thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]], execute: Execute
+) -> None:
+    """See `Store.remove_entries`."""
+    _raise_floor(execute, thread_id)
+    for stamp in gone:
+        row = execute("SELECT mark, id, namespace FROM entries WHERE key = ?", (stamp,)).fetchone()
+        if row:
+            execute("DELETE FROM batches WHERE mark = ? AND checkpoint = ? AND namespace = ?", row)
+            execute("DELETE FROM entries WHERE key = ?", (stamp,))
+    for stamp, channels in ghosts.items():
+        row = execute("SELECT namespace, refs FROM entries WHERE key = ?", (stamp,)).fetchone()
+        if row:
+            slots = read_slots(execute, row[0])
+            kept = {slots[name].slot for name in channels if name in slots}
+            refs = [ref for ref in PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
+            execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
+
+
+def _raise_floor(execute: Execute, thread_id: str) -> None:
+    # Before entries are deleted, as their sequence numbers must never be used again.
+    thread = _epoch(execute, thread_id)
+    if thread is not None:
+        execute("UPDATE threads SET floor = ? WHERE id = ?", (last_seq(execute, thread), thread))
+
+
+def _remove_rows(thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph, execute: Execute) -> int:
+    """See `Store.remove_rows`."""
+    if _epoch(execute, thread_id) != graph.epoch:
+        return 0
+    removed = 0
+    for place, name in _namespaces_of(execute, thread_id):
+        for channel, slot in read_slots(execute, place.namespace).items():
+            end = graph.ends.get((name, channel), 0)
+            # Before rows are deleted, as the numbers of their items must never be used again.
+            execute("UPDATE channels SET floor = max(floor, ?) WHERE id = ?", (end, slot.id))
+            removed += _remove_dead(execute, slot.id, live.get((name, channel), ()), end)
+    return removed
+
+
+def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) -> int:
+    base = span(channel)[0]
+    rows = execute("SELECT key, count FROM items WHERE key >= ? AND key < ?", (base, base + end)).fetchall()
+    dead = [key for key, count in rows if not any(key - base < hi and lo < key - base + count for lo, hi in live)]
+    for key in dead:
+        execute("DELETE FROM items WHERE key = ?", (key,))
+    return len(dead)
+
+
+def _delete_thread(thread_id: str, execute: Execute) -> None:
+    """See `Store.delete_thread`."""
+    for place, _ in _namespaces_of(execute, thread_id):
+        for channel in read_slots(execute, place.namespace).values():
+            execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
+        execute("DELETE FROM channels WHERE namespace = ?", (place.namespace,))
+        execute("DELETE FROM batches WHERE namespace = ?", (place.namespace,))
+        execute("DELETE FROM namespaces WHERE id = ?", (place.namespace,))
+        execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
+    execute("DELETE FROM threads WHERE name = ?", (thread_id,))
+    _delete_cells(thread_id, execute)
+
+
+ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
+# CROSS JOIN makes SQLite begin with the entries: there are only as many as are copied.
+BATCHES_OF = (
+    "FROM entries e CROSS JOIN batches b ON b.namespace = e.namespace AND b.mark = e.mark AND b.checkpoint = e.id "
+    "WHERE {where}"
 )
 
 
-def _write_batch(address: Address, batch: Batch, execute: Execute) -> None:
-    checkpoint_id, where = str(address.checkpoint_id), (address.thread_id, address.checkpoint_ns)
-    parts = (checkpoint_id, mark_of(checkpoint_id), batch.task_id, batch.task_path, batch.body, *where)
-    if execute(INSERT_BATCH, parts).rowcount == 0:
-        create_place(execute, address)
-        execute(INSERT_BATCH, parts)
+class Part(NamedTuple):
+    """The entries of a namespace with keys from `first` to `last`."""
+
+    place: Place
+    first: int
+    last: int
+
+    @property
+    def where(self) -> str:
+        """The condition that selects them; entries of subgraphs have an index of their own."""
+        return f"{'e.nested AND ' if self.place.nested else ''}e.namespace = ? AND e.key BETWEEN ? AND ?"
+
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """The parameters of `where`."""
+        return self.place.namespace, self.first, self.last
+
+
+def _copy_thread(source: str, target: str, upto: Stamp | None, header: bytes | None, execute: Execute) -> CopyOutcome:
+    """See `Store.copy_thread`."""
+    if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
+        return Occupied()
+    old = execute("SELECT id FROM threads WHERE name = ?", (source,)).fetchone()
+    if upto is not None and not (old and _is_of(execute, old[0], upto)):
+        return BaseGone()
+    if old:
+        # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
+        # know it.
+        floor = last_seq(execute, old[0])
+        ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
+        for place, name in _namespaces_of(execute, source):
+            _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, upto)
+        _make_head(execute, new, upto, header)
+    return Copied()
+
+
+def _is_of(execute: Execute, thread: int, upto: Stamp) -> bool:
+    (first, last) = span(thread)
+    row = execute("SELECT 1 FROM entries WHERE key = ? AND key BETWEEN ? AND ? AND state < 2", (upto, first, last))
+    return row.fetchone() is not None
+
+
+def _make_head(execute: Execute, thread: int, upto: Stamp | None, header: bytes | None) -> None:
+    if upto is not None:
+        key = span(thread)[0] | int(upto) & LAST
+        execute("UPDATE entries SET state = 0, header = coalesce(?, header) WHERE key = ?", (header, key))
+
+
+def _copy_namespace(execute: Execute, part: Part, thread: int, name: str, upto: Stamp | None) -> None:
+    if upto is not None:
+        part = part._replace(last=int(upto))
+        if not execute(f"SELECT 1 FROM entries e WHERE {part.where}", part.parameters).fetchone():
+            return
+    new = insert_namespace(execute, thread, name)
+    execute(
+        f"INSERT INTO entries SELECT ? | (e.key & {LAST}), ?, e.nested, e.state, e.id, e.mark, e.parent, e.run, "
+        f"e.put_at, e.refs, e.header FROM entries e WHERE {part.where}",
+        (span(thread)[0], new, *part.parameters),
+    )
+    _copy_batches(execute, part, new, upto)
+    ends = None if upto is None else _ends_of(execute, part)
+    for channel, slot, *rest in execute(
+        "SELECT id, slot, name, floor FROM channels WHERE namespace = ?", (part.place.namespace,)
+    ).fetchall():
+        if ends is None or slot in ends:
+            _copy_channel(execute, channel, new, [slot, *rest], LAST if ends is None else ends[slot] - 1)
+
+
+def _copy_batches(execute: Execute, part: Part, new: int, upto: Stamp | None) -> None:
+    if upto is None:
+        chosen, parameters = ALL_BATCHES, part.parameters[:1]
+    else:
+        before = part._replace(last=int(upto) - 1)
+        chosen, parameters = BATCHES_OF.format(where=before.where), before.parameters
+    execute(
+        "INSERT INTO batches (namespace, checkpoint, mark, task, path, body) "
+        f"SELECT ?, b.checkpoint, b.mark, b.task, b.path, b.body {chosen} ORDER BY b.key",
+        (new, *parameters),
+    )
+
+
+def _ends_of(execute: Execute, part: Part) -> dict[int, int]:
+    """Return, by the slots of the channels that entries show, the number after the last item that they show."""
+    ends: dict[int, int] = {}
+    for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {part.where}", part.parameters).fetchall():
+        for slot, _, *runs in PLAIN.unpack(unframe(refs)):
+            ends[slot] = max([ends.get(slot, 0), *runs])
+    return ends
+
+
+def _copy_channel(execute: Execute, old: int, namespace: int, rest: list[Any], last: int) -> None:
+    ((new,),) = execute(
+        "INSERT INTO channels (namespace, slot, name, floor) VALUES (?, ?, ?, ?) RETURNING id",
+        (namespace, *rest),
+    ).fetchall()
+    first = span(old)[0]
+    execute(
+        f"INSERT INTO items SELECT ? | (key & {LAST}), count, body FROM items WHERE key BETWEEN ? AND ?",
+        (span(new)[0], first, first + last),
+    )
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+# In the order of the attributes of `Cell`.
+OF_CELL = "c.token, c.header, c.body, coalesce(c.origin, ''), c.expires_at"
+OF_CELL_WITHOUT_BODY = OF_CELL.replace("c.body", "x''")
+ON_SHELF = "shelves s CROSS JOIN cells c ON c.shelf = s.id WHERE s.thread = ? AND s.kind = ?"
+EVERYBODY = ""
+"""The thread of what all threads share: no thread has this name."""
+PAST_KEYS = "\x7f"
+"""Sorts after every character that a key may hold."""
+
+
+def _reply_if_settled(
+    shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute
+) -> Swapped | None:
+    """Return the reply to a swap that changes nothing; `None` for one that has to write."""
+    current = _read_cells(shelf, [key], execute).get(key)
+    decision = ruling(current, expected, new)
+    if decision == "write":
+        return None
+    return Swapped(True) if decision == "again" else Swapped(False, current)
+
+
+def _swap_cell(shelf: Shelf, key: str, expected: str | None, new: Cell | None, execute: Execute) -> Swapped:
+    """See `Store.swap_cell`."""
+    reply = _reply_if_settled(shelf, key, expected, new, execute)
+    if reply is not None:
+        return reply
+    if new is None:
+        execute("DELETE FROM cells WHERE shelf = ? AND key = ?", (_find_shelf(execute, shelf), key))
+    else:
+        _fill(execute, shelf, key, new)
+    return Swapped(True)
+
+
+def _fill(execute: Execute, shelf: Shelf, key: str, new: Cell) -> None:
+    # A row that is there is changed in place: a new one would change the index of keys as well.
+    execute(
+        "INSERT INTO cells (shelf, key, token, origin, expires_at, header, body) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (shelf, key) DO UPDATE SET token = excluded.token, origin = excluded.origin, "
+        "expires_at = excluded.expires_at, header = excluded.header, body = excluded.body",
+        (
+            _find_shelf(execute, shelf) or _create_shelf(execute, shelf),
+            key,
+            new.token,
+            new.origin or None,
+            new.expires_at,
+            new.header,
+            new.body,
+        ),
+    )
+
+
+def _names(shelf: Shelf) -> tuple[str, str]:
+    return shelf.thread_id or EVERYBODY, shelf.kind
+
+
+def _find_shelf(execute: Execute, shelf: Shelf) -> int | None:
+    row = execute("SELECT id FROM shelves WHERE thread = ? AND kind = ?", _names(shelf)).fetchone()
+    return int(row[0]) if row else None
+
+
+def _create_shelf(execute: Execute, shelf: Shelf) -> int:
+    ((number,),) = execute("INSERT INTO shelves (thread, kind) VALUES (?, ?) RETURNING id", _names(shelf)).fetchall()
+    return int(number)
+
+
+def _read_cells(shelf: Shelf, keys: Collection[str], execute: Execute) -> dict[str, Cell]:
+    """See `Store.read_cells`."""
+    names = _names(shelf)
+    rows = ((key, execute(f"SELECT {OF_CELL} FROM {ON_SHELF} AND c.key = ?", (*names, key)).fetchone()) for key in keys)
+    return {key: Cell(*row) for key, row in rows if row}
+
+
+def _list_cells(shelf: Shelf, prefix: str, after: str | None, limit: int, execute: Execute) -> list[tuple[str, Cell]]:
+    """See `Store.list_cells`."""
+    rows: list[Any] = execute(
+        f"SELECT c.key, {OF_CELL_WITHOUT_BODY} FROM {ON_SHELF} AND c.key >= ? AND c.key < ? AND c.key IS NOT ? "
+        "ORDER BY c.key LIMIT ?",
+        (*_names(shelf), max(prefix, after or ""), prefix + PAST_KEYS, after, limit),
+    ).fetchall()
+    return [(key, Cell(*row)) for key, *row in rows]
+
+
+def _remove_cells(shelf: Shelf, tokens: Mapping[str, str], execute: Execute) -> int:
+    """See `Store.remove_cells`."""
+    number = _find_shelf(execute, shelf)
+    sql = "DELETE FROM cells WHERE shelf = ? AND key = ? AND token = ? RETURNING 1"
+    return sum(len(execute(sql, (number, key, token)).fetchall()) for key, token in tokens.items())
+
+
+NAMES = (
+    "SELECT name FROM threads UNION SELECT thread FROM shelves WHERE thread <> ? "
+    "UNION SELECT origin FROM cells WHERE origin IS NOT NULL "
+    "AND shelf IN (SELECT id FROM shelves WHERE thread = ?)"
+)
+SHOWN_ENTRIES = (
+    f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 "
+    "WHERE t.name = n.name"
+)
+
+
+def _list_strays(after: str | None, limit: int, execute: Execute) -> list[str]:
+    """See `Store.list_strays`."""
+    rows: list[Any] = execute(
+        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) "
+        "ORDER BY n.name LIMIT ?",
+        (EVERYBODY, EVERYBODY, after or "", limit),
+    ).fetchall()
+    return [name for (name,) in rows]
+
+
+def _delete_cells(thread_id: str, execute: Execute) -> None:
+    """Delete the cells of a thread, and of the shared ones those that it wrote."""
+    on_shelves = "shelf IN (SELECT id FROM shelves WHERE thread = ?)"
+    execute(f"DELETE FROM cells WHERE {on_shelves}", (thread_id,))
+    execute(f"DELETE FROM cells WHERE origin = ? AND {on_shelves}", (thread_id, EVERYBODY))
+    execute("DELETE FROM shelves WHERE thread = ?", (thread_id,))

@@ -24,20 +24,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import is_
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
-from langgraph_keel.engine.encoding.frames import content_size
-from langgraph_keel.engine.encoding.rows import (
+from langgraph_keel.engine.encoding.bodies import (
     NOTHING,
     Loose,
+    content_size,
     loose_end,
     number_rows,
+    numbers_of,
     pack_rows,
+    resolve,
     row_index,
     rows_of,
     weight_of,
 )
-from langgraph_keel.engine.records import NEW, Kind, Ref, Row, numbers_of, record, resolve
-from langgraph_keel.engine.serde.codec import Codec, digest, prove, short_digest
-from langgraph_keel.engine.serde.serializer import pack_plain
+from langgraph_keel.engine.records import NEW, Kind, Ref, Row, record
+from langgraph_keel.engine.serde.serializer import Codec, digest, pack_plain, prove, short_digest
 from langgraph_keel.engine.serde.types import Record, attributes_of, shape_of
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.errors import CorruptStore

@@ -47,7 +47,8 @@ _FORMER: Mapping[str, tuple[str, ...]] = {
 
 # Data classes without a public name that programs can hold: where they stood, and where they stand.
 _ELSEWHERE: Mapping[tuple[str, str], str] = {
-    ("core.records", "Address"): "engine.records",
+    ("engine.records", "Address"): "engine.config",
+    ("core.records", "Address"): "engine.config",  # below the others of a class: its first name
     ("backends.files.check", "Finding"): "retention.check",
     ("files.findings", "Finding"): "retention.check",
     ("redis.opening", "Durability"): "backends.redis.connection",

@@ -5,28 +5,43 @@ Three things ormsgpack cannot hold and does not ask about: dict keys that are no
 bytearrays, which it takes for bytes. The first two make it fail, the third is found by looking for a bytes mark
 in the result; only then is the value walked in Python (`_rewrite`). Both ways give the same bytes for what both
 can pack, so the bytes of a value do not depend on its neighbours.
+
+A `Codec` is the serializer as the encoding needs it: items, and fingerprints that prove a value unchanged. Keel's own
+serializer packs items directly. Any other (`serde=`) is used as it is, one call an element, and its bytes are kept in
+items tagged as foreign; what an item was written with is in the item, so both may stand in one log.
 """
 
 from __future__ import annotations
 
-import struct
+import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from os import urandom
 from reprlib import Repr
 from typing import Any
 
 import ormsgpack
+import xxhash
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from ormsgpack import Ext, Fragment
 
 from langgraph_keel._langgraph import is_strict_msgpack
-from langgraph_keel.engine.serde.elements import MAX_BYTES, MOST, takes_more
+from langgraph_keel.engine.encoding.bodies import (
+    HUGE_ROW,
+    MAX_BYTES,
+    MOST_MEMORY,
+    array_header,
+    body_of,
+    takes_more,
+    unframe,
+)
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
 from langgraph_keel.engine.serde.policy import Named, Note, TypePolicy
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, leaf_or_unread, message_of, message_or_unread
 from langgraph_keel.engine.serde.unread import Unread
-from langgraph_keel.errors import CorruptStore, InvalidInput, RefusedType, UnstorableValue
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeelError, RefusedType, UnstorableValue
 
 _TAG = "keel"
 LEAST_BYTES = 1 << 26
@@ -158,7 +173,7 @@ class KeelSerializer:
 
     def item_of(self, value: Any, data: bytes) -> bytes:
         """As `pack_item`, of a value that `pack` has made `data` of."""
-        if len(data) * MOST > self.max_bytes and takes_more(data, self.max_bytes):
+        if len(data) * MOST_MEMORY > self.max_bytes and takes_more(data, self.max_bytes):
             raise UnstorableValue(name_of(type(value)), too_large(self.max_bytes))
         if type(value) in MESSAGE_CODES and data[1:4] == _MESSAGE_MARK:
             return data[:1] + b"\x01" + data[4:]
@@ -237,13 +252,6 @@ def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
 def _may_hold_bytes(data: bytes) -> bool:
     # Any bytes object is announced by one of these; parts of other values may look like it, so ask exactly then.
     return 0xC4 in data or 0xC5 in data or 0xC6 in data
-
-
-def array_header(n: int) -> bytes:
-    """Return the msgpack header of an array of `n` elements."""
-    if n < 16:
-        return bytes((0x90 | n,))
-    return struct.pack(">BH", 0xDC, n) if n < 0x10000 else struct.pack(">BI", 0xDD, n)
 
 
 # --- The Python walk: only for what ormsgpack would lose, and to say where a value cannot be stored ---
@@ -477,3 +485,198 @@ def _note_containers(places: list[tuple[Any, Any, Any]], parent: Any, parts: Ite
             places.append((parent, key, part))
         elif kind is Mark and key != 0:
             raise CorruptStore("the mark of a record stands where a value should be")
+
+
+# --- As the encoding needs it: items, and fingerprints that prove a value unchanged ---
+
+_OWN = KeelSerializer()
+# Secret and never stored: whoever writes messages cannot prepare two that collide in this process.
+_SEED = int.from_bytes(urandom(8), "big")
+
+
+def digest(data: bytes | memoryview) -> int:
+    """Return a 128-bit hash of `data`, comparable within this process only."""
+    return xxhash.xxh3_128_intdigest(data, seed=_SEED)
+
+
+def short_digest(data: bytes) -> int:
+    """Return a 64-bit hash of `data`, comparable within this process only."""
+    return xxhash.xxh3_64_intdigest(data, seed=_SEED)
+
+
+def prove(value: Any) -> int:
+    """Return a digest of all of a value; 0 if it cannot be packed in one go."""
+    packed = pack_unchecked(value)
+    return 0 if packed is None else digest(packed)
+
+
+class Codec:
+    """Items and fingerprints by one serializer.
+
+    Attributes:
+        limit: Most bytes of memory, about, that a stored value may take.
+    """
+
+    __slots__ = ("_encode", "_serde", "limit")
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        self._encode: Callable[[Any], bytes] = serde.pack if isinstance(serde, KeelSerializer) else encode
+        self.limit = serde.max_bytes if isinstance(serde, KeelSerializer) else MAX_BYTES
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer."""
+        return self._serde
+
+    def uses(self, serde: SerializerProtocol) -> bool:
+        """Return whether this is the serializer."""
+        return self._serde is serde
+
+    def with_placeholders(self, note: Note | None = None) -> Codec:
+        """Return a codec for who only looks: an `Unread` stands for what may not be revived, and is compared."""
+        codec = Codec(with_placeholders(self._serde, note))
+        codec._encode = encode
+        return codec
+
+    def pack_item(self, value: Any) -> bytes:
+        """Return `value` as one item.
+
+        Raises:
+            UnstorableValue: The serializer cannot store it.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.pack_item(value)
+        return self._pack_foreign(value)
+
+    def pack_marked(self, value: Any, mark: bytes) -> bytes:
+        """Return `value` as one item, given its fingerprint, which Keel's own serializer need not make again.
+
+        Raises:
+            UnstorableValue: The serializer cannot store it.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.item_of(value, mark)
+        return self._pack_foreign(value)
+
+    def _pack_foreign(self, value: Any) -> bytes:
+        try:
+            kind, data = self._serde.dumps_typed(value)
+        except KeelError:
+            raise
+        except Exception as error:
+            name = f"{type(value).__module__}.{type(value).__qualname__}"
+            reason = f"{type(self._serde).__name__} cannot store it: {type(error).__name__}: {error}"
+            raise UnstorableValue(name, reason) from error
+        return array_header(3) + _OWN.pack(2) + _OWN.pack(kind) + _OWN.pack(bytes(data))
+
+    def unpack_items(self, data: bytes) -> list[Any]:
+        """Return fresh objects for the items in an unframed row body.
+
+        Raises:
+            CorruptStore: The bytes are damaged.
+            RefusedType: An item names a type that may not be revived here.
+        """
+        if isinstance(self._serde, KeelSerializer):
+            return self._serde.unpack_items(data, loads=_refuse_foreign)
+        return _OWN.unpack_items(data, loads=self._serde.loads_typed)
+
+    def encode(self, values: Sequence[Any]) -> bytes:
+        """Return a framed body of these values.
+
+        Raises:
+            UnstorableValue: One of them cannot be stored, or together they are too large.
+        """
+        items = [self.pack_item(value) for value in values]
+        if sum(map(len, items)) * MOST_MEMORY > self.limit and takes_more(b"".join(items), self.limit):
+            raise UnstorableValue(f"{len(items)} values", too_large(self.limit))
+        return body_of(items)
+
+    def decode(self, body: bytes) -> list[Any]:
+        """Return what `encode` was given.
+
+        Raises:
+            CorruptStore: As `open`, and `unpack_items`.
+            RefusedType: As `unpack_items`.
+        """
+        return self.unpack_items(self.open(body))
+
+    def open(self, body: bytes) -> bytes:
+        """Return what was framed, packed items that take no more memory than they may.
+
+        Raises:
+            CorruptStore: It is damaged, or would take more: small bodies can hold large values.
+        """
+        most = (
+            self.limit + HUGE_ROW * MOST_MEMORY
+        )  # beside one that is as large as it may be, a row may hold small items
+        content = unframe(body, most)
+        if takes_more(content, most):
+            raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")
+        return content
+
+    def plain_error(self, error: Any) -> Any:
+        """Return what stands for what a task failed with: text, as LangGraph's serializer has it.
+
+        Another serializer is given the exception itself.
+        """
+        return repr(error) if isinstance(self._serde, KeelSerializer) and isinstance(error, BaseException) else error
+
+    def fingerprint(self, value: Any) -> bytes:
+        """Return bytes that differ whenever anything differs that would be stored.
+
+        A value that Keel's own walk does not know (only possible with a foreign serializer) is serialized instead;
+        if that is not deterministic, such as encryption with a random nonce, it always counts as changed.
+        """
+        try:
+            return self._encode(value)
+        except UnstorableValue:
+            return self.pack_item(value)
+
+    def marks(self, values: list[Any]) -> list[bytes]:
+        """Return the fingerprint of each element; joined, a prefix of elements is a prefix of bytes."""
+        try:
+            return list(map(self._encode, values))
+        except UnstorableValue:
+            return [self._mark(place, value) for place, value in enumerate(values)]
+
+    def _mark(self, place: int, value: Any) -> bytes:
+        try:
+            return self.fingerprint(value)
+        except UnstorableValue as error:
+            raise error.under(f"[{place}]") from error
+
+
+def _refuse_foreign(data: tuple[str, bytes]) -> Any:
+    raise CorruptStore(
+        f"a value was written by another serializer (its type tag is {data[0]!r}): open the saver with the same serde="
+    )
+
+
+def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ...]]) -> SerializerProtocol:
+    """Hand an allowlist through the layers of a serializer; one that has no such notion stays as it is."""
+    return _change_innermost(serde, "with_msgpack_allowlist", extra)
+
+
+def with_placeholders(serde: SerializerProtocol, note: Note | None = None) -> SerializerProtocol:
+    """Return a serializer that reads placeholders, through its layers; one of another kind stays as it is."""
+    return _change_innermost(serde, "with_placeholders", note)
+
+
+def _change_innermost(serde: SerializerProtocol, name: str, argument: Any) -> SerializerProtocol:
+    """Return a serializer with a method of it, or of what it wraps, applied.
+
+    A wrapper (encryption, compression) is known by the `serde` it wraps. LangGraph's own function knows one wrapper and
+    only warns for others, and the graph's own models then come back as dicts.
+    """
+    change = getattr(serde, name, None)
+    if callable(change):
+        changed: SerializerProtocol = change(argument)
+        return changed
+    inner = getattr(serde, "serde", None)
+    if not isinstance(inner, SerializerProtocol) or (changed := _change_innermost(inner, name, argument)) is inner:
+        return serde
+    clone: Any = copy.copy(serde)
+    clone.serde = changed
+    wrapper: SerializerProtocol = clone
+    return wrapper

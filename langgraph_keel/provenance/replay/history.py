@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 
 from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NS_END, NS_SEP, NULL_TASK_ID, RESUME
-from langgraph_keel.engine.headers import unpack_header
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.entries import unpack_batches, unpack_header
 from langgraph_keel.engine.lineage import origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Batch, Entry, Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.records import Batch, Entry, Query
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import unpack_batches
 from langgraph_keel.errors import NotFound
 from langgraph_keel.provenance.reading import read_entries
 from langgraph_keel.tools.ledger import read_ledger

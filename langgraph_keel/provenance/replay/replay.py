@@ -19,9 +19,9 @@ from langchain_core.runnables.config import merge_configs
 
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINT_MAP, METADATA_PREFIXES, NS_SEP
 from langgraph_keel.engine.checkpoints import delete_thread
-from langgraph_keel.engine.config import address_of, texts_of
+from langgraph_keel.engine.config import Address, address_of, texts_of
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Query
+from langgraph_keel.engine.records import Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import InvalidInput, ToolNotReplayed
 from langgraph_keel.provenance.reading import read_calls

@@ -16,10 +16,10 @@ from langgraph.checkpoint.base.id import uuid6
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
-from langgraph_keel.engine.config import config_of
+from langgraph_keel.engine.config import Address, config_of
 from langgraph_keel.engine.lineage import Moment
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
-from langgraph_keel.engine.records import Address, Query, Stamp
+from langgraph_keel.engine.records import Query, Stamp
 from langgraph_keel.engine.removal import remove
 from langgraph_keel.engine.session import Hooks, Session
 from langgraph_keel.errors import NotFound, StoreError

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from langgraph_keel.engine.checkpoints import revive
-from langgraph_keel.engine.delta import delta_history
+from langgraph_keel.engine.checkpoints import delta_history, revive
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
+from langgraph_keel.engine.records import Found, Kind, Ref, Run
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import NotFound
 

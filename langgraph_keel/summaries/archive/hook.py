@@ -27,14 +27,14 @@ from typing import Any
 from langchain_core.messages import BaseMessage, RemoveMessage, SystemMessage
 
 from langgraph_keel._langgraph import OVERWRITE, DeltaSnapshot
-from langgraph_keel.engine.encoding.memo import Base
+from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.values import Unpacker
+from langgraph_keel.engine.entries import pending_writes
 from langgraph_keel.engine.hooks import Copy, Hook, Put
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Found, Kind, Ref, Run
-from langgraph_keel.engine.serde.codec import Codec
-from langgraph_keel.engine.session import Session
-from langgraph_keel.engine.writes import pending_writes
+from langgraph_keel.engine.records import Found, Kind, Ref, Run
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Base, Session
 from langgraph_keel.errors import CheckpointConflict, StoreError
 from langgraph_keel.summaries.archive.parts import (
     ARCHIVE,

@@ -13,8 +13,8 @@ from langchain_core.messages import BaseMessage
 
 from langgraph_keel.display.text import count_of
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.serde.codec import Codec
 from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable
 

@@ -20,11 +20,12 @@ from datetime import datetime
 from langchain_core.messages import BaseMessage
 
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.encoding.rows import body_of
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import body_of
 from langgraph_keel.engine.lineage import Ancestry
 from langgraph_keel.engine.plan import Plan
-from langgraph_keel.engine.records import Address, Graph, Query
-from langgraph_keel.engine.serde.codec import Codec
+from langgraph_keel.engine.records import Graph, Query
+from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.serde.unread import Unread
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells

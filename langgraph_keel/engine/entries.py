@@ -1,0 +1,332 @@
+"""What of a checkpoint is stored: the header of its entry, what it has from its ancestors, and its pending writes.
+
+*The header* is all of a checkpoint that does not stand in items, and its metadata. Keys that Keel does not know are
+kept: LangGraph adds some from time to time.
+
+*Values that it has from its parent*: its versions name them, its `channel_values` do not hold them. LangGraph puts a
+`DeltaChannel`'s snapshot once. The checkpoints after it name the channel at the same version, without a value, until it
+is written again. LangGraph's InMemorySaver and PostgresSaver, which keep values by version, give the snapshot back with
+all of them; here such a checkpoint refers to the value of its parent. As in PostgresSaver, small scalars, which stand
+in the header, do not stay.
+
+*Pending writes* are what one task has produced before the step is over. A store only appends; what repeated calls mean
+is decided here, on reading. A write is known by its task and index (`WRITES_IDX_MAP` gives special channels fixed
+negative ones). Of a special write the last one counts, of any other the first: LangGraph repeats a task's writes after
+a crash, and answers an interrupt again.
+
+*Answers that come when nothing is asked*: `Command(resume=value)` names no question, so LangGraph writes the answer
+beside a checkpoint, for whatever is asked there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import field
+from typing import Any
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
+
+from langgraph_keel._langgraph import ERROR, ERROR_SOURCE_NODE, INTERRUPT, NULL_TASK_ID, RESUME
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header
+from langgraph_keel.engine.encoding.values import Known
+from langgraph_keel.engine.plan import Q, R, StorePlan
+from langgraph_keel.engine.records import Batch, Entry, Node, record
+from langgraph_keel.engine.serde.serializer import Codec
+from langgraph_keel.engine.session import Base
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, ValueRefused
+
+# -- the header --------------------------------------------------------------------------------------------------------
+
+
+@record
+class Header:
+    """A decoded header.
+
+    Attributes:
+        checkpoint: The checkpoint without `id` and `channel_values`.
+        metadata: Its metadata; as read, tuples are lists in it (`as_lists`).
+        inline: Small channel values.
+        about: What hooks have added that is no metadata, each under keys of its own: which models led to it, whose it
+            is. Empty, and then not stored, if that is nothing.
+    """
+
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    inline: dict[str, Any]
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+_PARTS = ("checkpoint", "metadata", "inline", "about")
+
+
+class UnreadHeader(Header):
+    """A header that is decoded when something of it is asked for: of a thousand, a prune needs a few.
+
+    Args:
+        node: The entry. Errors are those of `unpack_header`, and come then.
+        codec: What decodes it.
+    """
+
+    __slots__ = ("_codec", "_node")
+    _node: Node
+    _codec: Codec
+
+    def __init__(self, node: Node, codec: Codec) -> None:
+        put = object.__setattr__  # as a frozen dataclass does it
+        put(self, "_node", node)
+        put(self, "_codec", codec)
+        if node.header.startswith(RAW) and node.header.startswith(_THREE, HEAD):
+            put(self, "about", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PARTS:
+            raise AttributeError(name)
+        read = unpack_header(self._node.header, self._codec, self._node.address)
+        for part in _PARTS:
+            object.__setattr__(self, part, getattr(read, part))
+        return getattr(read, name)
+
+
+_THREE = array_header(3)
+"""Where a header that is not compressed has three parts, nothing stands there about models."""
+
+
+def pack_header(header: Header, codec: Codec, where: Address) -> bytes:
+    """Return the framed bytes of a header.
+
+    Raises:
+        UnstorableValue: The metadata holds something the serializer cannot store.
+    """
+    try:
+        about = [header.about] if header.about else []
+        return codec.encode([header.checkpoint, header.metadata, header.inline, *about])
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+
+
+def unpack_header(body: bytes, codec: Codec, where: Address) -> Header:
+    """Return a header from its framed bytes, with fresh objects.
+
+    Raises:
+        CorruptStore: The bytes are damaged or written with another serializer.
+        RefusedType: The metadata names a type that may not be revived here.
+    """
+    try:
+        checkpoint, metadata, inline, *rest = codec.decode(body)
+        about = rest[0] if rest else {}
+    except ValueRefused as error:
+        raise error.at(f"{where}, metadata") from error
+    except (CorruptStore, TypeError, ValueError) as error:
+        raise CorruptStore(f"{where}: its header does not decode: {error}") from error
+    if not type(checkpoint) is type(metadata) is type(inline) is type(about) is dict or len(rest) > 1:
+        raise CorruptStore(f"{where}: its header does not hold what it should")
+    return Header(checkpoint, as_lists(metadata), inline, about)
+
+
+def as_lists(value: Any) -> Any:
+    """Return a value of metadata with lists where it has tuples, as all of LangGraph's savers give metadata back."""
+    if type(value) is dict:
+        return {key: as_lists(part) for key, part in value.items()}
+    return [as_lists(part) for part in value] if type(value) in (list, tuple) else value
+
+
+def rest_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a checkpoint goes to the header."""
+    return {key: value for key, value in checkpoint.items() if key not in ("id", "channel_values")}
+
+
+def next_version_of(current: str | int | float | None) -> str | int | float:
+    """Return the version after `current`, in the form that the thread already uses.
+
+    New threads get ints: entries name their values themselves, so versions need no random part to tell branches apart.
+    A thread that began on one of LangGraph's savers keeps its strings (32 digits, a dot, a fraction).
+    """
+    if current is None:
+        return 1
+    if isinstance(current, str):
+        return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+    return current + 1
+
+
+# -- what it has from its ancestors ------------------------------------------------------------------------------------
+
+
+@record
+class Inheritance:
+    """What a checkpoint leaves to its parent.
+
+    Attributes:
+        parent: The id of the checkpoint it continues.
+        versions: All versions that it names.
+        left: Those of channels that have no value in it, and no version that is new.
+        is_asked: Whether the parent surely has a value for one of them: a snapshot that nothing was written to since.
+    """
+
+    parent: str | None
+    versions: Mapping[str, Any]
+    left: Mapping[str, Any]
+    is_asked: bool
+
+    def usable(self, base: Base | None) -> Base | None:
+        """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
+        return None if self.is_asked and base and base.checkpoint_id != self.parent else base
+
+    def values(self, base: Base | None) -> dict[str, Known]:
+        """Return the values that the parent has at these very versions, if `base` is what is known of it."""
+        if base is None or base.checkpoint_id != self.parent:
+            return {}
+        same = [name for name, version in self.left.items() if base.versions.get(name) == version]
+        return {name: base.channels[name] for name in same if name in base.channels}
+
+
+def inheritance_of(
+    parent: str | None, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any], new_versions: Collection[str]
+) -> Inheritance:
+    """Return what a checkpoint leaves to its parent, as it is now: the program may go on with it."""
+    versions, values = versions_of(checkpoint), checkpoint["channel_values"]
+    left = {name: each for name, each in versions.items() if name not in values and name not in new_versions}
+    counters = metadata.get("counters_since_delta_snapshot") or {}
+    is_asked = parent is not None and any(name in left and not updates for name, (updates, _) in counters.items())
+    return Inheritance(parent, versions, left, is_asked)
+
+
+def versions_of(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the versions of a checkpoint's channels."""
+    return dict(checkpoint.get("channel_versions") or {})
+
+
+HIDDEN = "~hidden"
+"""Ends the id by which a hidden checkpoint is found (see `checkpoints.py`); before it stands the id of who needs it."""
+
+
+def rebuilt_channels(metadata: Mapping[str, Any], stored: Collection[str]) -> set[str]:
+    """Return the delta channels of a checkpoint that are not among those `stored` in it."""
+    return {channel for channel in metadata.get("counters_since_delta_snapshot") or () if channel not in stored}
+
+
+def is_hidden(address: Address) -> bool:
+    """Return whether an address names a hidden checkpoint."""
+    return address.checkpoint_id is not None and address.checkpoint_id.endswith(HIDDEN)
+
+
+def hidden_parent(entry: Entry, metadata: Mapping[str, Any]) -> Address | None:
+    """Return what stands for the ancestors of an entry that has no parent any more; `None` if it needs none.
+
+    A channel that has been updated since a snapshot, which stands nowhere in the entry, has got its updates before it.
+    """
+    counters = metadata.get("counters_since_delta_snapshot") or {}
+    if not any(counters[channel][0] for channel in rebuilt_channels(metadata, entry.refs)):
+        return None
+    return entry.address.at(f"{entry.address.checkpoint_id}{HIDDEN}")
+
+
+# -- pending writes ----------------------------------------------------------------------------------------------------
+
+_BESIDE, _BESIDE_AT = "__keel_calls__", -100
+"""The channel and the index of what is no write: what hooks have stored; LangGraph's special ones are from -1."""
+_NO_RESULT = {INTERRUPT, RESUME, ERROR, ERROR_SOURCE_NODE}
+
+
+def pack_batch(
+    writes: Sequence[tuple[str, Any]],
+    task_id: str,
+    task_path: str,
+    codec: Codec,
+    where: Address,
+    beside: Sequence[Any] = (),
+) -> Batch:
+    """Return the writes of one call, and what hooks have to store with them.
+
+    Raises:
+        UnstorableValue: The serializer cannot store one of them; the error names its channel.
+    """
+    heads = [[channel, WRITES_IDX_MAP.get(channel, place)] for place, (channel, _) in enumerate(writes)]
+    values = [codec.plain_error(value) if channel == ERROR else value for channel, value in writes]
+    if beside:
+        heads.append([_BESIDE, _BESIDE_AT])
+    try:
+        return Batch(task_id, task_path, codec.encode([heads, *values, *([list(beside)] if beside else [])]))
+    except ValueRefused as error:
+        raise error.at(f"{where}, writes of task {task_id} to {[channel for channel, _ in writes]}") from error
+
+
+def _unpack_batch(batch: Batch, codec: Codec, where: Address) -> Iterable[tuple[str, int, Any]]:
+    try:
+        heads, *values = codec.decode(batch.body)
+        return [(channel, index, value) for (channel, index), value in zip(heads, values, strict=True)]
+    except ValueRefused as error:
+        raise error.at(f"{where}, writes of task {batch.task_id}") from error
+    except (CorruptStore, TypeError, ValueError) as error:
+        raise CorruptStore(f"{where}: writes of task {batch.task_id} do not decode: {error}") from error
+
+
+def pending_writes(batches: Sequence[Batch], codec: Codec, where: Address) -> list[PendingWrite]:
+    """Return the writes that count, in the order in which LangGraph applies them.
+
+    Raises:
+        CorruptStore: A batch is damaged.
+        RefusedType: A write names a type that may not be revived here.
+    """
+    return unpack_batches(batches, codec, where)[0]
+
+
+def unpack_batches(batches: Sequence[Batch], codec: Codec, where: Address) -> tuple[list[PendingWrite], list[Any]]:
+    """As `pending_writes`, and what hooks have stored with them, as it was stored, one item a call."""
+    kept: dict[tuple[str, int], tuple[str, PendingWrite]] = {}
+    beside: list[Any] = []
+    for batch in batches:
+        for channel, index, value in _unpack_batch(batch, codec, where):
+            key = (batch.task_id, index)
+            if index == _BESIDE_AT and channel == _BESIDE:
+                beside.append(value)
+            elif index < 0 or key not in kept:
+                kept[key] = batch.task_path, (batch.task_id, channel, value)
+    order = sorted(kept, key=lambda key: writes_sort_key(kept[key][0], *key))
+    return [kept[key][1] for key in order], beside
+
+
+def waiting_tasks(writes: Iterable[PendingWrite]) -> Set[str]:
+    """Return the tasks of a checkpoint that have asked, and have no result yet.
+
+    The same as LangGraph's `get_state().interrupts` says, in each of 23 cases.
+    """
+    channels: dict[str, set[str]] = {}
+    for task_id, channel, _ in writes:
+        channels.setdefault(task_id, set()).add(channel)
+    return {task_id for task_id, seen in channels.items() if INTERRUPT in seen and seen <= _NO_RESULT}
+
+
+def without_stray(
+    store: Store[Q, R], codec: Codec, address: Address, writes: Sequence[tuple[str, Any]], task_id: str
+) -> StorePlan[Q, R, Sequence[tuple[str, Any]] | None]:
+    """Return writes without an answer to nothing; `None` if nothing is left. One trip if there is an answer, else none.
+
+    Kept, it would answer the next question that is asked there: in the functional API, that of another request, which
+    was carried out so, unasked (seen with langgraph 1.2.22).
+    """
+    if task_id != NULL_TASK_ID or all(channel != RESUME for channel, _ in writes):
+        return writes
+    found = yield from store.read_entry(address)
+    if found is not None and waiting_tasks(pending_writes(found.batches, codec, address)):
+        return writes
+    return [write for write in writes if write[0] != RESUME] or None
+
+
+def without_spent(found: CheckpointTuple, is_by_id: bool) -> CheckpointTuple:
+    """Return a checkpoint to go on from, without an answer to whatever is asked that was given already.
+
+    LangGraph leaves it there when a task has taken it, and gives it to the next question of another run, unasked: "one"
+    to the first question, and `{id: "two"}` to the second, and the third is "one" (seen with 1.2.22).
+
+    Args:
+        found: The checkpoint.
+        is_by_id: Whether the run brings answers by the ids of interrupts. If it brings none at all, such an answer may
+            have been stored, and the process have died before a task took it: it counts unless a task has any.
+    """
+    writes = found.pending_writes or []
+    is_spent = is_by_id or any(task != NULL_TASK_ID and channel == RESUME for task, channel, _ in writes)
+    if not is_spent:
+        return found
+    return found._replace(pending_writes=[write for write in writes if write[:2] != (NULL_TASK_ID, RESUME)])

@@ -1,0 +1,166 @@
+"""The five ways through the house, traced on SQLite: engine/README.md draws them, and each enters few files."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import empty_checkpoint
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import interrupt
+
+import langgraph_keel
+from langgraph_keel import SqliteSaver
+
+PACKAGE = Path(langgraph_keel.__file__).parent
+MOST = 15
+"""Files of one way. Those that `put` and `get_tuple` have shown do not count on the other ways: they stand in brackets.
+(All in all, an approval enters 21, a prune and an erasure 20 each: what they change lies in more rooms than one.)"""
+
+
+def drawn_ways() -> Mapping[str, tuple[list[str], list[str]]]:
+    """The files of each way that the page names, and those that it names in brackets: known from the first two."""
+    text = (PACKAGE / "engine" / "README.md").read_text("utf-8")
+    block = text.partition("## Five ways")[2].partition("```text\n")[2].partition("```")[0]
+    ways: dict[str, tuple[list[str], list[str]]] = {}
+    for line in filter(None, block.splitlines()):
+        name, _, told = line.partition(" ")
+        if name:
+            shown, known = ways[name] = [], []
+        files = told.strip().partition("  ")[0]
+        (known if files.startswith("[") else shown).extend(re.findall(r"[\w/]+", files))
+    return ways
+
+
+@pytest.fixture
+def saver(tmp_path: Path) -> Iterator[SqliteSaver]:
+    threading.setprofile(note)  # the thread that writes inherits it
+    try:
+        with SqliteSaver(tmp_path / "agent.db") as saver:
+            yield saver
+    finally:
+        threading.setprofile(None)
+
+
+_asked: list[tuple[int, set[str]]] = []
+"""Whose calls are noted, and where, while that is asked."""
+
+
+def note(frame: FrameType, event: str, _: object) -> None:
+    """Note a function of the package. What is generated, as the methods of data classes are, stands in no file."""
+    path = frame.f_code.co_filename
+    if event != "call" or not path.startswith(str(PACKAGE)):
+        return
+    for thread, entered in _asked:
+        # Others renew claims, say.
+        if threading.get_ident() == thread or threading.current_thread().name == "keel-writer":
+            entered.add(Path(path).relative_to(PACKAGE).with_suffix("").as_posix())
+
+
+def files_entered(act: Callable[[], object]) -> set[str]:
+    """Return the files of which a function is called, in this thread or in the one that writes."""
+    entered, before = set[str](), sys.getprofile()
+    _asked.append((threading.get_ident(), entered))
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+        _asked.clear()
+    return entered
+
+
+def put(saver: SqliteSaver, config: RunnableConfig, user: str, texts: Sequence[str]) -> RunnableConfig:
+    checkpoint = {
+        **empty_checkpoint(),
+        "id": f"{len(texts):04}",
+        "channel_values": {"messages": [HumanMessage(text, id=text) for text in texts]},
+        "channel_versions": {"messages": len(texts)},
+    }
+    about: Any = {"source": "loop", "step": len(texts), "parents": {}, "user_id": user}
+    return saver.put(config, checkpoint, about, {"messages": len(texts)})  # type: ignore[arg-type]
+
+
+def chat(saver: SqliteSaver, thread: str, user: str = "ann") -> RunnableConfig:
+    config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    for texts in ("a", "ab", "abc"):
+        config = put(saver, config, user, texts)
+    return config
+
+
+# Each is made ready by what it does for another thread: the way of every day, and not what happens once.
+
+
+def ready_put(saver: SqliteSaver) -> Callable[[], object]:
+    config = chat(saver, "t")
+    return lambda: put(saver, config, "ann", "abcd")
+
+
+def ready_get_tuple(saver: SqliteSaver) -> Callable[[], object]:
+    config = chat(saver, "t")
+    saver.get_tuple(config)
+
+    def act() -> None:
+        assert saver.get_tuple(config) is not None
+        saver.engine.session.memo.forget_thread("t")
+        assert saver.get_tuple(config) is not None  # as a process that does not know the thread
+
+    return act
+
+
+def ready_approve(saver: SqliteSaver) -> Callable[[], object]:
+    builder = StateGraph(MessagesState).add_node("ask", lambda state: {"messages": [AIMessage(interrupt("sure?"))]})
+    graph = builder.add_edge(START, "ask").compile(checkpointer=saver)
+    for thread in ("t", "other"):
+        begin: Any = {"messages": [("user", "pay")]}
+        graph.invoke(begin, {"configurable": {"thread_id": thread}})
+    first, second = saver.approvals.pending()
+    saver.approvals.approve(first.id, by="ann")
+    return lambda: saver.approvals.approve(second.id, by="ann")
+
+
+def ready_prune(saver: SqliteSaver) -> Callable[[], object]:
+    chat(saver, "t")
+    chat(saver, "other")
+    saver.prune(["other"])
+    return lambda: saver.prune(["t"])
+
+
+def ready_erase(saver: SqliteSaver) -> Callable[[], object]:
+    chat(saver, "t")
+    chat(saver, "other", "bob")
+    saver.erase("bob")
+    return lambda: saver.erase("ann")
+
+
+READY = {
+    "put": ready_put,
+    "get_tuple": ready_get_tuple,
+    "approve": ready_approve,
+    "prune": ready_prune,
+    "erase": ready_erase,
+}
+
+
+@pytest.mark.parametrize("way", READY)
+def test_a_way_enters_the_files_that_the_page_draws(way: str, saver: SqliteSaver) -> None:
+    shown, known = drawn_ways()[way]
+    assert files_entered(READY[way](saver)) == {*shown, *known}
+
+
+def test_each_way_is_short() -> None:
+    ways = drawn_ways()
+    assert ways.keys() == READY.keys()
+    met = {*ways["put"][0], *ways["get_tuple"][0]}
+    for way, (shown, known) in ways.items():
+        assert len(shown) == len(set(shown)) <= MOST
+        assert met >= set(known)
+        assert not known if way in ("put", "get_tuple") else met.isdisjoint(shown)
