@@ -248,6 +248,20 @@ def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: st
     assert any(count() == 0 for _ in range(1000)), "connections stay open"
 
 
+async def test_loops_that_ended_are_forgotten_once_whoever_is_first(postgres_url: str) -> None:
+    # Threads with loops of their own met here, and the second one failed with a `KeyError`.
+    class EndedLoop:
+        def is_closed(self) -> bool:
+            del pools[self]  # as another thread does it between the question and the act
+            return True
+
+    async with PostgresSaver(postgres_url) as saver:
+        # private: which loops have pools, nobody outside has to know
+        pools: dict[Any, Any] = driver_of(saver)._source._pools
+        pools[EndedLoop()] = None
+        assert await arounded(saver, "t") == ["t"]
+
+
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
 def test_every_isolation_level_loses_nothing(postgres_url: str, level: str) -> None:
     url = with_options(postgres_url, f"-cdefault_transaction_isolation={level.replace(' ', chr(92) + ' ')}")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from langgraph_keel import ThreadInfo, open_saver
 from langgraph_keel.cli import app
-from langgraph_keel.engine.headers import Header
+from langgraph_keel.engine.entries import Header
 from langgraph_keel.retention.owners import OwnerHook
 
 # ---- the commands, as documented

@@ -326,6 +326,7 @@ def line_of(line):
     return ""
 export.line_of = line_of
 signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and what nohup runs, that
 main()
 """
 

@@ -302,7 +302,9 @@ class OwnConnections:
         loop = asyncio.get_running_loop()
         if loop not in self._pools:
             for dead in [other for other in list(self._pools) if other.is_closed()]:
-                self._pools.pop(dead).close(is_dead=True)
+                pool = self._pools.pop(dead, None)
+                if pool is not None:  # a loop of another thread may have done it at this moment
+                    pool.close(is_dead=True)
             self._pools[loop] = AsyncPool(self.aconnect, *self._limits)
         return self._pools[loop].connection()
 

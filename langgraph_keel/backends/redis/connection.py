@@ -635,14 +635,16 @@ def _close_client(loop: Loop, opened: Clients) -> None:
 
 
 def _close_in(loop: Loop, opened: Clients) -> None:
-    here = asyncio._get_running_loop()
+    here, own = asyncio._get_running_loop(), opened.get(loop)
+    if own is None:
+        return  # the loop has ended at this moment, and closed it
     if loop is here or loop.is_closed():
         _close_client(loop, opened)
     elif loop.is_running():
-        asyncio.run_coroutine_threadsafe(_aclose(opened[loop].closer), loop).result(CLOSING)
+        asyncio.run_coroutine_threadsafe(_aclose(own.closer), loop).result(CLOSING)
     elif here is None:
         with suppress(RuntimeError):
-            loop.run_until_complete(_aclose(opened[loop].closer))
+            loop.run_until_complete(_aclose(own.closer))
 
 
 async def _aclose(closer: AsyncGenerator[None, None]) -> None:
