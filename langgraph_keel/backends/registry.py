@@ -57,6 +57,7 @@ class Backend(NamedTuple):
         example: How its URLs are written, for error messages.
         client: The library that it needs, if that is not installed with Keel.
         extra: The extra of langgraph-keel that installs it.
+        needs: What that extra lists, by which pip finds the library in an index, whether or not it finds Keel there.
         alias: Another name of the class, which LangGraph's users know.
     """
 
@@ -66,6 +67,7 @@ class Backend(NamedTuple):
     example: str
     client: str = ""
     extra: str = ""
+    needs: str = ""
     alias: str = ""
 
     @property
@@ -83,7 +85,8 @@ class Backend(NamedTuple):
             return getattr(import_module(self.package), name)
         except ModuleNotFoundError as error:
             if self.client and (error.name or "").partition(".")[0] == self.client:
-                error.msg = f"{self.saver} needs {self.client}: pip install 'langgraph-keel[{self.extra}]'"
+                advice = f"pip install '{self.needs}' (Keel's extra {self.extra!r})"
+                error.msg = f"{self.saver} needs {self.client}: {advice}"
             raise
 
 
@@ -102,6 +105,7 @@ BACKENDS = (
         "postgresql://...",
         client="psycopg",
         extra="postgres",
+        needs="psycopg[binary,pool]>=3.2",
         alias="AsyncPostgresSaver",
     ),
     Backend(
@@ -111,6 +115,7 @@ BACKENDS = (
         "redis://...",
         client="redis",
         extra="redis",
+        needs="redis>=5.0.1",
         alias="AsyncRedisSaver",
     ),
     Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
