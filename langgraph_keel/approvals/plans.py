@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
-from langgraph_keel.approvals.interrupts import answer_of, asks_of
+from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question
 from langgraph_keel.approvals.questions import (
     close_request,
     close_unstored,
@@ -22,6 +22,7 @@ from langgraph_keel.approvals.requests import (
     CLOSED,
     CURRENT,
     OPEN,
+    OVER,
     SUPERSEDED,
     ApprovalRequest,
     Approvals,
@@ -32,17 +33,22 @@ from langgraph_keel.approvals.requests import (
     request_at,
 )
 from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
+from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.headers import unpack_header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Address, Entry, Found, Query
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.writes import pending_writes, waiting_tasks
-from langgraph_keel.errors import NotFound, ValueRefused
+from langgraph_keel.errors import InvalidInput, NotFound, ValueRefused
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt
 
 _UNSTORED = "unstored"
+_LEAST = 6
+"""Digits of an id that name a request: fewer are too easily those of another one."""
+_LISTED = 10
+"""Requests that an error lists."""
 _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
@@ -150,6 +156,7 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
     """
     while True:
         held = yield from read_request(session, name)
+        name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
         if is_decided_so(held.request, decision):
             return held.request
         check_open(held.request)
@@ -173,24 +180,64 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
+def find_request(session: Session, name: str) -> Plan[KeptRequest]:
+    """Return a request by its id, or by the beginning of it: the one that waits, or else the only one.
+
+    One trip, two if none waits; and one for each that is not over, if there are several.
+
+    Raises:
+        InvalidInput: It is no text, or too short.
+        NotFound: There is none, or more than one, which are listed then.
+    """
+    if not isinstance(name, str) or len(name) < _LEAST:
+        raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
+    approvals = Approvals(session)
+    found = yield from approvals.all(CURRENT, name)
+    waits: list[KeptRequest] = []
+    for held in found:
+        may_wait = request_at(held.request, session.now).status in OPEN
+        if may_wait and (len(found) == 1 or (yield from request_now(session, held.request)).status in OPEN):
+            waits.append(held)
+    if not waits:
+        # In this order: a request is written among those that are over before it leaves the others.
+        over = yield from approvals.first(OVER, name, _LISTED + 1)
+        known = {held.request.id for held in over}
+        found = [*over, *(held for held in found if held.request.id not in known)]
+    several = waits or found
+    if len(several) == 1:
+        return several[0]
+    if not several:
+        raise NotFound(f"no request for approval has an id like {name!r}")
+    told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
+    listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
+    more = "; …" if len(several) > _LISTED else ""
+    raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {listed}{more}")
+
+
+def _name(request: ApprovalRequest) -> str:
+    what = request.action or one_line(describe_question(request.value), 60)
+    return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
+
+
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request that is about to be decided, after a look at its thread, which may take a lease.
 
     Raises:
         NotFound: There is no such request.
     """
-    held = yield from Approvals(session).one(name)
+    held = yield from find_request(session, name)
     request = held.request
     if request.status in CLOSED:
         return held
     found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id, watches=True))}
-    return found.get(request.id) or (yield from Approvals(session).one(name))
+    return found.get(request.id) or (yield from find_request(session, request.id))
 
 
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
         held = yield from read_request(session, name)
+        name = held.request.id
         changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request

@@ -291,7 +291,9 @@ def sweep_line(waiting: int, due: int) -> Text:
 
 _LONGEST = 1_000_000_000
 """Seconds that an option takes: some thirty years."""
-Id = Annotated[str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it: of several, the one that waits.")
+]
 By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who decides.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the agent and for the audit trail.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Decide without asking.")]

@@ -6,10 +6,13 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cli_requests import ARGS, LONG, config, graph, id_of, waiting
+from cli_requests import ARGS, LONG, Trip, config, graph, id_of, waiting
 from cli_threads import EVIL, RAW, keel, keel_json
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from resume_runs import CONFIG, book, graph_of
 from typer.testing import CliRunner
 
@@ -131,6 +134,34 @@ def test_a_request_that_is_not_there(url: str) -> None:
         told = keel(*command, "--url", url, status=1).stderr
         assert "no request for approval has an id like '0123456789ab'" in told
     assert url in told
+
+
+def test_of_the_requests_of_a_thread_its_name_is_that_of_the_one_that_waits(url: str) -> None:
+    """Ids of one thread begin alike: `trip` has another one, which is over."""
+    name = id_of(url, "trip")
+    assert keel_json("approval", name[:8], "--url", url)["id"] == name
+    assert keel_json("approve", name[:6], "--by", "ann", "--url", url)["id"] == name
+    told = keel("approve", name[:8], "--by", "ann", "--url", url, status=1).stderr
+    assert f"none waits, and more than one is there whose id begins with '{name[:8]}'" in told
+    assert f"{name} (approved: book, thread 'trip')" in told
+    assert told.count("thread 'trip'") == 2
+
+
+def test_where_several_wait_they_are_listed(url: str) -> None:
+    def ask(state: Trip) -> dict[str, Any]:
+        return {"told": interrupt("Which way?")}
+
+    with open_saver(url) as saver:
+        both = StateGraph(Trip).add_node("left", ask).add_node("right", ask)
+        both.add_edge(START, "left").add_edge(START, "right").compile(checkpointer=saver).invoke(
+            {"told": None}, config("both")
+        )
+    ids = [each["id"] for each in waiting(url, "both")]
+    told = keel("approve", ids[0][:8], "--by", "ann", "--url", url, status=1).stderr
+    assert "more than one request for approval waits whose id begins with" in told
+    assert [f"{each} (waiting: Which way?, thread 'both')" in told for each in ids] == [True, True]
+    assert keel_json("approve", ids[0][:14], "--by", "ann", "--url", url)["id"] == ids[0]
+    assert keel_json("approve", ids[0][:8], "--by", "ann", "--url", url)["id"] == ids[1]
 
 
 @pytest.mark.parametrize("name", ["", "e", "e3b98"])
