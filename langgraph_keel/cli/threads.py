@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ from rich.text import Text
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, table_of, without_password
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.errors import NotFound
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -76,10 +74,9 @@ def threads(
 
 def _find_unfinished(saver: Any, wanted: Mapping[str, Any]) -> Iterator[Any]:
     for info in saver.threads(**wanted):
-        with suppress(NotFound):  # deleted meanwhile
-            standing = saver.where(info.thread_id)
-            if standing.state != "idle":
-                yield standing
+        standing = saver.where(info.thread_id)
+        if standing.state not in ("new", "idle"):  # new: deleted meanwhile
+            yield standing
 
 
 def _say_none(url: str, others: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
