@@ -180,6 +180,12 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
+def describe_request(request: ApprovalRequest) -> str:
+    """Return how errors and the log name a request."""
+    what = one_line(request.action or describe_question(request.value), 60)
+    return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
+
+
 def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request by its id, or by the beginning of it: the one that waits, or else the only one.
 
@@ -209,14 +215,9 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     if not several:
         raise NotFound(f"no request for approval has an id like {name!r}")
     told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
-    listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
+    listed = "; ".join(describe_request(request_at(held.request, session.now)) for held in several[:_LISTED])
     more = "; …" if len(several) > _LISTED else ""
     raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {listed}{more}")
-
-
-def _name(request: ApprovalRequest) -> str:
-    what = request.action or one_line(describe_question(request.value), 60)
-    return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
 
 
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
