@@ -80,7 +80,7 @@ def test_what_is_over_says_how_it_was_decided(url: str) -> None:
 
 
 def test_a_status_that_is_none(url: str) -> None:
-    assert "no request is ever 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=1).stderr
+    assert "no request is ever 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=2).stderr
 
 
 @pytest.mark.parametrize("thread", ["trip", EVIL], ids=["trip", "evil"])
@@ -166,7 +166,7 @@ def test_where_several_wait_they_are_listed(url: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "e", "e3b98"])
 def test_an_id_that_a_script_has_lost_names_nothing(url: str, name: str) -> None:
-    assert f"{name!r} names no request" in keel("approve", name, "--by", "ann", "--url", url, status=1).stderr
+    assert f"{name!r} names no request" in keel("approve", name, "--by", "ann", "--url", url, status=2).stderr
     assert len(waiting(url)) == 2
 
 

@@ -100,7 +100,7 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert found("--since", "2999-01-01") == []
     assert found("--unfinished", "--match", "int*") == ["internal"]
     assert "fits" in keel("threads", "--owner", "nobody", "--url", url).stdout
-    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=1).stderr
+    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=2).stderr
     shown = keel("threads", "--url", url).stdout
     assert "owner" in shown
     assert "ada" in shown
@@ -164,7 +164,7 @@ def test_a_store_that_is_closed_is_not_damaged(place: Place) -> None:
 
 def test_delete_shows_and_asks(url: str, typed: Callable[..., int]) -> None:
     assert "Would remove 1 whole thread" in keel("delete", "customer-5", "--dry-run", "--url", url).stdout
-    assert "--yes" in keel("delete", "customer-5", "--url", url, status=1).stderr
+    assert "--yes" in keel("delete", "customer-5", "--url", url, status=2).stderr
     assert typed("n\n", "delete", "customer-5", "--url", url) == 1
     with open_saver(url) as saver:
         assert len(ids(saver)) == 3
@@ -203,4 +203,4 @@ def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monk
     assert len(keel_json("threads")["threads"]) == 3  # agent.db is the default
     shutil.move("agent.db", "other")
     assert CliRunner().invoke(app, ["threads"], env={"KEEL_URL": "other"}).exit_code == 0
-    assert "names no store" in keel("threads", "--url", "nothing", status=1).stderr
+    assert "names no store" in keel("threads", "--url", "nothing", status=2).stderr
