@@ -57,19 +57,28 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
         (("--all",), ["trip", "trip", EVIL]),
         (("--all", "--status", "superseded"), ["trip"]),
         (("--all", "--limit", "2"), ["trip", "trip"]),
-        (("nobody",), []),
+        (("done",), []),
     ],
     ids=" ".join,
 )
 def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None:
+    with open_saver(url) as saver:
+        StateGraph(Trip).add_node("go", lambda state: {}).set_entry_point("go").compile(checkpointer=saver).invoke(
+            {"told": None}, config("done")
+        )
     told = keel_json("approvals", "--url", url, *options)
     assert [request["thread_id"] for request in told["approvals"]] == found
     shown = keel("approvals", "--url", url, *options).stdout
     assert ("--limit shows more" in shown) is told["more"] is ("--limit" in options)
     assert ("Nothing waits" in shown, "No request for approval fits" in shown) == (
-        options == ("nobody",),
+        options == ("done",),
         options == ("--older-than", "3600"),
     )
+
+
+def test_a_thread_whose_name_is_misspelt(url: str) -> None:
+    assert "there is no thread 'tirp': did you mean 'trip'?" in keel("approvals", "tirp", "--url", url, status=1).stderr
+    assert keel_json("approvals", "nobody", "--url", url, status=1)["error"]["code"] == "not_found"
 
 
 def test_what_is_over_says_how_it_was_decided(url: str) -> None:
