@@ -10,6 +10,7 @@ import pytest
 from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json, made_store
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from typer.testing import CliRunner
 
 from langgraph_keel import open_saver
@@ -207,6 +208,37 @@ def test_show_is_the_latest_state(url: str) -> None:
     asked = shown.partition("waits for an answer\n")[2].splitlines()
     assert asked[0].rstrip() == r"  question: Pay [bold]100[/bold] EUR?\x1b[2J"
     assert "'source': 'loop'" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        (
+            {"pay": {"to": "bob", "for": [{"sku": 1, "n": 2}, "tip"]}, "ok": None, "says": "one\ntwo"},
+            [
+                "pay:",
+                "  to: bob",
+                "  for:",
+                "    - sku: 1",
+                "      n: 2",
+                "    - tip",
+                "ok: null",
+                "says: one",
+                "  two",
+            ],
+        ),
+        ([1, {"a": []}], ["- 1", "- a: []"]),
+        ({}, ["{}"]),
+        ({"action": "pay", "args": {"n": 3}}, ["action: pay", "args:", "  n: 3"]),
+    ],
+)
+def test_show_says_a_question_that_is_data_in_lines(tmp_path: Path, value: Any, lines: list[str]) -> None:
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(where) as saver:
+        ask = StateGraph(Work).add_node("ask", lambda state: {"log": [interrupt(value)]}).add_edge(START, "ask")
+        ask.compile(checkpointer=saver).invoke({"log": []}, _config("t"))  # type: ignore[call-overload]
+    shown = keel("show", "t", "--url", where).stdout.partition("waits for an answer\n")[2]
+    assert [line.removeprefix("  ").rstrip() for line in shown.splitlines()] == lines
 
 
 def test_show_json_carries_everything(url: str) -> None:
