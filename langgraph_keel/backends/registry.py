@@ -12,6 +12,7 @@ Keel's own backend.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from importlib import import_module
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 GROUP = "langgraph_keel.backends"
 """The group of entry points by which other packages add backends."""
 
+_DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
 _OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
@@ -124,6 +126,21 @@ BACKENDS = (
 """All backends of Keel's own; the order is that of error messages."""
 
 
+def url_of(store: str) -> str:
+    """Return the URL of a store; of a path, that of the directory or the SQLite database that it names.
+
+    In a running loop, which must not wait for a disk, only the ending of a path tells what it names. What names nothing
+    stays as it is: `find_opener` refuses it.
+    """
+    if not isinstance(store, str) or ":" in store or not store:
+        return store
+    can_look = not asyncio._get_running_loop()
+    if can_look and os.path.isdir(store):
+        return f"files:{store}"
+    is_database = _DATABASE.fullmatch(store) or (can_look and os.path.isfile(store))
+    return f"sqlite:///{store}" if is_database else store
+
+
 def find_opener(url: str) -> OpenUrl:
     """Return the function that opens a URL.
 
@@ -161,7 +178,8 @@ def refuse_url(url: str) -> InvalidInput:
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}
     others = sorted({entry_point.name for entry_point in entry_points(group=GROUP)} - own)
     *examples, last = [*(backend.example for backend in BACKENDS), *(f"{scheme}:..." for scheme in others)]
-    return InvalidInput(f"{name!r} names no store: use {', '.join(examples)} or {last}")
+    missing = "" if ":" in url else ", and no file or directory of that name was found"
+    return InvalidInput(f"{name!r} names no store{missing}: use {', '.join(examples)} or {last}")
 
 
 def path_in(url: str, prefix: str) -> str:

@@ -134,6 +134,15 @@ def test_history_marks_a_fork_and_its_parent(url: str) -> None:
     assert f"branch from {newest['parent_checkpoint_id'][-8:]}" in _unwrapped("history", "trip", "--url", url)
 
 
+def test_history_says_what_a_rewind_has_gone_back_to(tmp_path: Path) -> None:
+    url = made_store(tmp_path)
+    for at in ("1", "0"):
+        wanted = keel_json("show", "trip", at, "--url", url)["checkpoint_id"]
+        keel("rewind", "trip", at, "--url", url)
+        assert f"fork (rewound to {wanted[-8:]})" in _unwrapped("history", "trip", "--url", url)
+    assert "nothing" not in _unwrapped("history", "trip", "--url", url)
+
+
 def test_history_shows_an_open_question(url: str) -> None:
     newest = keel_json("history", EVIL, "--url", url)["checkpoints"][0]
     assert newest["interrupts"][0]["value"] == {"question": "Pay [bold]100[/bold] EUR?\x1b[2J"}

@@ -203,4 +203,27 @@ def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monk
     assert len(keel_json("threads")["threads"]) == 3  # agent.db is the default
     shutil.move("agent.db", "other")
     assert CliRunner().invoke(app, ["threads"], env={"KEEL_URL": "other"}).exit_code == 0
-    assert "names no store" in keel("threads", "--url", "nothing", status=2).stderr
+    told = keel("threads", "--url", "nothing", status=2).stderr
+    assert "'nothing' names no store, and no file or directory of that name was found: use sqlite:///" in told
+
+
+def test_a_saver_is_opened_by_what_the_command_line_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_saver("trip.db") as saver:
+        fill(saver)
+    (tmp_path / "agents").mkdir()
+    with open_saver("agents") as saver:
+        fill(saver)
+    for name in ("trip.db", "agents"):
+        with open_saver(name, read_only=True) as saver:
+            assert (len(ids(saver)), saver.info().backend) == (3, "sqlite" if name == "trip.db" else "files")
+    with pytest.raises(InvalidInput, match="'trip' names no store, and no file or directory of that name was found"):
+        open_saver("trip")
+
+
+async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_saver("trip.db") as saver:
+        assert (await saver.ainfo()).backend == "sqlite"
+    with pytest.raises(InvalidInput, match="names no store"):
+        open_saver(".")
