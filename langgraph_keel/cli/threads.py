@@ -99,21 +99,22 @@ def _standing_json(standing: Any) -> dict[str, Any]:
 
 
 def _threads_table(found: Sequence[Any]) -> RenderableType:
-    """Return the table of `keel threads`; whose they are, if any is somebody's."""
-    owned = any(info.owner for info in found)
-    table = table_of("thread", *(["owner"] if owned else []), "checkpoints", "last activity")
+    """Return the table of `keel threads`; whose they are, and each fact of a feature, if any thread has it."""
+    rows = [{**({"owner": info.owner} if info.owner else {}), **dict(info.facts)} for info in found]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = table_of("thread", *map(plain, names), "checkpoints", "last activity")
     table.columns[-2].justify = "right"
     narrow: list[RenderableType] = []
-    for info in found:
-        name, owner = Text(plain(info.thread_id), "bold", overflow="fold"), Text(plain(info.owner), overflow="fold")
-        table.add_row(name, *([owner] if owned else []), f"{info.checkpoints:,}", local_time(info.updated_at))
-        facts = [plain(info.owner)] * bool(info.owner)
-        facts += [count_of(info.checkpoints, "checkpoint"), local_time(info.updated_at)]
-        narrow += [name, Padding(Text(" · ".join(facts), "dim", overflow="fold"), (0, 2))]
+    for info, row in zip(found, rows, strict=True):
+        name, time = Text(plain(info.thread_id), "bold", overflow="fold"), local_time(info.updated_at)
+        facts = [plain(str(row.get(each, ""))) for each in names]
+        table.add_row(name, *(Text(fact, overflow="fold") for fact in facts), f"{info.checkpoints:,}", time)
+        line = " · ".join([*filter(None, facts), count_of(info.checkpoints, "checkpoint"), time])
+        narrow += [name, Padding(Text(line, "dim", overflow="fold"), (0, 2))]
     return Fitting(table, Group(*narrow), 60)
 
 
 def _thread_json(info: Any) -> dict[str, Any]:
     """Return what `keel threads --json` prints of a thread."""
     fields = ("thread_id", "checkpoints", "step", "updated_at", "latest", "owner")
-    return {**{name: getattr(info, name) for name in fields}, "models": list(info.models)}
+    return {**{name: getattr(info, name) for name in fields}, "models": list(info.models), "facts": dict(info.facts)}

@@ -305,6 +305,8 @@ class ThreadInfo:
         step: That checkpoint's step, if its metadata says.
         models: The names of the models that wrote the thread, asked for and served.
         owner: Whose it is, as its latest checkpoint says (`configurable["user_id"]`); empty if that says nothing.
+        facts: What else features say of it (`Hook.describe_thread`): names of columns of `keel threads`, and what
+            stands there.
     """
 
     thread_id: str
@@ -314,3 +316,4 @@ class ThreadInfo:
     step: int | None
     models: tuple[str, ...] = ()
     owner: str = field(default="", repr=False)
+    facts: tuple[tuple[str, Any], ...] = field(default=(), repr=False)

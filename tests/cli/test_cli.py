@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 from typer.testing import CliRunner
 
-from langgraph_keel import open_saver
+from langgraph_keel import ThreadInfo, open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.engine.headers import Header
+from langgraph_keel.retention.owners import OwnerHook
 
 # ---- the commands, as documented
 
@@ -53,6 +57,17 @@ def test_threads_lists_the_last_active_first(url: str) -> None:
     assert trip["step"] == 3
     assert trip["checkpoints"] >= 6
     assert "trip" in keel("threads", "--url", url).stdout
+
+
+def test_a_fact_of_a_feature_is_a_column_of_threads(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def describe(hook: OwnerHook, info: ThreadInfo, header: Header) -> ThreadInfo:
+        return replace(info, facts=(*info.facts, ("plan", "gold"))) if info.thread_id == "trip" else info
+
+    monkeypatch.setattr(OwnerHook, "describe_thread", describe)
+    shown = keel("threads", "--url", url).stdout
+    assert re.search(r"thread +plan +checkpoints", shown)
+    assert re.search(r"trip +gold +\d", shown)
+    assert [info["facts"] for info in keel_json("threads", "--url", url)["threads"]] == [{}, {"plan": "gold"}]
 
 
 def test_threads_limit_says_that_there_are_more(url: str) -> None:
