@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -264,12 +264,17 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
     return known
 
 
-def find_waiting_threads(session: Session) -> Plan[set[str]]:
-    """Return the threads that wait for a person. One trip for each 1,000 requests, and one for each that is open."""
+def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:
+    """Return the threads, some or all, that wait for a person.
+
+    One trip for each 1,000 requests of all threads, and one for each that is open and of these.
+    """
     waiting: set[str] = set()
     for held in (yield from Approvals(session).all(CURRENT)):
         request = held.request
-        if request.thread_id in waiting or request_at(request, session.now).status not in OPEN:
+        if request.thread_id in waiting or (among is not None and request.thread_id not in among):
+            continue
+        if request_at(request, session.now).status not in OPEN:
             continue
         if (yield from request_now(session, request)).status in OPEN:
             waiting.add(request.thread_id)

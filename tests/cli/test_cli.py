@@ -65,9 +65,10 @@ def test_a_fact_of_a_feature_is_a_column_of_threads(url: str, monkeypatch: pytes
 
     monkeypatch.setattr(OwnerHook, "describe_thread", describe)
     shown = keel("threads", "--url", url).stdout
-    assert re.search(r"thread +plan +checkpoints", shown)
-    assert re.search(r"trip +gold +\d", shown)
-    assert [info["facts"] for info in keel_json("threads", "--url", url)["threads"]] == [{}, {"plan": "gold"}]
+    assert re.search(r"thread +waits +plan +checkpoints", shown)
+    assert re.search(r"trip +for a person +gold +\d", shown)
+    facts = [info["facts"] for info in keel_json("threads", "--url", url)["threads"]]
+    assert facts == [{"waits": "for a person"}, {"plan": "gold", "waits": "for a person"}]
 
 
 def test_threads_limit_says_that_there_are_more(url: str) -> None:

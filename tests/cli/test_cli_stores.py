@@ -17,7 +17,9 @@ from places import Place
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver
+from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli import app
+from langgraph_keel.testing.faults import Counter, with_tap
 
 START: Any = {"told": None}
 
@@ -106,6 +108,28 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert "ada" in shown
     assert "more" not in shown
     assert "--limit" in keel("threads", "--unfinished", "--limit", "1", "--url", url).stdout
+
+
+def test_threads_that_wait_are_marked(url: str) -> None:
+    facts = {each["thread_id"]: each["facts"] for each in keel_json("threads", "--url", url)["threads"]}
+    assert facts == {
+        "customer-5": {"waits": "for a person"},
+        "customer-17": {},
+        "internal": {"waits": "for a person"},
+    }
+    shown = keel("threads", "--url", url, COLUMNS="120").stdout
+    assert shown.count("for a person") == 2
+    assert shown.split()[:3] == ["thread", "waits", "owner"]
+    assert "waits" not in keel("threads", "--match", "customer-17", "--url", url).stdout
+
+
+def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+        counter = Counter()
+        engine = with_tap(saver, counter).engine
+        assert engine.run(find_waiting_threads(engine.session, {"customer-5", "customer-17"})) == {"customer-5"}
+        assert counter.taken() == 2
 
 
 # -- info
