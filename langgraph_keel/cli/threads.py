@@ -47,7 +47,8 @@ def threads(
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    Those that wait for a person are marked. What is asked for together must all be so. With --unfinished, each thread is looked at, and what to do is said.
+    Those that wait for a person are marked. What is asked for together must all be so. With --unfinished, each thread
+    is looked at, and what to do is said.
 
     Example: `keel threads --match 'customer-*' --waiting --since 7d`
     """

@@ -175,12 +175,12 @@ def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> N
 
 def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None:
     seen: list[Standing] = []
-
-    def look(state: State) -> State:
-        seen.append(saver.where("t"))
-        return {"log": []}
-
     with place.open(on_busy="wait") as saver:
+
+        def look(state: State) -> State:
+            seen.append(saver.where("t"))
+            return {"log": []}
+
         graph(saver, ("look", look)).invoke({"log": []}, CONFIG, durability="exit")
     (standing,) = seen
     assert (standing.state, standing.can_go_on, bool(standing.holder)) == ("runs", False, True)

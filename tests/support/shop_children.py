@@ -115,7 +115,11 @@ def archive(saver: KeelSaver) -> None:
         return {"messages": [RemoveMessage(id="h1"), RemoveMessage(id="m1")]}
 
     graph = StateGraph(MessagesState).add_node("forget", forget).add_edge(START, "forget").compile(checkpointer=saver)
-    said: Any = [HumanMessage("An invoice", id="h1"), Memo("The invoice of o7", id="m1", order="o7"), AIMessage("Ah")]
+    said: Any = [
+        HumanMessage("An invoice", id="h1"),
+        Memo(content="The invoice of o7", id="m1", order="o7"),
+        AIMessage("Ah"),
+    ]
     graph.invoke({"messages": said}, {"configurable": {"thread_id": "archived"}})
 
 
