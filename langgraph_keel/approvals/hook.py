@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langgraph_keel._langgraph import INTERRUPT
-from langgraph_keel.approvals.plans import describe_request, sweep_requests
+from langgraph_keel.approvals.plans import sweep_requests
 from langgraph_keel.approvals.questions import close_request, interrupts_in, record_interrupt
 from langgraph_keel.approvals.requests import CLOSED, SUPERSEDED, TABLES, ApprovalRequest, Approvals, request_at
 from langgraph_keel.engine.cells import Cell
@@ -147,14 +147,17 @@ def _close_requests(
 
 
 def _tell_dropped(thread_id: str, dropped: Sequence[ApprovalRequest]) -> None:
-    """Log that new input has taken the place of an answer: LangGraph allows that, and many do not mean it."""
+    """Log that new input has taken the place of an answer: LangGraph allows that, and many do not mean it.
+
+    What was asked is not logged: it may be nobody's business who reads logs.
+    """
     if dropped:
         _log.warning(
             "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
             "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), or "
             "with Command(resume=...)",
             thread_id,
-            "; ".join(map(describe_request, dropped)),
+            ", ".join(f"{each.id} ({each.status})" for each in dropped),
             thread_id,
         )
 

@@ -180,8 +180,7 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
-def describe_request(request: ApprovalRequest) -> str:
-    """Return how errors and the log name a request."""
+def _name(request: ApprovalRequest) -> str:
     what = one_line(request.action or describe_question(request.value), 60)
     return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
 
@@ -215,7 +214,7 @@ def find_request(session: Session, name: str) -> Plan[KeptRequest]:
     if not several:
         raise NotFound(f"no request for approval has an id like {name!r}")
     told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
-    listed = "; ".join(describe_request(request_at(held.request, session.now)) for held in several[:_LISTED])
+    listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
     more = "; …" if len(several) > _LISTED else ""
     raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {listed}{more}")
 
