@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Literal, Unpack
 
-from langgraph_keel.backends.registry import find_opener
+from langgraph_keel.backends.registry import find_opener, url_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.options import SaverOptions
@@ -39,7 +39,7 @@ class OpenOptions(SaverOptions, total=False):
 
 @publish
 def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptions]) -> KeelSaver:
-    """Open a saver by URL; the command line uses the same.
+    """Open a saver by URL, or by the path of a database file or a directory; the command line uses the same.
 
         open_saver("sqlite:///agent.db", on_drift="raise", graph_version="1.4")
 
@@ -49,7 +49,8 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
         url: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite:///:memory:`, `postgresql://user@host/database`,
             `redis://host:6379/0` (`rediss://` with TLS, `redis+cluster://` for a cluster, `unix://` for a socket),
             `files:relative` or `files:/absolute` (a directory), or `memory:`; or a URL of a backend that another
-            package adds (`langgraph_keel.backends.registry`).
+            package adds (`langgraph_keel.backends.registry`). A path without a scheme is that of a directory that is
+            there, or of a SQLite database: a file that is there, or a name that ends in `.db` or `.sqlite`.
         read_only: Never write, and do not create what is missing.
         **options: As for the saver that the URL names (one of another package may take more than are typed here).
 
@@ -61,6 +62,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
             SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
+    url = url_of(url)
     return find_opener(url)(url, read_only=read_only, **options)
 
 

@@ -198,15 +198,19 @@ def test_the_quick_start_runs_on_another_backend_by_one_line(
     name = line.split()[1].partition(".")[0]
     program = "\n".join(block.text for block in blocks_of(README) if block.language == "python")
     program = program.replace(LINES["SQLite"], line).replace("SqliteSaver", name)
-    assert program.count(line) == 2
-    # A thread of its own on the shared server, and gone afterwards.
+    assert program.count(line) == 3
+    # Threads of its own on the shared server, and gone afterwards.
+    threads = {"ada": redis_prefix, "trip": f"{redis_prefix} trip"}
+    for shown, own_name in threads.items():
+        program = program.replace(f'"{shown}"', repr(own_name))
     names: dict[str, Any] = {"__name__": "readme"}
-    exec(compile(program.replace('"ada"', repr(redis_prefix)), "README.md", "exec"), names)
+    exec(compile(program, "README.md", "exec"), names)
     names["saver"].close()
     url = re.findall(r'"([^"]*)"', line)[0]
     with open_saver(f"files:{url}" if backend == "Files" else url) as saver:
-        assert saver.get_tuple(names["config"])
-        saver.delete_thread(redis_prefix)
+        for name in threads.values():
+            assert saver.get_tuple({"configurable": {"thread_id": name}})
+            saver.delete_thread(name)
 
 
 # ---- the commands

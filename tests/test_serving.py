@@ -112,7 +112,7 @@ def test_the_api_server_goes_on_with_what_keel_has(server: Launched, served: Pla
     [
         ("", "", "KEEL_URL is not set"),
         ("memory:", "", "memory:.*each event loop"),
-        ("agent.db", "", "names no store"),
+        ("agents", "", "names no store"),
         ("sqlite:///agent.db", "json,no_such_module", "KEEL_TYPES: no_such_module: No module named"),
     ],
 )

@@ -18,11 +18,7 @@ from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import sweep_requests
 from langgraph_keel.approvals.questions import close_request, record_interrupt
-from langgraph_keel.approvals.requests import (
-    SUPERSEDED,
-    TABLES,
-    Approvals,
-)
+from langgraph_keel.approvals.requests import CLOSED, SUPERSEDED, TABLES, ApprovalRequest, Approvals, request_at
 from langgraph_keel.engine.cells import Cell
 from langgraph_keel.engine.config import USER, owner_in, owner_of
 from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
@@ -84,7 +80,9 @@ class ApprovalHook(Hook):
             return
         self._forget(new.thread_id, over)
         try:
-            yield from _close_requests(session, new.thread_id, over, is_answered=is_answered)
+            closed = yield from _close_requests(session, new.thread_id, over, is_answered=is_answered)
+            if put.source == "input":
+                _tell_dropped(new.thread_id, [each for each in closed if each.status not in CLOSED])
         except StoreError as error:
             # The step is stored, and must not be said to have failed; whoever looks at the thread closes them.
             _log.warning("thread %r: its questions are not closed yet: %s", new.thread_id, error)
@@ -136,11 +134,33 @@ class ApprovalHook(Hook):
             self._waits.pop(thread_id, None)
 
 
-def _close_requests(session: Session, thread_id: str, over: set[str], *, is_answered: bool) -> Plan[None]:
+def _close_requests(
+    session: Session, thread_id: str, over: set[str], *, is_answered: bool
+) -> Plan[Sequence[ApprovalRequest]]:
+    """Close what was asked at some checkpoints; return it as it was before."""
     approvals = Approvals(session)
+    closed: list[ApprovalRequest] = []
     for held in (yield from approvals.of_thread(thread_id)):
         if held.request.checkpoint_id in over:
+            closed.append(request_at(held.request, session.now))
             yield from close_request(approvals, held, session.now, is_answered=is_answered)
+    return closed
+
+
+def _tell_dropped(thread_id: str, dropped: Sequence[ApprovalRequest]) -> None:
+    """Log that new input has taken the place of an answer: LangGraph allows that, and many do not mean it.
+
+    What was asked is not logged: it may be nobody's business who reads logs.
+    """
+    if dropped:
+        _log.warning(
+            "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
+            "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), or "
+            "with Command(resume=...)",
+            thread_id,
+            ", ".join(f"{each.id} ({each.status})" for each in dropped),
+            thread_id,
+        )
 
 
 def _holding(key: str, cell: Cell, codec: Codec, user: str) -> Holding:

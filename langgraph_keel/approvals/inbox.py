@@ -218,10 +218,12 @@ class Inbox:
         return found
 
     def get(self, request_id: str) -> ApprovalRequest:
-        """Return a request, also one that is over, by its id or the beginning of it. Two round trips, mostly three.
+        """Return a request, also one that is over, by its id or the beginning of it: two round trips, mostly.
+
+        Of several whose ids begin so, it is the one that waits.
 
         Raises:
-            NotFound: No request, or more than one, has such an id.
+            NotFound: No request has such an id; or several that wait, or that are all over: they are listed.
         """
         return self._engine.run(self._get(request_id))
 
@@ -230,7 +232,7 @@ class Inbox:
         return await self._engine.arun(self._get(request_id))
 
     def _get(self, request_id: str) -> Plan[ApprovalRequest]:
-        held = yield from self.plans.one(request_id)
+        held = yield from plans.find_request(self._engine.session, request_id)
         return (yield from plans.request_now(self._engine.session, held.request))
 
     # -- deciding ----------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def describe_question(value: Any) -> str:
     asks = [ask for ask in asks_of(value) if ask.action]
     if asks:
         return ", ".join(f"{ask.action} {text_of(ask.args)}" if ask.args else ask.action for ask in asks)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:
         return ", ".join(f"{name}: {text_of(part)}" for name, part in value.items())
     return text_of(value)
 

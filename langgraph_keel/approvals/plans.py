@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.approvals.checks import ago
-from langgraph_keel.approvals.interrupts import answer_of, asks_of, interrupts_in
+from langgraph_keel.approvals.interrupts import answer_of, asks_of, describe_question, interrupts_in
 from langgraph_keel.approvals.questions import (
     close_request,
     close_unstored,
@@ -21,6 +21,7 @@ from langgraph_keel.approvals.requests import (
     CLOSED,
     CURRENT,
     OPEN,
+    OVER,
     SUPERSEDED,
     ApprovalRequest,
     Approvals,
@@ -31,17 +32,22 @@ from langgraph_keel.approvals.requests import (
     request_at,
 )
 from langgraph_keel.approvals.run_claims import is_taken, may_be_taken
+from langgraph_keel.display.text import one_line
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import pending_writes, unpack_header, waiting_tasks
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Query
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import NotFound, ValueRefused
+from langgraph_keel.errors import InvalidInput, NotFound, ValueRefused
 
 if TYPE_CHECKING:
     from langgraph.types import Command, Interrupt
 
 _UNSTORED = "unstored"
+_LEAST = 6
+"""Digits of an id that name a request: fewer are too easily those of another one."""
+_LISTED = 10
+"""Requests that an error lists."""
 _LOOKED_AT = 200
 """Checkpoints, the newest, among which the one is looked for by which a thread has gone on."""
 
@@ -149,6 +155,7 @@ def decide_request(session: Session, name: str, decision: Decision) -> Plan[Appr
     """
     while True:
         held = yield from read_request(session, name)
+        name = held.request.id  # the beginning of it may name another one, once this one is decided by somebody else
         if is_decided_so(held.request, decision):
             return held.request
         check_open(held.request)
@@ -172,24 +179,64 @@ def _check_format(request: ApprovalRequest, decision: Decision) -> None:
     answer_of(request.value, said, request.schema)
 
 
+def _name(request: ApprovalRequest) -> str:
+    what = one_line(request.action or describe_question(request.value), 60)
+    return f"{request.id} ({request.status}: {what}, thread {request.thread_id!r})"
+
+
+def find_request(session: Session, name: str) -> Plan[KeptRequest]:
+    """Return a request by its id, or by the beginning of it: the one that waits, or else the only one.
+
+    One trip, two if none waits; and one for each that is not over, if there are several.
+
+    Raises:
+        InvalidInput: It is no text, or too short.
+        NotFound: There is none, or more than one, which are listed then.
+    """
+    if not isinstance(name, str) or len(name) < _LEAST:
+        raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
+    approvals = Approvals(session)
+    found = yield from approvals.all(CURRENT, name)
+    waits: list[KeptRequest] = []
+    for held in found:
+        may_wait = request_at(held.request, session.now).status in OPEN
+        if may_wait and (len(found) == 1 or (yield from request_now(session, held.request)).status in OPEN):
+            waits.append(held)
+    if not waits:
+        # In this order: a request is written among those that are over before it leaves the others.
+        over = yield from approvals.first(OVER, name, _LISTED + 1)
+        known = {held.request.id for held in over}
+        found = [*over, *(held for held in found if held.request.id not in known)]
+    several = waits or found
+    if len(several) == 1:
+        return several[0]
+    if not several:
+        raise NotFound(f"no request for approval has an id like {name!r}")
+    told = "more than one request for approval waits" if waits else "none waits, and more than one is there"
+    listed = "; ".join(_name(request_at(held.request, session.now)) for held in several[:_LISTED])
+    more = "; …" if len(several) > _LISTED else ""
+    raise NotFound(f"{told} whose id begins with {name!r}: give more of it: {listed}{more}")
+
+
 def read_request(session: Session, name: str) -> Plan[KeptRequest]:
     """Return a request that is about to be decided, after a look at its thread, which may take a lease.
 
     Raises:
         NotFound: There is no such request.
     """
-    held = yield from Approvals(session).one(name)
+    held = yield from find_request(session, name)
     request = held.request
     if request.status in CLOSED:
         return held
     found = {each.request.id: each for each in (yield from refresh_thread(session, request.thread_id, watches=True))}
-    return found.get(request.id) or (yield from Approvals(session).one(name))
+    return found.get(request.id) or (yield from find_request(session, request.id))
 
 
 def claim_request(session: Session, name: str, by: str, until: str) -> Plan[ApprovalRequest]:
     """Hold a request for a reviewer. Errors are those of `decide_request`."""
     while True:
         held = yield from read_request(session, name)
+        name = held.request.id
         changed = yield from Approvals(session).claim(held, by, session.now, until)
         if changed is not None:
             return changed.request
@@ -215,12 +262,17 @@ def find_open_requests(session: Session, thread_id: str) -> Plan[Sequence[Approv
     return known
 
 
-def find_waiting_threads(session: Session) -> Plan[set[str]]:
-    """Return the threads that wait for a person. One trip for each 1,000 requests, and one for each that is open."""
+def find_waiting_threads(session: Session, among: Collection[str] | None = None) -> Plan[set[str]]:
+    """Return the threads, some or all, that wait for a person.
+
+    One trip for each 1,000 requests of all threads, and one for each that is open and of these.
+    """
     waiting: set[str] = set()
     for held in (yield from Approvals(session).all(CURRENT)):
         request = held.request
-        if request.thread_id in waiting or request_at(request, session.now).status not in OPEN:
+        if request.thread_id in waiting or (among is not None and request.thread_id not in among):
+            continue
+        if request_at(request, session.now).status not in OPEN:
             continue
         if (yield from request_now(session, request)).status in OPEN:
             waiting.add(request.thread_id)

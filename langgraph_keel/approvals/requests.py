@@ -24,7 +24,7 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
 from langgraph_keel.engine.tables import Cells, CellTable, Kept
-from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed, NotFound
+from langgraph_keel.errors import AlreadyDecided, InvalidInput, NotAllowed
 
 WAITING, CLAIMED, EXPIRED, SUPERSEDED, CONSUMED = "waiting", "claimed", "expired", "superseded", "consumed"
 APPROVED, REJECTED, EDITED, ANSWERED = "approved", "rejected", "edited", "answered"
@@ -239,8 +239,6 @@ def _is_reviewer(by: object) -> bool:
     return isinstance(by, str) and bool(by.strip()) and not by.startswith("keel:")
 
 
-_LEAST = 6
-"""Digits of an id that name a request: fewer are too easily those of another one."""
 _FIELDS = {each.name for each in fields(ApprovalRequest)}
 _TUPLES = ("interrupt_ids", "allowed", "approvers", "history")
 
@@ -325,22 +323,10 @@ class Approvals:
                 found |= {name: _keep(each, shelf) for name, each in kept.items()}
         return found
 
-    def one(self, name: str) -> Plan[KeptRequest]:
-        """Read a request by its id, or by the beginning of it that no other has.
-
-        Raises:
-            InvalidInput: It is no text, or too short.
-            NotFound: There is none, or more than one.
-        """
-        if not isinstance(name, str) or len(name) < _LEAST:
-            raise InvalidInput(f"{name!r} names no request: give its id, or at least the first {_LEAST} digits of it")
-        found: dict[str, KeptRequest] = {}
-        for shelf in (OVER, CURRENT):
-            page = yield from self._cells[shelf].page(name, limit=2)
-            found |= {key: _keep(kept, shelf) for key, kept in page}
-        if len(found) != 1:
-            raise NotFound(f"{'more than one' if found else 'no'} request for approval has an id like {name!r}")
-        return next(iter(found.values()))
+    def first(self, shelf: Shelf, prefix: str, limit: int) -> Plan[Sequence[KeptRequest]]:
+        """Read the first requests whose ids begin so. One trip."""
+        found = yield from self._cells[shelf].page(prefix, limit=limit)
+        return [_keep(kept, shelf) for _, kept in found]
 
     def all(self, shelf: Shelf, prefix: str = "") -> Plan[Sequence[KeptRequest]]:
         """Read requests whose ids begin so, in the order of their ids. A trip for each 1,000."""

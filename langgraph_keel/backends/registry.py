@@ -12,6 +12,7 @@ Keel's own backend.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from importlib import import_module
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 GROUP = "langgraph_keel.backends"
 """The group of entry points by which other packages add backends."""
 
+_DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
 _OPTIONS = re.compile(r"(.*)\?(\w+=[^/&]*(?:&\w+=[^/&]*)*)", re.DOTALL)
 
 
@@ -57,6 +59,7 @@ class Backend(NamedTuple):
         example: How its URLs are written, for error messages.
         client: The library that it needs, if that is not installed with Keel.
         extra: The extra of langgraph-keel that installs it.
+        needs: What that extra lists, by which pip finds the library in an index, whether or not it finds Keel there.
         alias: Another name of the class, which LangGraph's users know.
     """
 
@@ -66,6 +69,7 @@ class Backend(NamedTuple):
     example: str
     client: str = ""
     extra: str = ""
+    needs: str = ""
     alias: str = ""
 
     @property
@@ -83,7 +87,8 @@ class Backend(NamedTuple):
             return getattr(import_module(self.package), name)
         except ModuleNotFoundError as error:
             if self.client and (error.name or "").partition(".")[0] == self.client:
-                error.msg = f"{self.saver} needs {self.client}: pip install 'langgraph-keel[{self.extra}]'"
+                advice = f"pip install '{self.needs}' (Keel's extra {self.extra!r})"
+                error.msg = f"{self.saver} needs {self.client}: {advice}"
             raise
 
 
@@ -102,6 +107,7 @@ BACKENDS = (
         "postgresql://...",
         client="psycopg",
         extra="postgres",
+        needs="psycopg[binary,pool]>=3.2",
         alias="AsyncPostgresSaver",
     ),
     Backend(
@@ -111,12 +117,28 @@ BACKENDS = (
         "redis://...",
         client="redis",
         extra="redis",
+        needs="redis>=5.0.1",
         alias="AsyncRedisSaver",
     ),
     Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
     Backend("langgraph_keel.backends.memory", "MemorySaver", ("memory",), "memory:"),
 )
 """All backends of Keel's own; the order is that of error messages."""
+
+
+def url_of(store: str) -> str:
+    """Return the URL of a store; of a path, that of the directory or the SQLite database that it names.
+
+    In a running loop, which must not wait for a disk, only the ending of a path tells what it names. What names nothing
+    stays as it is: `find_opener` refuses it.
+    """
+    if not isinstance(store, str) or ":" in store or not store:
+        return store
+    can_look = not asyncio._get_running_loop()
+    if can_look and os.path.isdir(store):
+        return f"files:{store}"
+    is_database = _DATABASE.fullmatch(store) or (can_look and os.path.isfile(store))
+    return f"sqlite:///{store}" if is_database else store
 
 
 def find_opener(url: str) -> OpenUrl:
@@ -156,7 +178,8 @@ def refuse_url(url: str) -> InvalidInput:
     own = {scheme for backend in BACKENDS for scheme in backend.schemes}
     others = sorted({entry_point.name for entry_point in entry_points(group=GROUP)} - own)
     *examples, last = [*(backend.example for backend in BACKENDS), *(f"{scheme}:..." for scheme in others)]
-    return InvalidInput(f"{name!r} names no store: use {', '.join(examples)} or {last}")
+    missing = "" if ":" in url else ", and no file or directory of that name was found"
+    return InvalidInput(f"{name!r} names no store{missing}: use {', '.join(examples)} or {last}")
 
 
 def path_in(url: str, prefix: str) -> str:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from langgraph_keel.cli.commands import PANELS, load_command
-from langgraph_keel.errors import KeelError
+from langgraph_keel.errors import InvalidInput, KeelError
 
 __all__ = ["app", "main"]
 
@@ -22,7 +22,7 @@ _UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy t
 
 
 class KeelGroup(TyperGroup):
-    """A command with commands below it: every `KeelError` becomes one line (or one JSON object) and exit status 1."""
+    """A command with commands below it: every `KeelError` is told in a line, or a JSON object; exit status 1 or 2."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
@@ -33,7 +33,7 @@ class KeelGroup(TyperGroup):
             from langgraph_keel.cli.output import report_error
 
             report_error(error, as_json=wants_json(ctx))
-            raise typer.Exit(1) from None
+            raise typer.Exit(2 if isinstance(error, InvalidInput) else 1) from None
         except _UsageError as error:
             if option := getattr(error, "option_name", None):
                 error.possibilities = _similar(option, getattr(error, "possibilities", None) or ())

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel import open_saver
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, guess_url, open_to_read
+from langgraph_keel.backends.registry import url_of
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
@@ -20,7 +21,7 @@ from langgraph_keel.retention.info import StoreInfo
 StoreUrl = Annotated[
     str,
     typer.Option(
-        "--url", envvar="KEEL_URL", metavar="URL", callback=guess_url, help="The store, such as files:./threads."
+        "--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store, such as files:./threads."
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]

@@ -30,6 +30,7 @@ from langgraph_keel.approvals.requests import (
     apply_decision,
     is_decided_so,
 )
+from langgraph_keel.cli.history import config_of, no_thread
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
 from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
 from langgraph_keel.cli.retention import prune_page
@@ -291,7 +292,9 @@ def sweep_line(waiting: int, due: int) -> Text:
 
 _LONGEST = 1_000_000_000
 """Seconds that an option takes: some thirty years."""
-Id = Annotated[str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it.")]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The request's id, or the beginning of it: of several, the one that waits.")
+]
 By = Annotated[str, typer.Option("--by", envvar="KEEL_REVIEWER", metavar="NAME", help="Who decides.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, for the agent and for the audit trail.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Decide without asking.")]
@@ -329,6 +332,8 @@ def approvals(
     wanted = status or (STATUSES if every else OPEN)
     with open_to_read(url) if thread is None else open_to_change(url) as saver:
         found = saver.approvals.pending(thread, **given, status=wanted, limit=limit + 1)
+        if thread is not None and not found and saver.get_tuple(config_of(thread, "")) is None:
+            raise no_thread(saver, thread, "")
     shown, more = found[:limit], len(found) > limit
     if json:
         print_json({"approvals": [request_json(each) for each in shown], "more": more})

@@ -100,7 +100,11 @@ def _messages_page(
 ) -> RenderableType:
     shown: list[RenderableType] = [] if search is None else [_count(found, search)]
     for entry, index, message in found:
-        text = (local_time(entry.at.isoformat()), f"{entry.id[:SHORT]}, message {index}", plain(str(message.id or "")))
+        text = (
+            local_time(entry.at.isoformat()),
+            f"{entry.id[:SHORT]}, message {index}",
+            plain(str(getattr(message, "id", None) or "")),
+        )
         shown.append(Text.assemble((plain(speaker(message)), "bold"), ("  " + "  ".join(filter(None, text)), "dim")))
         shown.append(Indented(_excerpt(message_text(message), search, full=full)))
     return Group(*shown)

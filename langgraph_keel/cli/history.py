@@ -236,13 +236,15 @@ def _stack(place: str, marker: Text, time: str, happened: Text, following: Text)
 
 
 def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
+    from langgraph_keel.history.render.rows import twin_of
+
     style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
     text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
     if every_ns and moment.namespace:
         text.append(f" in {plain(moment.namespace)}", "dim")
+    why, origin = twin_of(moment) or ("branch from", moment.parent)
     if not follows:
-        parent = "nothing" if moment.parent is None else plain(short.get(moment.parent, moment.parent))
-        text.append(f" (branch from {parent})", "magenta")
+        text.append(f" ({why} {plain(short.get(origin, origin)) if origin else 'the start'})", "magenta")
     return text
 
 

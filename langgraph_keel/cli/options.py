@@ -14,6 +14,7 @@ import typer
 from rich.text import Text
 
 from langgraph_keel import open_saver
+from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.output import console, without_password
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.serde.serializer import find_unread
@@ -35,21 +36,9 @@ def wants_json(ctx: typer.Context) -> bool:
     return bool(ctx.meta.get(_JSON))
 
 
-_DATABASE = re.compile(r".+\.(db|sqlite|sqlite3)", re.IGNORECASE)
-
-
-def guess_url(text: str) -> str:
-    """Return the URL of a store; where only a path is given, that of the directory or the SQLite file it names."""
-    if ":" in text or not text:
-        return text
-    if os.path.isdir(text):
-        return f"files:{text}"
-    return f"sqlite:///{text}" if os.path.isfile(text) or _DATABASE.fullmatch(text) else text
-
-
 Url = Annotated[
     str,
-    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=guess_url, help="The store to look into."),
+    typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into."),
 ]
 AsJson = Annotated[
     bool,
@@ -162,7 +151,7 @@ def _name_store(url: str) -> Iterator[None]:
 
 def url_to_name(url: str) -> str:
     """Return the URL with which another command finds this store; empty if it finds it without one."""
-    is_implied = url == guess_url(os.environ.get("KEEL_URL") or DEFAULT_URL)
+    is_implied = url == url_of(os.environ.get("KEEL_URL") or DEFAULT_URL)
     return "" if is_implied else without_password(url)
 
 

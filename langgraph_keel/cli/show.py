@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from langgraph_keel._langgraph import INTERRUPT
-from langgraph_keel.approvals.interrupts import asks_of, describe_question
+from langgraph_keel.approvals.interrupts import asks_of, describe_question, text_of
 from langgraph_keel.cli.history import EVERY_NS, MOMENT, config_of, moment_of, no_thread, open_timeline
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Imports, Ns, Thread, Url, open_to_read, tell_unread
 from langgraph_keel.cli.output import block, console, local_time, print_json
@@ -192,8 +192,29 @@ def _surroundings(found: CheckpointTuple, full: bool) -> Iterable[RenderableType
 
 def _question(value: Any, full: bool) -> Text:
     """Return what an interrupt asks, in words; `keel approvals` has all of it, and says how to answer."""
-    parts = [describe_question(value), *(ask.description for ask in asks_of(value) if ask.description)]
-    return block(" · ".join(parts), limit=None if full else _LONGEST_TEXT)
+    asks = asks_of(value)
+    if any(ask.action for ask in asks):
+        text = " · ".join([describe_question(value), *(ask.description for ask in asks if ask.description)])
+    else:
+        text = "\n".join(_lines(as_json(value)))
+    return block(text, limit=None if full else _LONGEST_TEXT)
+
+
+def _lines(value: Any) -> Iterator[str]:
+    """Yield plain data as lines, one for each field or element; what a field holds that has parts stands below it."""
+    if not _has_parts(value):
+        yield from text_of(value).split("\n")
+        return
+    for name, part in value.items() if isinstance(value, dict) else ((None, part) for part in value):
+        first, *below = _lines(part)
+        if name is not None and _has_parts(part):
+            first, below = "", [first, *below]
+        yield f"- {first}" if name is None else f"{name}: {first}".rstrip()
+        yield from (f"  {line}" for line in below)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | list) and bool(value)
 
 
 def _pairs(items: Iterable[tuple[str, Any]]) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -12,10 +12,10 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Model, Url, moment_since, open_to_read
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, table_of, without_password
 from langgraph_keel.display.text import count_of, plain
-from langgraph_keel.errors import NotFound
 
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Show at most this many.")]
 Match = Annotated[
@@ -47,7 +47,8 @@ def threads(
 ) -> None:
     """List the threads in a store, the one last active first.
 
-    What is asked for together must all be so. With --unfinished, each thread is looked at, and what to do is said.
+    Those that wait for a person are marked. What is asked for together must all be so. With --unfinished, each thread
+    is looked at, and what to do is said.
 
     Example: `keel threads --match 'customer-*' --waiting --since 7d`
     """
@@ -57,7 +58,7 @@ def threads(
         if unfinished:
             found = list(islice(_find_unfinished(saver, wanted), limit + 1))
         else:
-            found = list(saver.threads(limit + 1, **wanted))
+            found = _mark_waiting(saver, list(saver.threads(limit + 1, **wanted)))
         others = 0 if found else sum(1 for _ in saver.threads())
     more, found = len(found) > limit, found[:limit]
     if json:
@@ -74,12 +75,18 @@ def threads(
         console().print(Text("… and older ones: --limit shows more", "dim"))
 
 
+def _mark_waiting(saver: Any, found: Sequence[Any]) -> list[Any]:
+    """Return the threads, with a fact more for each that waits for a person: one listing of requests, not one each."""
+    waits = saver.engine.run(find_waiting_threads(saver.engine.session, {info.thread_id for info in found}))
+    mark = ("waits", "for a person")
+    return [replace(info, facts=(*info.facts, mark)) if info.thread_id in waits else info for info in found]
+
+
 def _find_unfinished(saver: Any, wanted: Mapping[str, Any]) -> Iterator[Any]:
     for info in saver.threads(**wanted):
-        with suppress(NotFound):  # deleted meanwhile
-            standing = saver.where(info.thread_id)
-            if standing.state != "idle":
-                yield standing
+        standing = saver.where(info.thread_id)
+        if standing.state not in ("new", "idle"):  # new: deleted meanwhile
+            yield standing
 
 
 def _say_none(url: str, others: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:

@@ -14,19 +14,27 @@ from langgraph_keel.display.text import cut, one_line
 from langgraph_keel.engine.serde.unread import Unread
 
 
-def speaker(message: BaseMessage) -> str:
+def speaker(message: BaseMessage | Unread) -> str:
     """Return who speaks: the type of a message; for the message of a tool, also the tool's name."""
+    if isinstance(message, Unread):
+        return _unread_name(message)
     if not isinstance(message, ToolMessage):
         return message.type
     failed = " failed" if message.status == "error" else ""
     return f"{message.type} {message.name or message.tool_call_id}{failed}"
 
 
-def message_text(message: BaseMessage) -> str:
-    """Return all that a message says: its text, then a line for each tool that it calls."""
+def message_text(message: BaseMessage | Unread) -> str:
+    """Return all that a message says: its text, then a line for each tool that it calls; if unread, what is stored."""
+    if isinstance(message, Unread):
+        return json.dumps(as_json(message.stored), indent=2, ensure_ascii=False)
     text = content_text(message.content)
     calls = message.tool_calls if isinstance(message, AIMessage) else ()
     return "\n".join([*([text] if text else []), *(f"→ {call_text(call['name'], call['args'])}" for call in calls)])
+
+
+def _unread_name(value: Unread) -> str:
+    return f"{value.qualname}, not read"
 
 
 def content_text(content: str | list[Any]) -> str:
@@ -95,5 +103,5 @@ def _message(message: BaseMessage) -> Element:
 
 
 def _value(value: Any) -> Element:
-    name = f"{value.qualname}, not read" if isinstance(value, Unread) else type(value).__name__
+    name = _unread_name(value) if isinstance(value, Unread) else type(value).__name__
     return Element(one_line(name, _NAME), value_text(value))

@@ -51,15 +51,14 @@ class HistoryMethods(EngineSaver):
         return found
 
     def where(self, thread_id: str) -> Standing:
-        """Return where a thread stands (idle, cut off, waiting, decided, run), and what to invoke its graph with.
+        """Return where a thread stands (new, idle, cut off, waiting, decided, run), and what to invoke its graph with.
 
             standing = saver.where("ada")
             graph.invoke(standing.given if standing.can_go_on else {"messages": [...]}, config)
 
-        Five round trips, and one for each question. Nothing is written.
+        Five round trips, and one for each question. Nothing is written. A thread that is not there is `"new"`.
 
         Raises:
-            NotFound: There is no such thread.
             InvalidConfig: `thread_id` is no usable id.
             CorruptStore: Its latest checkpoint cannot be read.
         """

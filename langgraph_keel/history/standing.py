@@ -21,12 +21,11 @@ from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
-from langgraph_keel.errors import NotFound
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, shelf_of
 
-State: TypeAlias = Literal["idle", "cut off", "waits", "decided", "runs"]
+State: TypeAlias = Literal["new", "idle", "cut off", "waits", "decided", "runs"]
 
 
 @publish
@@ -36,10 +35,11 @@ class Standing:
 
     Attributes:
         thread_id: The thread.
-        state: `"idle"`: its last run has ended, and it takes new input. `"cut off"`: a run ended in the middle; given
-            `None`, the graph goes on. `"waits"`: for persons. `"decided"`: what a task has asked is decided, and no run
-            has gone on with it. `"runs"`: a run goes on from a question, or has its turn (`on_busy="wait"`); other runs
-            claim nothing, so what they do looks cut off as long as they do it.
+        state: `"new"`: it has no checkpoint, and takes its first input. `"idle"`: its last run has ended, and it takes
+            new input. `"cut off"`: a run ended in the middle; given `None`, the graph goes on. `"waits"`: for persons.
+            `"decided"`: what a task has asked is decided, and no run has gone on with it. `"runs"`: a run goes on from
+            a question, or has its turn (`on_busy="wait"`); other runs claim nothing, so what they do looks cut off as
+            long as they do it.
         given: What to invoke the graph with so that it goes on: `None`, or a `Command` with what was decided.
         updated_at: When its latest checkpoint was made, ISO time.
         next: The nodes that run next.
@@ -73,6 +73,8 @@ class Standing:
         return f"thread {self.thread_id!r} {self._says()}.{doubts}"
 
     def _says(self) -> str:
+        if self.state == "new":
+            return "has no checkpoint yet: it takes its first input"
         if self.state == "idle":
             return "is idle: it takes new input"
         if self.state == "runs":
@@ -91,17 +93,14 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     """Return where a thread stands. Five trips, and one for each request. Nothing is written.
 
     Raises:
-        NotFound: There is no such thread.
         CorruptStore: Its latest checkpoint cannot be read.
     """
     found = yield from session.store.read_entry(Address(thread_id))
     moments = (yield from moments_of(session, [found.entry], is_brief=True)) if found else ()
-    if not found or not moments:
-        raise NotFound(f"there is no thread {thread_id!r} in this store")
-    (moment,) = moments
+    moment = moments[0] if moments else None
     claim = yield from find_claim(session, thread_id)
     open_ = yield from find_open_requests(session, thread_id)
-    requests = tuple(each for each in open_ if each.checkpoint_id == moment.address.checkpoint_id)
+    requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
     is_run = claim is not None and _goes_on(claim, requests)
     state = "runs" if is_run else _state_of(moment, bool(answers))
@@ -109,17 +108,19 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         thread_id=thread_id,
         state=state,
         given=_command(answers) if state == "decided" else None,
-        updated_at=moment.time.isoformat() if moment.time else "",
-        next=moment.next,
+        updated_at=moment.time.isoformat() if moment and moment.time else "",
+        next=moment.next if moment else (),
         requests=requests,
-        questions=len(moment.interrupts),
-        errors=moment.errors,
+        questions=len(moment.interrupts) if moment else 0,
+        errors=moment.errors if moment else (),
         doubts=tuple((yield from _doubts(session, thread_id))),
         holder=claim.holder if claim and is_run else "",
     )
 
 
-def _state_of(moment: Moment, is_decided: bool) -> State:
+def _state_of(moment: Moment | None, is_decided: bool) -> State:
+    if moment is None:
+        return "new"
     if is_decided:
         return "decided"
     if moment.interrupts:
@@ -164,8 +165,5 @@ class UnfinishedPages:
         self._after = page[-1].updated_at, page[-1].thread_id
         found: list[Standing] = []
         for info in page:
-            try:
-                found.append((yield from read_standing(self._session, info.thread_id)))
-            except NotFound:
-                continue  # deleted meanwhile
-        return [each for each in found if each.state != "idle"]
+            found.append((yield from read_standing(self._session, info.thread_id)))
+        return [each for each in found if each.state not in ("new", "idle")]  # new: deleted meanwhile

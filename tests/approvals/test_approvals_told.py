@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 
-from langgraph_keel import InvalidInput, MemorySaver, NotFound, request_approval
+from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound, open_saver, request_approval
 from langgraph_keel.testing.faults import Counter, with_tap
 
 CONFIG: Any = {"configurable": {"thread_id": "t"}}
@@ -31,7 +32,7 @@ class Price:
         }
 
 
-def compiled(saver: MemorySaver, node: Any) -> Any:
+def compiled(saver: KeelSaver, node: Any) -> Any:
     builder: Any = StateGraph(State)
     return builder.add_node("ask", node).add_edge(START, "ask").compile(checkpointer=saver)
 
@@ -106,3 +107,39 @@ def test_the_name_of_an_action_does_not_move_the_cursor() -> None:
         shown = str(saver.approvals.pending())
     assert shown.isprintable()
     assert "delete everything" in shown
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("is_decided", [False, True])
+def test_new_input_that_drops_a_question_is_told_once(
+    kind: str, is_decided: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """LangGraph allows it: nothing is refused. Whoever gives the input may be another process."""
+    url = "memory:" if kind == "memory" else f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(url) as saver, saver if kind == "memory" else open_saver(url) as other:
+        compiled(saver, lambda _: {"told": interrupt("who?")}).invoke(START_STATE, CONFIG)
+        (request,) = saver.approvals.pending()
+        if is_decided:
+            saver.approvals.answer(request.id, value="me", by="ann")
+        assert caplog.text == ""
+        again = compiled(other, lambda _: {"told": interrupt("how?")}).invoke(START_STATE, CONFIG)
+        assert [each.value for each in again["__interrupt__"]] == ["how?"]
+        assert other.approvals.get(request.id).status == "superseded"
+        (told,) = caplog.messages
+        status = "answered" if is_decided else "waiting"
+        assert f"asks this any more: {request.id} ({status})." in told
+        assert "who?" not in told
+        assert "saver.approvals.resume('t')" in told
+
+
+def test_an_answer_drops_nothing_and_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with MemorySaver() as saver:
+        graph = compiled(saver, lambda _: {"told": interrupt("who?")})
+        graph.invoke(START_STATE, CONFIG)
+        graph.invoke(Command(resume="me"), CONFIG)
+        graph.invoke(START_STATE, CONFIG)
+        saver.approvals.answer(saver.approvals.pending()[0].id, value="me", by="ann")
+        graph.invoke(saver.approvals.resume("t"), CONFIG)
+        graph.invoke(START_STATE, CONFIG)
+        graph.update_state(CONFIG, {"told": "now"})
+    assert caplog.messages == []

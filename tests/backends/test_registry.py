@@ -81,7 +81,7 @@ def test_its_scheme_is_named_where_a_url_names_no_store(install: Install) -> Non
     for url in ("mysql://host/db", "mem2://"):
         with pytest.raises(InvalidInput, match=r"names no store: use sqlite:///.*, memory: or mem2:\.\.\.$"):
             open_saver(url)
-    assert "mem2:..." in keel_json("threads", "--url", "mysql://host/db", status=1)["error"]["message"]
+    assert "mem2:..." in keel_json("threads", "--url", "mysql://host/db", status=2)["error"]["message"]
 
 
 def test_its_stores_are_checked(install: Install) -> None:

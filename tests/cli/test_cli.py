@@ -12,6 +12,7 @@ import pytest
 from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel_json, made_store
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from typer.testing import CliRunner
 
 from langgraph_keel import ThreadInfo, open_saver
@@ -64,9 +65,10 @@ def test_a_fact_of_a_feature_is_a_column_of_threads(url: str, monkeypatch: pytes
 
     monkeypatch.setattr(OwnerHook, "describe_thread", describe)
     shown = keel("threads", "--url", url).stdout
-    assert re.search(r"thread +plan +checkpoints", shown)
-    assert re.search(r"trip +gold +\d", shown)
-    assert [info["facts"] for info in keel_json("threads", "--url", url)["threads"]] == [{}, {"plan": "gold"}]
+    assert re.search(r"thread +waits +plan +checkpoints", shown)
+    assert re.search(r"trip +for a person +gold +\d", shown)
+    facts = [info["facts"] for info in keel_json("threads", "--url", url)["threads"]]
+    assert facts == [{"waits": "for a person"}, {"plan": "gold", "waits": "for a person"}]
 
 
 def test_threads_limit_says_that_there_are_more(url: str) -> None:
@@ -148,6 +150,15 @@ def test_history_marks_a_fork_and_its_parent(url: str) -> None:
     assert f"branch from {newest['parent_checkpoint_id'][-8:]}" in _unwrapped("history", "trip", "--url", url)
 
 
+def test_history_says_what_a_rewind_has_gone_back_to(tmp_path: Path) -> None:
+    url = made_store(tmp_path)
+    for at in ("1", "0"):
+        wanted = keel_json("show", "trip", at, "--url", url)["checkpoint_id"]
+        keel("rewind", "trip", at, "--url", url)
+        assert f"fork (rewound to {wanted[-8:]})" in _unwrapped("history", "trip", "--url", url)
+    assert "nothing" not in _unwrapped("history", "trip", "--url", url)
+
+
 def test_history_shows_an_open_question(url: str) -> None:
     newest = keel_json("history", EVIL, "--url", url)["checkpoints"][0]
     assert newest["interrupts"][0]["value"] == {"question": "Pay [bold]100[/bold] EUR?\x1b[2J"}
@@ -222,6 +233,37 @@ def test_show_is_the_latest_state(url: str) -> None:
     asked = shown.partition("waits for an answer\n")[2].splitlines()
     assert asked[0].rstrip() == r"  question: Pay [bold]100[/bold] EUR?\x1b[2J"
     assert "'source': 'loop'" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "lines"),
+    [
+        (
+            {"pay": {"to": "bob", "for": [{"sku": 1, "n": 2}, "tip"]}, "ok": None, "says": "one\ntwo"},
+            [
+                "pay:",
+                "  to: bob",
+                "  for:",
+                "    - sku: 1",
+                "      n: 2",
+                "    - tip",
+                "ok: null",
+                "says: one",
+                "  two",
+            ],
+        ),
+        ([1, {"a": []}], ["- 1", "- a: []"]),
+        ({}, ["{}"]),
+        ({"action": "pay", "args": {"n": 3}}, ["action: pay", "args:", "  n: 3"]),
+    ],
+)
+def test_show_says_a_question_that_is_data_in_lines(tmp_path: Path, value: Any, lines: list[str]) -> None:
+    where = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(where) as saver:
+        ask = StateGraph(Work).add_node("ask", lambda state: {"log": [interrupt(value)]}).add_edge(START, "ask")
+        ask.compile(checkpointer=saver).invoke({"log": []}, _config("t"))  # type: ignore[call-overload]
+    shown = keel("show", "t", "--url", where).stdout.partition("waits for an answer\n")[2]
+    assert [line.removeprefix("  ").rstrip() for line in shown.splitlines()] == lines
 
 
 def test_show_json_carries_everything(url: str) -> None:

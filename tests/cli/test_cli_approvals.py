@@ -6,10 +6,13 @@ import re
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from cli_requests import ARGS, LONG, config, graph, id_of, waiting
+from cli_requests import ARGS, LONG, Trip, config, graph, id_of, waiting
 from cli_threads import EVIL, RAW, keel, keel_json
+from langgraph.graph import START, StateGraph
+from langgraph.types import interrupt
 from resume_runs import CONFIG, book, graph_of
 from typer.testing import CliRunner
 
@@ -54,19 +57,28 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
         (("--all",), ["trip", "trip", EVIL]),
         (("--all", "--status", "superseded"), ["trip"]),
         (("--all", "--limit", "2"), ["trip", "trip"]),
-        (("nobody",), []),
+        (("done",), []),
     ],
     ids=" ".join,
 )
 def test_what_fits(url: str, options: tuple[str, ...], found: list[str]) -> None:
+    with open_saver(url) as saver:
+        StateGraph(Trip).add_node("go", lambda state: {}).set_entry_point("go").compile(checkpointer=saver).invoke(
+            {"told": None}, config("done")
+        )
     told = keel_json("approvals", "--url", url, *options)
     assert [request["thread_id"] for request in told["approvals"]] == found
     shown = keel("approvals", "--url", url, *options).stdout
     assert ("--limit shows more" in shown) is told["more"] is ("--limit" in options)
     assert ("Nothing waits" in shown, "No request for approval fits" in shown) == (
-        options == ("nobody",),
+        options == ("done",),
         options == ("--older-than", "3600"),
     )
+
+
+def test_a_thread_whose_name_is_misspelt(url: str) -> None:
+    assert "there is no thread 'tirp': did you mean 'trip'?" in keel("approvals", "tirp", "--url", url, status=1).stderr
+    assert keel_json("approvals", "nobody", "--url", url, status=1)["error"]["code"] == "not_found"
 
 
 def test_what_is_over_says_how_it_was_decided(url: str) -> None:
@@ -77,7 +89,7 @@ def test_what_is_over_says_how_it_was_decided(url: str) -> None:
 
 
 def test_a_status_that_is_none(url: str) -> None:
-    assert "no request is ever 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=1).stderr
+    assert "no request is ever 'gone'" in keel("approvals", "--status", "gone", "--url", url, status=2).stderr
 
 
 @pytest.mark.parametrize("thread", ["trip", EVIL], ids=["trip", "evil"])
@@ -133,9 +145,37 @@ def test_a_request_that_is_not_there(url: str) -> None:
     assert url in told
 
 
+def test_of_the_requests_of_a_thread_its_name_is_that_of_the_one_that_waits(url: str) -> None:
+    """Ids of one thread begin alike: `trip` has another one, which is over."""
+    name = id_of(url, "trip")
+    assert keel_json("approval", name[:8], "--url", url)["id"] == name
+    assert keel_json("approve", name[:6], "--by", "ann", "--url", url)["id"] == name
+    told = keel("approve", name[:8], "--by", "ann", "--url", url, status=1).stderr
+    assert f"none waits, and more than one is there whose id begins with '{name[:8]}'" in told
+    assert f"{name} (approved: book, thread 'trip')" in told
+    assert told.count("thread 'trip'") == 2
+
+
+def test_where_several_wait_they_are_listed(url: str) -> None:
+    def ask(state: Trip) -> dict[str, Any]:
+        return {"told": interrupt("Which way?")}
+
+    with open_saver(url) as saver:
+        both = StateGraph(Trip).add_node("left", ask).add_node("right", ask)
+        both.add_edge(START, "left").add_edge(START, "right").compile(checkpointer=saver).invoke(
+            {"told": None}, config("both")
+        )
+    ids = [each["id"] for each in waiting(url, "both")]
+    told = keel("approve", ids[0][:8], "--by", "ann", "--url", url, status=1).stderr
+    assert "more than one request for approval waits whose id begins with" in told
+    assert [f"{each} (waiting: Which way?, thread 'both')" in told for each in ids] == [True, True]
+    assert keel_json("approve", ids[0][:14], "--by", "ann", "--url", url)["id"] == ids[0]
+    assert keel_json("approve", ids[0][:8], "--by", "ann", "--url", url)["id"] == ids[1]
+
+
 @pytest.mark.parametrize("name", ["", "e", "e3b98"])
 def test_an_id_that_a_script_has_lost_names_nothing(url: str, name: str) -> None:
-    assert f"{name!r} names no request" in keel("approve", name, "--by", "ann", "--url", url, status=1).stderr
+    assert f"{name!r} names no request" in keel("approve", name, "--by", "ann", "--url", url, status=2).stderr
     assert len(waiting(url)) == 2
 
 

@@ -109,7 +109,7 @@ def test_what_is_not_there(store: Any) -> None:
     url, _, _ = store
     assert "there is no thread 'nobody'" in keel("nobody", "--url", url, status=1).stderr
     assert "has no part 'zz'" in keel("trip", "--url", url, "--part", "zz", status=1).stderr
-    assert "needs a text" in keel("trip", "--url", url, "--search", " ", status=1).stderr
+    assert "needs a text" in keel("trip", "--url", url, "--search", " ", status=2).stderr
     error = json.loads(keel("trip", "--url", url, "--part", "", "--json", status=1).stdout)
     assert error["error"]["code"] == "not_found"
 

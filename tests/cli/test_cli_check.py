@@ -138,7 +138,7 @@ def test_nothing_steers_the_terminal(store: Path) -> None:
 
 @pytest.mark.parametrize("other", ["sqlite:///keel.db", "memory:"])
 def test_only_files_are_repaired(other: str) -> None:
-    error = keel_json("repair", "--url", other, status=1)["error"]
+    error = keel_json("repair", "--url", other, status=2)["error"]
     assert error["code"] == "invalid_input"
 
 

@@ -63,10 +63,11 @@ def test_the_reviewer_comes_from_the_environment(url: str) -> None:
 def test_what_is_refused_is_named_and_changes_nothing(url: str, command: Any, code: str, told: str) -> None:
     verb, *options = command
     name = id_of(url, "trip")
-    result = keel(verb, name, *options, "--url", url, status=1)
+    status = 2 if code == "invalid_input" else 1
+    result = keel(verb, name, *options, "--url", url, status=status)
     assert told in result.stderr
     assert result.stdout == ""
-    assert keel_json(verb, name, *options, "--url", url, status=1)["error"]["code"] == code
+    assert keel_json(verb, name, *options, "--url", url, status=status)["error"]["code"] == code
     assert id_of(url, "trip") == name
 
 
@@ -161,7 +162,7 @@ def test_a_person_is_asked(url: str, typed: Any, capfd: pytest.CaptureFixture[st
 
 
 def test_without_a_terminal_nothing_is_decided_unasked(url: str) -> None:
-    told = keel("approve", id_of(url, "trip"), "--by", "ann", "--url", url, status=1)
+    told = keel("approve", id_of(url, "trip"), "--by", "ann", "--url", url, status=2)
     assert "nothing was decided: there is no terminal" in told.stderr
     assert len(waiting(url, "trip")) == 1
 

@@ -49,7 +49,7 @@ def test_a_program_is_told_all(url: str) -> None:
 
 @pytest.mark.parametrize("option", ["--url", "--json"])
 def test_nobody_is_erased_unasked(url: str, option: str) -> None:
-    told = keel("erase", "--user", EVIL, *(["--json"] if option == "--json" else []), "--url", url, status=1)
+    told = keel("erase", "--user", EVIL, *(["--json"] if option == "--json" else []), "--url", url, status=2)
     assert "nothing was erased" in told.output
     assert len(threads(url)) == 3
 

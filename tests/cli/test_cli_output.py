@@ -95,12 +95,12 @@ def test_unknown_thread_is_named_with_a_guess(url: str) -> None:
     ],
 )
 def test_errors_as_json(url: str, arguments: tuple[str, ...], code: str) -> None:
-    assert keel_json(*arguments, "--url", url, status=1)["error"]["code"] == code
+    assert keel_json(*arguments, "--url", url, status=2 if code == "invalid_input" else 1)["error"]["code"] == code
 
 
 def test_a_beginning_that_several_ids_have_names_none(url: str) -> None:
     first, *_ = keel_json("history", "trip", "--url", url)["checkpoints"]
-    error = keel_json("show", "trip", first["checkpoint_id"][:6], "--url", url, status=1)["error"]
+    error = keel_json("show", "trip", first["checkpoint_id"][:6], "--url", url, status=2)["error"]
     assert error["code"] == "invalid_input"
 
 
@@ -112,7 +112,7 @@ def test_a_missing_file_is_not_created(tmp_path: Path) -> None:
 
 
 def test_an_unknown_url_is_an_error() -> None:
-    assert keel_json("threads", "--url", "nonsense:", status=1)["error"]["code"] == "invalid_input"
+    assert keel_json("threads", "--url", "nonsense:", status=2)["error"]["code"] == "invalid_input"
 
 
 def test_usage_errors_exit_with_2(url: str) -> None:

@@ -245,7 +245,7 @@ def test_a_file_is_replaced_only_if_asked_and_only_as_a_whole(
     path = tmp_path / "out" / "all.jsonl"
     path.parent.mkdir()
     path.write_text("mine")
-    assert "--overwrite" in keel("export", "--url", url, "--output", str(path), status=1).stderr
+    assert "--overwrite" in keel("export", "--url", url, "--output", str(path), status=2).stderr
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["langgraph_keel.cli.provenance"], "line_of", lambda line: 1 / 0)
         keel("export", "--url", url, "--output", str(path), "--overwrite", status=1)
@@ -264,11 +264,11 @@ def umask() -> int:
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 def test_what_cannot_be_written_to_is_named(url: str, tmp_path: Path) -> None:
-    told = keel("export", "--url", url, "--output", str(tmp_path), "--overwrite", status=1).stderr
+    told = keel("export", "--url", url, "--output", str(tmp_path), "--overwrite", status=2).stderr
     assert "is no file" in told
     nowhere = str(tmp_path / "none" / "all.jsonl")
-    assert "cannot write" in keel("export", "--url", url, "--output", nowhere, status=1).stderr
-    assert keel_json("export", "--url", url, status=1)["error"]["code"] == "invalid_input"
+    assert "cannot write" in keel("export", "--url", url, "--output", nowhere, status=2).stderr
+    assert keel_json("export", "--url", url, status=2)["error"]["code"] == "invalid_input"
     missing = f"sqlite:///{tmp_path / 'none.db'}"
     told = keel_json("export", "--url", missing, "--output", str(tmp_path / "x.jsonl"), status=1)
     assert told["error"]["code"] == "not_found"
@@ -282,7 +282,7 @@ def test_a_link_stays_a_link(url: str, tmp_path: Path) -> None:
     link.symlink_to(target)
     keel("export", "--url", url, "--output", str(link))  # to a file that is not there yet
     assert len(lines(target.read_text())) == 2
-    assert "--overwrite" in keel("export", "--url", url, "--output", str(link), status=1).stderr
+    assert "--overwrite" in keel("export", "--url", url, "--output", str(link), status=2).stderr
     keel("export", "--url", url, "--output", str(link), "--overwrite", "--limit", "1")
     assert (link.is_symlink(), len(lines(target.read_text()))) == (True, 1)
     assert os.listdir(target.parent) == ["target.jsonl"]

@@ -61,7 +61,7 @@ def test_prune_by_rules(url: str) -> None:
 def test_delete(url: str) -> None:
     assert "Removed 1 whole thread." in keel("prune", "chat", "--delete", "-y", "--url", url).stdout
     assert (left(url), len(left(url, EVIL))) == ([], 5)
-    error = keel("prune", EVIL, "--delete", "--keep-last", "3", "--per", "run", "-y", "--url", url, status=1).stderr
+    error = keel("prune", EVIL, "--delete", "--keep-last", "3", "--per", "run", "-y", "--url", url, status=2).stderr
     assert "leave out --keep-last, --per" in error
 
 
@@ -99,11 +99,11 @@ def test_policies_stand_in_an_order_in_which_each_counts(url: str) -> None:
 
 
 def test_nobody_to_ask_and_wrong_names(url: str) -> None:
-    assert "--yes" in keel("prune", "chat", "--url", url, status=1).stderr
+    assert "--yes" in keel("prune", "chat", "--url", url, status=2).stderr
     assert "did you mean 'chat'?" in keel("prune", EVIL, "chatt", "-y", "--url", url, status=1).stderr
-    assert "no duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=1).stderr
-    assert "say 7d, 7h or 7s" in keel("prune", "chat", "--within", "7", "-y", "--url", url, status=1).stderr
-    zero = keel("retention", "set", "--ttl", "0d", "--url", url, status=1).stderr
+    assert "no duration" in keel("prune", "chat", "--within", "soon", "-y", "--url", url, status=2).stderr
+    assert "say 7d, 7h or 7s" in keel("prune", "chat", "--within", "7", "-y", "--url", url, status=2).stderr
+    zero = keel("retention", "set", "--ttl", "0d", "--url", url, status=2).stderr
     assert "more than 0" in zero
     assert "timedelta" not in zero
     assert (len(left(url)), len(left(url, EVIL))) == (5, 5)
@@ -133,7 +133,7 @@ def test_policies_are_stored_and_swept_by(url: str) -> None:
         "no policy is stored for 'cha'" in keel("retention", "clear", "--threads", "cha", "--url", url, status=1).stderr
     )
     for given in (["--threads", "cha"], ["--idle", "1d"]):
-        error = keel("retention", "set", *given, "--url", url, status=1).stderr
+        error = keel("retention", "set", *given, "--url", url, status=2).stderr
         assert "say what to keep: --keep-last" in error
     keel("retention", "clear", "--url", url)
     swept = keel("sweep", "--url", url).stdout

@@ -17,7 +17,9 @@ from places import Place
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver
+from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.cli import app
+from langgraph_keel.testing.faults import Counter, with_tap
 
 START: Any = {"told": None}
 
@@ -100,12 +102,34 @@ def test_the_command_takes_the_filters(url: str) -> None:
     assert found("--since", "2999-01-01") == []
     assert found("--unfinished", "--match", "int*") == ["internal"]
     assert "fits" in keel("threads", "--owner", "nobody", "--url", url).stdout
-    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=1).stderr
+    assert "how long ago" in keel("threads", "--since", "yesterday", "--url", url, status=2).stderr
     shown = keel("threads", "--url", url).stdout
     assert "owner" in shown
     assert "ada" in shown
     assert "more" not in shown
     assert "--limit" in keel("threads", "--unfinished", "--limit", "1", "--url", url).stdout
+
+
+def test_threads_that_wait_are_marked(url: str) -> None:
+    facts = {each["thread_id"]: each["facts"] for each in keel_json("threads", "--url", url)["threads"]}
+    assert facts == {
+        "customer-5": {"waits": "for a person"},
+        "customer-17": {},
+        "internal": {"waits": "for a person"},
+    }
+    shown = keel("threads", "--url", url, COLUMNS="120").stdout
+    assert shown.count("for a person") == 2
+    assert shown.split()[:3] == ["thread", "waits", "owner"]
+    assert "waits" not in keel("threads", "--match", "customer-17", "--url", url).stdout
+
+
+def test_the_mark_takes_one_listing_and_a_look_at_each_of_the_requests_shown(place: Place) -> None:
+    with place.open() as saver:
+        fill(saver)
+        counter = Counter()
+        engine = with_tap(saver, counter).engine
+        assert engine.run(find_waiting_threads(engine.session, {"customer-5", "customer-17"})) == {"customer-5"}
+        assert counter.taken() == 2
 
 
 # -- info
@@ -164,7 +188,7 @@ def test_a_store_that_is_closed_is_not_damaged(place: Place) -> None:
 
 def test_delete_shows_and_asks(url: str, typed: Callable[..., int]) -> None:
     assert "Would remove 1 whole thread" in keel("delete", "customer-5", "--dry-run", "--url", url).stdout
-    assert "--yes" in keel("delete", "customer-5", "--url", url, status=1).stderr
+    assert "--yes" in keel("delete", "customer-5", "--url", url, status=2).stderr
     assert typed("n\n", "delete", "customer-5", "--url", url) == 1
     with open_saver(url) as saver:
         assert len(ids(saver)) == 3
@@ -203,4 +227,27 @@ def test_a_path_is_taken_for_the_store_that_it_is(url: str, tmp_path: Path, monk
     assert len(keel_json("threads")["threads"]) == 3  # agent.db is the default
     shutil.move("agent.db", "other")
     assert CliRunner().invoke(app, ["threads"], env={"KEEL_URL": "other"}).exit_code == 0
-    assert "names no store" in keel("threads", "--url", "nothing", status=1).stderr
+    told = keel("threads", "--url", "nothing", status=2).stderr
+    assert "'nothing' names no store, and no file or directory of that name was found: use sqlite:///" in told
+
+
+def test_a_saver_is_opened_by_what_the_command_line_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with open_saver("trip.db") as saver:
+        fill(saver)
+    (tmp_path / "agents").mkdir()
+    with open_saver("agents") as saver:
+        fill(saver)
+    for name in ("trip.db", "agents"):
+        with open_saver(name, read_only=True) as saver:
+            assert (len(ids(saver)), saver.info().backend) == (3, "sqlite" if name == "trip.db" else "files")
+    with pytest.raises(InvalidInput, match="'trip' names no store, and no file or directory of that name was found"):
+        open_saver("trip")
+
+
+async def test_a_path_is_no_wait_for_a_running_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_saver("trip.db") as saver:
+        assert (await saver.ainfo()).backend == "sqlite"
+    with pytest.raises(InvalidInput, match="names no store"):
+        open_saver(".")

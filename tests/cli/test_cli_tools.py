@@ -177,10 +177,10 @@ def test_settle_names_what_it_does_not_find(url: str) -> None:
     told = keel("settle", "000000", "retry", "-t", "trip", "--url", url, status=1).stderr
     assert "there is no call" in told
     assert url in told
-    assert "first 6 characters" in keel("settle", "00000", "retry", "-t", "trip", "--url", url, status=1).stderr
+    assert "first 6 characters" in keel("settle", "00000", "retry", "-t", "trip", "--url", url, status=2).stderr
     given = ("settle", "000000", "retry", "-t", "trip", "--result", "paid", "--url", url)
-    assert "belongs to the decision 'done'" in keel(*given, status=1).stderr
-    assert "--shared" in keel("settle", "ab", "retry", "--url", url, status=1).stderr
+    assert "belongs to the decision 'done'" in keel(*given, status=2).stderr
+    assert "--shared" in keel("settle", "ab", "retry", "--url", url, status=2).stderr
     keel("settle", "ab", "perhaps", "-t", "trip", "--url", url, status=2)
 
 
@@ -245,12 +245,12 @@ def test_stats_pass_over_a_cost_that_is_none(url: str, cost: Any) -> None:
 
 
 def test_clear_wants_to_know_what(url: str) -> None:
-    assert "say what to clear" in keel("cache", "clear", "--yes", "--url", url, status=1).stderr
-    assert "--expired" in keel("cache", "clear", "--nodes", "--expired", "--url", url, status=1).stderr
+    assert "say what to clear" in keel("cache", "clear", "--yes", "--url", url, status=2).stderr
+    assert "--expired" in keel("cache", "clear", "--nodes", "--expired", "--url", url, status=2).stderr
 
 
 def test_a_thread_or_shared_not_both(url: str) -> None:
-    assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=1).stderr
+    assert "not both" in keel("tools", "trip", "--shared", "--url", url, status=2).stderr
     with open_saver(url) as saver:
         config: Any = {"configurable": {"thread_id": "other", "checkpoint_ns": ""}}
         saver.put(config, empty_checkpoint(), {"source": "input", "step": -1, "parents": {}}, {})
@@ -259,7 +259,7 @@ def test_a_thread_or_shared_not_both(url: str) -> None:
 
 def test_a_thread_that_is_not_there_is_named(url: str) -> None:
     assert "there is no thread 'nobody'" in keel("tools", "nobody", "--url", url, status=1).stderr
-    assert "name a thread" in keel("tools", "--url", url, status=1).stderr
+    assert "name a thread" in keel("tools", "--url", url, status=2).stderr
 
 
 def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> None:

@@ -88,18 +88,18 @@ def test_labels(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "told", "status"),
     [
-        (["timeline", "nobody"], "no thread 'nobody'"),
-        (["rewind", "t", "17"], "has 4 moments"),
-        (["rewind", "t", "nothing"], "has no moment 'nothing'"),
-        (["rewind", "t", "--jsn"], "no such option: --jsn"),
-        (["fork", "t", "1", "t"], "already holds"),
-        (["label", "t", "1", "12"], "cannot be a label"),
-        (["unlabel", "t", "gone"], "no label 'gone'"),
+        (["timeline", "nobody"], "no thread 'nobody'", 1),
+        (["rewind", "t", "17"], "has 4 moments", 2),
+        (["rewind", "t", "nothing"], "has no moment 'nothing'", 1),
+        (["rewind", "t", "--jsn"], "no such option: --jsn", 2),
+        (["fork", "t", "1", "t"], "already holds", 2),
+        (["label", "t", "1", "12"], "cannot be a label", 2),
+        (["unlabel", "t", "gone"], "no label 'gone'", 1),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_done(words: list[str], told: str, url: str) -> None:
-    result = keel(*words, "--url", url, status=1)
+def test_what_cannot_be_done(words: list[str], told: str, status: int, url: str) -> None:
+    result = keel(*words, "--url", url, status=status)
     assert told in result.stderr

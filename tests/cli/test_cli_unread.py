@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from cli_threads import keel
+from langchain_core.messages import HumanMessage
 from places import Place
 from shops import left_by_a_shop
 
+from langgraph_keel import RefusedType, Unread
 from langgraph_keel.backends.sqlite.store import SqliteStore
 
 # `--url` says all there is to say of these.
@@ -85,6 +87,27 @@ def test_each_command_shows_what_can_be_read(place: Place) -> None:
     assert {each["thread_id"] for each in waiting} == {"t", "asked"}
     unfinished = json.loads(keel("threads", "--unfinished", "--url", url, "--json").stdout)["threads"]
     assert {each["thread_id"]: each["state"] for each in unfinished} == {"t": "waits", "asked": "waits"}
+
+
+@BY_URL
+def test_an_archived_message_that_is_not_read_is_shown_and_found(place: Place) -> None:
+    url = left_by_a_shop(place, "archive").url
+    found = keel("archive", "archived", "--search", "invoice", "--url", url, COLUMNS="200")
+    assert "2 messages hold 'invoice', in 1 part" in found.stdout
+    assert "An invoice" in found.stdout
+    assert "Memo, not read" in found.stdout
+    assert '"content": "The invoice of o7"' in found.stdout
+    assert "1 value not read, of shop_models.Memo" in found.stderr
+    part = json.loads(keel("archive", "archived", "--url", url, "--json").stdout)["parts"][0]["id"]
+    messages = json.loads(keel("archive", "archived", "--part", part, "--url", url, "--json").stdout)["messages"]
+    assert messages[0]["message"]["content"] == "An invoice"
+    assert messages[1]["message"]["not_read"] == "shop_models.Memo"
+    with place.open() as saver:
+        kept = saver.raw.archive("archived")
+        assert "Memo, not read" in str(kept.search("o7")[0])
+        assert [type(message) for message in kept.messages()] == [HumanMessage, Unread]
+        with pytest.raises(RefusedType, match=r"archived part .*shop_models\.Memo"):
+            saver.archive("archived").search("o7")
 
 
 @SQLITE

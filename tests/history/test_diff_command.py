@@ -83,4 +83,5 @@ def test_as_data(url: str) -> None:
     ids=["thread", "moment", "position"],
 )
 def test_what_is_not_there(url: str, words: list[str], code: str) -> None:
-    assert keel_json("diff", *words, "--url", url, status=1)["error"]["code"] == code
+    status = 2 if code == "invalid_input" else 1
+    assert keel_json("diff", *words, "--url", url, status=status)["error"]["code"] == code

@@ -13,7 +13,7 @@ from langgraph.types import interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, NotFound, Standing, ToolCache, request_approval
+from langgraph_keel import InvalidConfig, KeelSaver, Standing, ToolCache, request_approval
 
 
 class Killed(BaseException):
@@ -163,11 +163,27 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
     assert "1 call of tools in doubt" in str(found)
 
 
-def test_a_thread_that_is_not_there(saver: KeelSaver) -> None:
-    with pytest.raises(NotFound, match="there is no thread 'nobody'"):
-        saver.where("nobody")
+def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> None:
+    found = saver.where("t")
+    assert (stands(found), found.given, found.updated_at) == (("new", False, ()), None, "")
+    assert str(found) == "thread 't' has no checkpoint yet: it takes its first input."
+    assert list(saver.unfinished()) == []
+    assert invoke(graph(saver, say("a")), found.given if found.can_go_on else {"log": []})["log"] == ["a"]
     with pytest.raises(InvalidConfig):
         saver.where("")
+
+
+def test_a_first_run_that_waits_for_its_checkpoint_is_seen(place: Place) -> None:
+    seen: list[Standing] = []
+    with place.open(on_busy="wait") as saver:
+
+        def look(state: State) -> State:
+            seen.append(saver.where("t"))
+            return {"log": []}
+
+        graph(saver, ("look", look)).invoke({"log": []}, CONFIG, durability="exit")
+    (standing,) = seen
+    assert (standing.state, standing.can_go_on, bool(standing.holder)) == ("runs", False, True)
 
 
 async def test_the_other_face_says_the_same(saver: KeelSaver) -> None:

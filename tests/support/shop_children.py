@@ -1,6 +1,6 @@
 """A process of an application, which leaves threads with values of its own classes; see `shop_models`.
 
-python shop_children.py URL OPTIONS
+python shop_children.py URL OPTIONS [archive]
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from dataclasses import replace
 from typing import Annotated, Any
 
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Send, interrupt
-from shop_models import Basket, Customer, Order, Status
+from shop_models import Basket, Customer, Memo, Order, Status
 
 from langgraph_keel import KeelSaver, ToolCache, open_saver, request_approval
 
@@ -108,7 +108,26 @@ def call(saver: KeelSaver) -> None:
         graph.invoke({"messages": [said]}, {"configurable": {"thread_id": "called"}})
 
 
+def archive(saver: KeelSaver) -> None:
+    """Leave a thread `archived`, of whose messages two were taken out, one of a class of the application's own."""
+
+    def forget(state: MessagesState) -> Any:
+        return {"messages": [RemoveMessage(id="h1"), RemoveMessage(id="m1")]}
+
+    graph = StateGraph(MessagesState).add_node("forget", forget).add_edge(START, "forget").compile(checkpointer=saver)
+    said: Any = [
+        HumanMessage("An invoice", id="h1"),
+        Memo(content="The invoice of o7", id="m1", order="o7"),
+        AIMessage("Ah"),
+    ]
+    graph.invoke({"messages": said}, {"configurable": {"thread_id": "archived"}})
+
+
 if __name__ == "__main__":
+    if "archive" in sys.argv:
+        with open_saver(sys.argv[1], **json.loads(sys.argv[2]), archive_removed=True) as opened:
+            archive(opened)
+        sys.exit()
     with open_saver(sys.argv[1], **json.loads(sys.argv[2])) as opened:
         write(opened)
         approve(opened)

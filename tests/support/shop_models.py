@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from langchain_core.messages import HumanMessage
 from pydantic import BaseModel
 
 
@@ -31,3 +32,9 @@ class Basket:
 class Customer(BaseModel):
     name: str
     orders: list[Order] = []
+
+
+class Memo(HumanMessage):
+    """A message of a class of the application's own."""
+
+    order: str = ""

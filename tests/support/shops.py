@@ -9,10 +9,10 @@ import sys
 from places import Place
 
 
-def left_by_a_shop(place: Place) -> Place:
-    """Have a process of the application write its threads `t`, `asked` and `called`."""
+def left_by_a_shop(place: Place, *more: str) -> Place:
+    """Have a process of the application write threads: `t`, `asked` and `called`; or, given "archive", `archived`."""
     assert "shop_models" not in sys.modules
-    command = [sys.executable, "-m", "shop_children", place.url, json.dumps(dict(place.options))]
+    command = [sys.executable, "-m", "shop_children", place.url, json.dumps(dict(place.options)), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return place

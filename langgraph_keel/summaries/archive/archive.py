@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from langgraph_keel._langgraph import NS_END
 from langgraph_keel.display.html import FAINT, PAGE, SMALL, cell, chip, code, folded, head, pre, table, tag, text
-from langgraph_keel.display.messages import LONGEST
+from langgraph_keel.display.messages import LONGEST, message_text
 from langgraph_keel.display.text import count_of, cut, format_size, one_line, plain
 from langgraph_keel.engine.config import address_of
 from langgraph_keel.engine.plan import Plan
@@ -448,5 +448,6 @@ def _in_order(entries: Sequence[Archived], read: Mapping[str, Sequence[BaseMessa
 
 def _hits(entry: Archived, messages: Sequence[BaseMessage], wanted: str) -> Iterator[FoundMessage]:
     for index, message in enumerate(messages):
-        if wanted in str(message.text).casefold():
+        text = str(message.text) if isinstance(message, BaseMessage) else message_text(message)
+        if wanted in text.casefold():
             yield FoundMessage(entry, index, message)

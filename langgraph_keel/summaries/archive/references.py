@@ -39,7 +39,7 @@ class FoundMessage:
     def __str__(self) -> str:
         """Return a line that says where it is, and what it says."""
         line = f"{speaker(self.message)}: {one_line(message_text(self.message), 80)}"
-        return f"{self.entry.id[:12]} #{self.index}  {one_line(str(self.message.id or ''))}  {line}"
+        return f"{self.entry.id[:12]} #{self.index}  {one_line(str(getattr(self.message, 'id', None) or ''))}  {line}"
 
     def __repr__(self) -> str:
         """Return the same."""
