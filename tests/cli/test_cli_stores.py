@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checkpoints import checkpoint_of, config_for
 from cli_requests import config, graph, questions
 from cli_threads import keel, keel_json
 from damage import spots_of
 from places import Place
+from server_puts import METADATA
 from typer.testing import CliRunner
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, StoreClosed, open_saver
@@ -145,6 +147,12 @@ def test_info_says_what_a_store_is_and_holds(place: Place) -> None:
     assert found.durability not in ("", "unknown")
     assert (found.size is None) is (place.kind == "redis")
     assert "***" in found.place or "@" not in found.place
+
+
+def test_the_put_that_makes_a_store_knows_its_format(place: Place) -> None:
+    with place.open() as saver:
+        saver.put(config_for("t"), checkpoint_of("00000001", {"v": 1}), METADATA, {})
+        assert saver.info().format == 1
 
 
 def test_the_command_info(url: str) -> None:

@@ -414,6 +414,7 @@ class ServerCheck:
             self._refuse_eviction()
             if version is None:
                 yield from self._make()
+                self.version = FORMAT
             self.may_write = True
 
     def _format(self) -> StorePlan[Ask, Replies, bytes | None]:
