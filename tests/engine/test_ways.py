@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 import threading
@@ -68,6 +69,8 @@ def note(frame: FrameType, event: str, _: object) -> None:
 def files_entered(act: Callable[[], object]) -> set[str]:
     """Return the files of which a function is called, in this thread or in the one that writes."""
     entered, before = set[str](), sys.getprofile()
+    gc.collect()
+    gc.disable()  # what other tests have left is closed by the collector, in any thread
     _asked.append((threading.get_ident(), entered))
     sys.setprofile(note)
     try:
@@ -75,6 +78,7 @@ def files_entered(act: Callable[[], object]) -> set[str]:
     finally:
         sys.setprofile(before)
         _asked.clear()
+        gc.enable()
     return entered
 
 
