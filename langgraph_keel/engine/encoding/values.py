@@ -48,7 +48,7 @@ from langgraph_keel.engine.encoding.trees import (
     replay,
 )
 from langgraph_keel.engine.records import NEW, Kind, Ref, Row, Run, record
-from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, prove, short_digest, too_large
+from langgraph_keel.engine.serde.serializer import Codec, digest, join_plain, pack_elements, short_digest, too_large
 from langgraph_keel.errors import CorruptStore, UnstorableValue, ValueRefused
 
 _first_of = attrgetter("lo")
@@ -64,8 +64,8 @@ SHORT = 64
 # append costs one run whatever the list's length; an edit, a trimmed window, a summary or a move costs as many runs as
 # it has pieces. What is unchanged is proved, not assumed: a node may mutate a message in place, which identity and `==`
 # on the same objects miss. A fingerprint of every element (1.1 ms for 1000 messages) caught every mutation tried. One
-# for each block of 32, packed in one go, says as much and takes 0.7 ms; the elements of the first block that differs,
-# and of those after it, are looked at one by one.
+# for each block of 32, packed in one go, says as much and takes 0.7 ms; so do the bytes of the elements after the last
+# whole block, which most of a short thread is. From the first block on that differs, elements are looked at one by one.
 
 RUN_COST = 6
 """Bytes that a run takes in an entry, about."""
@@ -81,6 +81,7 @@ class KnownList:
         ref: The item numbers of its elements.
         rows: The rows that hold them, but for new ones.
         proofs: Digest of each whole block of elements; 0 of one that has bytes in it (see `join_plain`).
+        tail: The elements after those, packed; `None` if there are bytes in them.
         hashes: Short digest of each element's fingerprint.
         weight: Bytes this takes in memory, about.
         loose: Its items that are not packed yet.
@@ -92,6 +93,7 @@ class KnownList:
     ref: Ref
     rows: Sequence[Row]
     proofs: Sequence[int]
+    tail: bytes | None
     hashes: array[int]
     weight: int
     loose: Loose = NOTHING
@@ -104,7 +106,8 @@ class KnownList:
         fresh = number_rows(self.fresh, first)
         loose = self.loose.extend(fresh, self.payloads)
         rows, runs = (*self.rows, *fresh), resolve(self.ref.runs, first)
-        return KnownList(Ref(Kind.LIST, runs), rows, self.proofs, self.hashes, self.weight, loose, self.debt)
+        ref = Ref(Kind.LIST, runs)
+        return KnownList(ref, rows, self.proofs, self.tail, self.hashes, self.weight, loose, self.debt)
 
 
 def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[KnownList, tuple[Row, ...]]:
@@ -128,23 +131,32 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
 
 
 def _same_blocks(value: list[Any], known: KnownList) -> int:
-    """Return how many elements, in whole blocks from the first one on, are proved to be what they were."""
+    """Return how many elements are proved to be what they were: from the first one on in whole blocks, or all known."""
     same = 0
     for proof in known.proofs:
-        if not proof or prove(value[same : same + BLOCK]) != proof:
-            break
+        packed = pack_elements(value[same : same + BLOCK]) if proof else None
+        if packed is None or digest(packed) != proof:
+            return same
         same += BLOCK
-    return same
+    end = len(known.hashes)
+    return end if known.tail is not None and pack_elements(value[same:end]) == known.tail else same
 
 
-def _proofs_of(value: list[Any], marks: Sequence[bytes], proofs: Sequence[int] = ()) -> Sequence[int]:
-    """Return the proofs of all whole blocks, those of the first ones being known; `marks` are of the elements after."""
-    found, first = [*proofs], BLOCK * len(proofs)
-    for start in range(first, len(value) - BLOCK + 1, BLOCK):
+def _prove_rest(
+    value: list[Any], marks: Sequence[bytes], same: int = 0, proofs: Sequence[int] = (), tail: bytes | None = b""
+) -> tuple[Sequence[int], bytes | None]:
+    """Return the proofs and the tail of a list, of which the first elements have these; `marks` are of those after."""
+    found, start = [*proofs], same
+    while start < len(value):
+        end = min((len(found) + 1) * BLOCK, len(value))
         # From what is stored, and not of the elements, which another thread may have changed by now.
-        packed = join_plain(value[start : start + BLOCK], marks[start - first : start - first + BLOCK])
-        found.append(0 if packed is None else digest(packed))
-    return found
+        packed = join_plain(value[start:end], marks[start - same : end - same])
+        tail = None if tail is None or packed is None else tail + packed
+        if end == (len(found) + 1) * BLOCK:
+            found.append(0 if tail is None else digest(tail))
+            tail = b""
+        start = end
+    return found, tail
 
 
 def _pack_elements(
@@ -169,20 +181,25 @@ def _list_of(
     runs: tuple[Run, ...],
     rows: Sequence[Row],
     proofs: Sequence[int],
+    tail: bytes | None,
     hashes: array[int],
     loose: Loose,
     debt: int,
     payloads: Sequence[bytes],
 ) -> KnownList:
     fresh = rows_of(payloads)
-    weight = 400 + 8 * len(hashes) + 120 * len(runs) + weight_of(rows) + weight_of(fresh)
-    return KnownList(Ref(Kind.LIST, runs), rows, proofs, hashes, weight, loose, debt, payloads, fresh)
+    weight = _weight(hashes, tail, runs) + weight_of(rows) + weight_of(fresh)
+    return KnownList(Ref(Kind.LIST, runs), rows, proofs, tail, hashes, weight, loose, debt, payloads, fresh)
+
+
+def _weight(hashes: array[int], tail: bytes | None, runs: Sequence[Run]) -> int:
+    return 400 + 8 * len(hashes) + len(tail or b"") + 120 * len(runs)
 
 
 def _write_list(value: list[Any], marks: list[bytes], codec: Codec) -> KnownList:
     payloads = _pack_elements(value, marks, 0, range(len(value)), codec)
     runs = ((NEW, NEW + len(payloads)),) if payloads else ()
-    return _list_of(runs, (), _proofs_of(value, marks), _hashes_of(marks), NOTHING, 0, payloads)
+    return _list_of(runs, (), *_prove_rest(value, marks), _hashes_of(marks), NOTHING, 0, payloads)
 
 
 def _append_elements(
@@ -198,9 +215,10 @@ def _append_elements(
     if payloads:
         runs = (*runs, (NEW, NEW + len(payloads)))
     debt = known.debt + RUN_COST * len(runs)
-    proofs = _proofs_of(value, marks, known.proofs[: same // BLOCK])
+    tail = known.tail if same == start else b""
+    proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK], tail)
     hashes = known.hashes + hashes[start - same :]
-    return _list_of(runs, rows, proofs, hashes, loose, debt, payloads), repacks
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads), repacks
 
 
 def _rearrange(
@@ -214,8 +232,8 @@ def _rearrange(
     loose = known.loose.within(runs)
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
     payloads = _pack_elements(value, marks, 0, changed, codec)
-    proofs, loose = _proofs_of(value, marks), NOTHING if repacks else loose
-    return _list_of(runs, rows, proofs, hashes, loose, debt, payloads), repacks
+    loose = NOTHING if repacks else loose
+    return _list_of(runs, rows, *_prove_rest(value, marks), hashes, loose, debt, payloads), repacks
 
 
 def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
@@ -223,14 +241,15 @@ def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
     runs, changed = _pieces(whole.hashes, known)
     payloads = [whole.payloads[position] for position in changed]
     rows, loose = rows_in(known.rows, runs), known.loose.within(runs)
-    return _list_of(runs, rows, whole.proofs, whole.hashes, loose, 0, payloads)
+    return _list_of(runs, rows, whole.proofs, whole.tail, whole.hashes, loose, 0, payloads)
 
 
 def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) -> KnownList:
     """Return what there is to know of a list that was just read."""
     marks = codec.marks(value)
-    weight = 400 + 8 * len(marks) + 120 * len(ref.runs) + weight_of(rows)
-    return KnownList(ref, rows, _proofs_of(value, marks), _hashes_of(marks), weight, loose_end(rows, ref.runs))
+    (proofs, tail), hashes = _prove_rest(value, marks), _hashes_of(marks)
+    weight = _weight(hashes, tail, ref.runs) + weight_of(rows)
+    return KnownList(ref, rows, proofs, tail, hashes, weight, loose_end(rows, ref.runs))
 
 
 def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:

@@ -240,12 +240,18 @@ def pack_plain(value: Any) -> bytes | None:
     return None if data is None or (_may_hold_bytes(data) and _holds(value, _BYTES)) else data
 
 
-def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
-    """Return what `pack_unchecked` makes of a list of values that `encode` has packed; `None` if there are bytes in it.
+def pack_elements(values: list[Any]) -> bytes | None:
+    """Return what `pack_unchecked` makes of the elements of a list, one after the other; `None` as it does."""
+    data = pack_unchecked(values)
+    return None if data is None else data[len(array_header(len(values))) :]
 
-    Of values that had to be rewritten it is something that `pack_unchecked` makes of no value at all.
+
+def join_plain(values: Sequence[Any], packed: Sequence[bytes]) -> bytes | None:
+    """Return what `pack_elements` makes of values that `encode` has packed; `None` if there are bytes in them.
+
+    Of values that had to be rewritten it is something that `pack_elements` makes of no values at all.
     """
-    data = array_header(len(packed)) + b"".join(packed)
+    data = b"".join(packed)
     return None if _may_hold_bytes(data) and _holds(values, _BYTES) else data
 
 
