@@ -136,9 +136,17 @@ def _values(item: pytest.Item) -> set[tuple[str, int]]:
     return {("", 0), *((name, id(value)) for name, value in _params(item).items())}
 
 
-def _place(item: pytest.Item) -> int:
-    """Return where a test comes in a run: those that take minutes first, or workers wait for the last of them."""
-    return 0 if "upstream" in item.path.parts else 1 if item.get_closest_marker("slow") else 2
+def deal(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return tests in the order of a run: what takes long comes first, or a worker is left with the last of them alone.
+
+    `--dist worksteal` gives each worker a stretch to begin with, so each stretch begins with a share of the long ones.
+    The others stand as they were found, for tests of a module share its fixtures.
+    """
+    long = [item for item in items if item.get_closest_marker("slow")]
+    long.sort(key=lambda item: "upstream" not in item.path.parts)
+    rest = [item for item in items if not item.get_closest_marker("slow")]
+    size = -(-len(rest) // workers)
+    return [item for nth in range(workers) for item in (*long[nth::workers], *rest[nth * size : (nth + 1) * size])]
 
 
 class Tiers:
@@ -159,7 +167,7 @@ class Tiers:
             else:
                 others.append(item)
                 self.others[tier] += 1
-        items[:] = sorted(taken, key=_place)
+        items[:] = deal(taken, getattr(config, "workerinput", {}).get("workercount", 1))
         config.hook.pytest_deselected(items=others)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
