@@ -314,7 +314,7 @@ def test_standard_output_by_its_name(url: str, tmp_path: Path) -> None:
         subprocess.run(command, stdout=log, stderr=subprocess.DEVNULL, timeout=60, check=True)
     assert (tmp_path / "log").read_bytes() == b"before\n" + done.stdout
     refused = subprocess.run([*command, "--json"], capture_output=True, timeout=60)
-    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (1, "invalid_input")
+    assert (refused.returncode, json.loads(refused.stdout)["error"]["code"]) == (2, "invalid_input")
 
 
 TERMINATED = """
