@@ -31,6 +31,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.approvals.hook import ApprovalHook
 from langgraph_keel.approvals.plans import find_waiting_threads
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume, RunClaims
+from langgraph_keel.display.text import plain
 from langgraph_keel.engine.checkpoints import (
     begin_run,
     copy_thread,
@@ -189,6 +190,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         self._engine = Engine(session, async_driver)
         if not getattr(driver, "read_only", False):  # else no graph runs on it
             watch(provenance)
+
+    def __repr__(self) -> str:
+        """Say which store this is, without asking it and without a password."""
+        return f"<{f'{type(self).__name__} {plain(self._place())}'.strip()}>"
+
+    def _place(self) -> str:
+        """Return where the store is, as far as the saver knows, for `repr`; backends override it."""
+        return ""
 
     @property
     def raw(self) -> Self:

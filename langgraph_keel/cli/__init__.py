@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langgraph_keel.cli.commands import PANELS, load_command
+from langgraph_keel.cli.commands import PANELS, hide_types, load_command
 from langgraph_keel.errors import InvalidInput, KeelError
 
 __all__ = ["app", "main"]
@@ -45,6 +45,7 @@ class TopGroup(KeelGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
+        hide_types(self)
         for panel, commands in PANELS.items():
             for name, summary in commands.items():
                 self.add_command(TyperCommand(name, help=summary, rich_help_panel=panel))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from langgraph_keel import open_saver
 from langgraph_keel.backends.registry import url_of
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
@@ -24,7 +25,6 @@ StoreUrl = Annotated[
         "--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store, such as files:./threads."
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]
 _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
 
@@ -87,10 +87,16 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
         found = list(saver.repair() if yes else saver.check())
     if json:
         print_json({"findings": [finding_json(each) for each in found], "done": yes})
+        return
+    console().print(page(found), soft_wrap=True)
+    if yes or all(each.kind != "repairable" for each in found):
+        return
+    if sys.stdin.isatty():
+        confirm("Repair what is marked with !?", "Nothing was changed.")
+        with open_repairable(url, read_only=False) as saver:
+            console().print(page(list(saver.repair())), soft_wrap=True)
     else:
-        console().print(page(found), soft_wrap=True)
-        if not yes and any(each.kind == "repairable" for each in found):
-            console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
+        console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
 
 
 def open_repairable(url: str, *, read_only: bool) -> Any:

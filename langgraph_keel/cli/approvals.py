@@ -31,7 +31,16 @@ from langgraph_keel.approvals.requests import (
     is_decided_so,
 )
 from langgraph_keel.cli.history import config_of, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Full, Url, open_to_change, open_to_read, url_to_name
+from langgraph_keel.cli.options import (
+    DEFAULT_URL,
+    AsJson,
+    Full,
+    Url,
+    confirm,
+    open_to_change,
+    open_to_read,
+    url_to_name,
+)
 from langgraph_keel.cli.output import Fitting, bar, block, console, local_time, print_json, shell_word, table_of
 from langgraph_keel.cli.retention import prune_page
 from langgraph_keel.display.jsonable import as_json
@@ -476,16 +485,14 @@ def _decide(name: str, decision: Decision, url: str, *, yes: bool, json: bool) -
 
 
 def _confirm(decision: Decision) -> None:
-    """Ask; on standard error, as standard output may go to a file.
+    """Ask.
 
     Raises:
         InvalidInput: There is nobody to ask.
     """
     if not sys.stdin.isatty():
         raise InvalidInput(f"nothing was decided: there is no terminal to ask in; add --yes to {decision.kind}")
-    if not typer.confirm(f"{decision.kind.capitalize()}?", err=True):
-        typer.echo("Nothing was decided.", err=True)
-        raise typer.Exit(1)
+    confirm(f"{decision.kind.capitalize()}?", "Nothing was decided.")
 
 
 def _others(saver: Any, request: ApprovalRequest) -> Sequence[ApprovalRequest]:

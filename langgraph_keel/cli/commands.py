@@ -122,10 +122,25 @@ def load_command(name: str) -> Any:
         holder.command(help=summary, epilog=example, context_settings=settings)(found)
     command = get_group(holder).commands[name]
     for each in (command, *getattr(command, "commands", {}).values()):
-        for option in each.params:
-            if getattr(option, "is_flag", False):
-                option.metavar = ""  # new Typers show "<bool>"
+        hide_types(each)
     return command
+
+
+def hide_types(command: Any) -> None:
+    """Have the help of a command show names without types: new Typers write `<bool>` and `<str>` beside them."""
+
+    def get_help_option(ctx: Any) -> Any:
+        # Asked for when all options are known: Typer adds some to the top command, and the one for help is made here.
+        option = find_help(ctx)
+        for each in (*command.params, option):
+            if getattr(each, "is_flag", False):
+                each.metavar = ""
+            elif getattr(each, "param_type_name", "") == "argument":
+                each.display_type_rich = lambda **_: None  # its metavar is its name
+        return option
+
+    find_help = command.get_help_option
+    command.get_help_option = get_help_option
 
 
 def _split_example(function: Any) -> tuple[str, str]:

@@ -393,14 +393,11 @@ def _conclusion(found: Evidence) -> str:
     paid, finished = len(found.paid[0]), found.finished
     twice = " and booked the credit a second time" if "book_credit" in finished.values() else ""
     alone = tally(found.replayed.values())
-    again = f" Resumed without the ledger of tool calls, it would have run {alone} again." if found.replayed else ""
+    again = f", and without the ledger of tool calls {alone} would have run again" if found.replayed else ""
     return (
-        f"A process died without warning after {paid} paid model calls and {len(finished)} finished tool calls, and "
-        "none of them was lost or repeated. Another process took the thread up by its id alone and finished it; the "
-        f"price of the crash was {tally(found.cut.values())}, which began again. "
-        f"Starting over would have paid {paid} model calls again{twice}.{again} "
-        "(A tool cut after its effect but before its result is stored runs again. Here this does no harm: book_credit "
-        "gets the same idempotency key again and books nothing twice; the others only read, or write a file anew.)"
+        "A process died without warning, and nothing that was paid for was lost or repeated. The price of the crash "
+        f"was {tally(found.cut.values())}, which began again. Starting over would have paid {paid} model calls "
+        f"again{twice}{again}."
     )
 
 
@@ -503,11 +500,8 @@ class Screen:
         title = Text("what it did not prove" if failed else "what it proved", f"bold {style}")
         body = Group(grid, "", Text(words, "bold red" if failed else ""))
         self.console.print(Panel(body, title=title, title_align="left", border_style=style))
-        hits = sum(found.final.hits.values())
-        answers = f"{hits} of {hits + len(found.final.calls)} answers to tool calls came from the ledger of tool calls"
         files = f"{seconds:.1f} s. Report, letter, bookings and journal: {stage.folder}"
-        for line in (f"{answers}: hit rate {found.final.hit_rate:.0%}.", files):
-            self.console.print(Text(line, "dim"), soft_wrap=True)
+        self.console.print(Text(files, "dim"), soft_wrap=True)
         self.console.print("Look around:")
         url = without_password(stage.url)
         setting = f"set KEEL_URL={url}" if os.name == "nt" else f"export KEEL_URL={shlex.quote(url)}"

@@ -355,7 +355,7 @@ def unlabel(thread: Thread, name: Name, url: Url = DEFAULT_URL, json: AsJson = F
     """
     with open_to_change(url) as saver:
         saver.unlabel(thread, name)
-    _print_label(thread, name, "no moment is any more", json, None)
+    _print_label(thread, name, "took back the label", json, None)
 
 
 def _print_label(thread: str, name: str, what: str, json: bool, checkpoint: str | None) -> None:

@@ -26,6 +26,18 @@ DEFAULT_URL = "sqlite:///agent.db"
 _JSON = "langgraph_keel.json"
 
 
+def confirm(question: str, otherwise: str) -> None:
+    """Ask in the terminal, on standard error, as standard output may go to a file; leave with status 1 at a no.
+
+    Args:
+        question: What to ask.
+        otherwise: What is said then.
+    """
+    if not typer.confirm(question, err=True):
+        typer.echo(otherwise, err=True)
+        raise typer.Exit(1)
+
+
 def _remember_json(ctx: typer.Context, wanted: bool) -> bool:
     ctx.meta[_JSON] = wanted
     return wanted
@@ -36,6 +48,10 @@ def wants_json(ctx: typer.Context) -> bool:
     return bool(ctx.meta.get(_JSON))
 
 
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do it without asking. Without a terminal to ask in, nothing is done without it."),
+]
 Url = Annotated[
     str,
     typer.Option("--url", envvar="KEEL_URL", metavar="URL", callback=url_of, help="The store to look into."),

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from langgraph_keel.cli.history import config_of, no_thread
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, duration, open_to_change, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, duration, open_to_change, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json, table_of
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput, NotFound
@@ -84,7 +84,6 @@ Within = Annotated[
 ]
 Each = Annotated[Per | None, typer.Option("--per", help="Keep the last one of each run, or of each day (UTC).")]
 Points = Annotated[bool, typer.Option("--branch-points", help="Keep those where ways part.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 Threads = Annotated[list[str], typer.Argument(metavar="THREAD", help="The threads' ids.")]
 OnlyLook = Annotated[bool, typer.Option("--dry-run", help="Remove nothing; say what would go.")]
 
@@ -137,7 +136,7 @@ def _remove(threads: Sequence[str], strategy: Any, url: str, *, dry_run: bool, y
         _show(report, json=json)
         if dry_run or not any(each.is_changed for each in report.threads):
             return
-        _confirm()
+        confirm("Remove it?", "Nothing was removed.")
     with open_to_change(url) as saver:
         report = _prune(saver, threads, strategy, json=json, dry_run=False)
     _show(report, json=json)
@@ -171,12 +170,6 @@ def _show(report: PruneReport, *, json: bool) -> None:
         print_json(report.to_dict())
     else:
         console().print(prune_page(report))
-
-
-def _confirm() -> None:
-    if not typer.confirm("Remove it?", err=True):
-        typer.echo("Nothing was removed.", err=True)
-        raise typer.Exit(1)
 
 
 @retention.command()
@@ -288,7 +281,6 @@ Others = Annotated[Shared, typer.Option("--shared", help="What to do with thread
 Nodes = Annotated[Cached, typer.Option("--node-cache", help="What to do with KeelCache, which names no thread.")]
 Strays = Annotated[bool, typer.Option("--strays", help="Delete also what is stored of threads without a checkpoint.")]
 Whole = Annotated[bool, typer.Option("--full", help="Do all that can be done, also what makes others wait.")]
-WithoutAsking = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 def erase(
@@ -297,7 +289,7 @@ def erase(
     shared: Others = Shared.report,
     node_cache: Nodes = Cached.clear,
     full: Whole = False,
-    yes: WithoutAsking = False,
+    yes: Yes = False,
     url: Url = DEFAULT_URL,
     json: AsJson = False,
 ) -> None:
@@ -319,7 +311,7 @@ def erase(
             return
         if not found.threads:
             _exit(found)
-        _confirm_erasure()
+        confirm("Erase?", "Nothing was erased.")
     with open_to_change(url) as saver, bar("Erasing", quiet=json) as tell:
         receipt: Receipt = saver.erase(user, reclaim="full" if full else True, on_progress=tell, **options)
     _print(receipt, json=json)
@@ -352,13 +344,6 @@ def _exit(receipt: Receipt) -> NoReturn:
 def _check_terminal(*, json: bool) -> None:
     if json or not sys.stdin.isatty():
         raise InvalidInput("nothing was erased: there is nobody to ask; look with --dry-run, then add --yes")
-
-
-def _confirm_erasure() -> None:
-    """Ask; on standard error, as standard output may go to a file."""
-    if not typer.confirm("Erase?", err=True):
-        typer.echo("Nothing was erased.", err=True)
-        raise typer.Exit(1)
 
 
 def _print(receipt: Receipt, *, json: bool) -> None:

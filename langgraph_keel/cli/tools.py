@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +23,8 @@ from langgraph_keel.cli.options import (
     Full,
     Imports,
     Url,
+    Yes,
+    confirm,
     open_to_change,
     open_to_read,
     tell_unread,
@@ -103,7 +106,7 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     """
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
-    text = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
+    text = "Nobody knows how it ended. Find out, and settle it: with retry it runs again, with done or skip it does not"
     yield from _commands(text, "retry", where, [call for call in calls if call.state == "unknown"])
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
@@ -132,7 +135,7 @@ def settlement_line(call: KeptCall, decision: str) -> Text:
     return Text(f"{which} {text[decision]}. Resume its thread.", "green")
 
 
-def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool) -> Text:
+def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool, is_asked: bool = False) -> Text:
     """Return what `keel cache clear` answers, given how many calls of each tool there are."""
     count = sum(tools.values())
     parts = [count_of(count, "call")] if count or not nodes else []
@@ -142,7 +145,10 @@ def clear_line(tools: Mapping[str, int], *, nodes: bool, done: bool) -> Text:
     what = " and ".join(parts)
     if done:
         return Text(f"Forgot {what}.")
-    return Text(f"Nothing was changed. --yes forgets {what}: they will run again when asked.")
+    if not count and not nodes:
+        return Text("There is nothing to forget.")
+    text = f"forget {what}; what is asked for again runs again."
+    return Text(f"Would {text}" if is_asked else f"Nothing was changed. --yes would {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,6 @@ Result = Annotated[
 ]
 Nodes = Annotated[bool, typer.Option("--nodes", help="The cached results of nodes (KeelCache).")]
 Expired = Annotated[bool, typer.Option("--expired", help="Only what has expired.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it; without this, only say what would be done.")]
 cache = typer.Typer(no_args_is_help=True, help="The cache of tool results: what it holds and saves, and clearing it.")
 
 
@@ -360,8 +365,12 @@ def clear(
     found = Counter(_clear(url, owners, nodes, expired) if yes else _find_calls(url, owners, expired))
     if json:
         print_json({"calls": found.total(), "done": yes})
-    else:
-        console().print(clear_line(found, nodes=nodes, done=yes))
+        return
+    is_asked = not yes and sys.stdin.isatty()
+    console().print(clear_line(found, nodes=nodes, done=yes, is_asked=is_asked))
+    if is_asked and (found or nodes):
+        confirm("Forget it?", "Nothing was forgotten.")
+        console().print(clear_line(Counter(_clear(url, owners, nodes, expired)), nodes=nodes, done=True))
 
 
 def _find_calls(url: str, owners: Iterable[str | None], expired: bool) -> Iterable[str]:

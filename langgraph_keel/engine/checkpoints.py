@@ -9,6 +9,7 @@ What delta channels are rebuilt from: the writes since their nearest stored valu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -84,6 +85,7 @@ from langgraph_keel.errors import (
     ValueRefused,
 )
 
+_log = logging.getLogger(__name__)
 LARGE = 1 << 16
 """Bytes of state above which it is cheaper to read the parent than to write all of it again."""
 
@@ -531,15 +533,19 @@ def copy_thread(session: Session, source: str, target: str) -> Plan[None]:
 
 
 def list_threads(session: Session, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[ThreadInfo]]:
-    """Read a page of threads, last activity first."""
-    page = yield from session.store.read_threads(after, limit)
+    """Read a page of threads, last activity first, for those who look: of what is damaged, what can be read."""
+    page = yield from session.store.show_threads(after, limit)
     return [_describe(session, info, header) for info, header in page]
 
 
 def _describe(session: Session, info: ThreadInfo, header: bytes) -> ThreadInfo:
     if not header:
         return info
-    head = unpack_header(header, session.codec, Address(info.thread_id))
+    try:
+        head = unpack_header(header, session.codec, Address(info.thread_id))
+    except CorruptStore as error:
+        _log.warning("thread %r is listed without what its latest checkpoint says: %s", info.thread_id, error)
+        return info
     info = replace(info, step=head.metadata.get("step"))
     for hear in session.hooks.describe_thread:
         info = hear(info, head)

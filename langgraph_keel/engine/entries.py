@@ -20,6 +20,7 @@ beside a checkpoint, for whatever is asked there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field
 from typing import Any
@@ -36,6 +37,8 @@ from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.session import Base
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, ValueRefused
+
+_log = logging.getLogger(__name__)
 
 # -- the header --------------------------------------------------------------------------------------------------------
 
@@ -311,6 +314,11 @@ def without_stray(
     found = yield from store.read_entry(address)
     if found is not None and waiting_tasks(pending_writes(found.batches, codec, address)):
         return writes
+    _log.warning(
+        "thread %r: an answer was given, and checkpoint %s asks nothing: it is dropped. saver.where(%r) says what the "
+        "thread waits for",
+        *(address.thread_id, address.checkpoint_id, address.thread_id),
+    )
     return [write for write in writes if write[0] != RESUME] or None
 
 

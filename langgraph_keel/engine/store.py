@@ -177,7 +177,20 @@ class Store(ABC, Generic[Q, R]):
 
         One trip; two where no index is over all threads, and more where threads of the page have expired. Each comes
         with the header of its root head (empty if none); all else of `ThreadInfo` is the engine's and the hooks'.
+
+        Raises:
+            CorruptStore: One of them cannot be read; whoever must not miss one, as an erasure, is told.
         """
+
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> StorePlan[Q, R, Sequence[tuple[ThreadInfo, bytes]]]:
+        """As `read_threads`, for those who only look: what is damaged is passed over, and logged.
+
+        A page is shorter than `limit` only if it is the last one. Where damage cannot have a listing fail, as the
+        database sees to it that names are text, the two are the same.
+        """
+        return self.read_threads(after, limit)
 
     @abstractmethod
     def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> StorePlan[Q, R, Swapped]:

@@ -74,6 +74,7 @@ class StoreCheck:
         self._tables = [table for hook in session.hooks.all for table in hook.tables]
         self._steps: Iterator[Plan[Sequence[Finding]]] = iter((self._check_shared(), self._check_strays()))
         self._after: tuple[str, str] | None = None
+        self._read = session.store.read_threads
         self._has_more = True
         self.looked = 0
 
@@ -85,14 +86,15 @@ class StoreCheck:
         return None if step is None else (yield from step)
 
     def _check_page(self) -> Plan[Sequence[Finding]]:
-        try:
-            page = yield from self._session.store.read_threads(self._after, THREADS)
-        except (CorruptStore, StoreError) as error:
-            if not _is_damage(error):
-                raise
-            self._has_more = False
-            return [Finding("lost", None, _LIST, str(error), "a backup has it")]
         found: list[Finding] = []
+        try:
+            page = yield from self._read(self._after, THREADS)
+        except (CorruptStore, StoreError) as error:
+            if not _is_damage(error) or self._read == self._session.store.show_threads:
+                raise
+            found.append(Finding("lost", None, _LIST, str(error), "a backup has it"))
+            self._read = self._session.store.show_threads  # the others are looked at
+            page = yield from self._read(self._after, THREADS)
         odd: dict[str, tuple[ThreadInfo, list[Finding]]] = {}
         for info, _ in page:
             damage, disagreements = yield from check_thread(self._session, info, self._tables)
@@ -109,7 +111,7 @@ class StoreCheck:
         return found
 
     def _read_again(self) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
-        return (yield from self._session.store.read_threads(self._after, THREADS))
+        return (yield from self._read(self._after, THREADS))
 
     def _check_shared(self) -> Plan[Sequence[Finding]]:
         """Check the cells that all threads share, and the audit trail."""

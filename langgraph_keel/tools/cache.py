@@ -212,6 +212,10 @@ class ToolCache:
         _CACHES.add(self)
         saver.engine.closers.add(self)
 
+    def __repr__(self) -> str:
+        """Say where the ledger is, and how tools are kept; never the secret."""
+        return f"ToolCache({self.saver!r}, {self._builder!r})"
+
     def __enter__(self) -> Self:
         """Return the cache itself."""
         return self

@@ -162,6 +162,9 @@ class CallBuilder:
         self._versions: dict[int, tuple[BaseTool, str]] = {}
         self._names: set[str] = set()
 
+    def __repr__(self) -> str:
+        return f"{self._policies!r}, default={self._default!r}"
+
     def policy_of(self, name: str) -> ToolPolicy | None:
         """Return how a tool is kept; `None` if it is not."""
         policy = self._policies.get(name, self._default)

@@ -143,3 +143,15 @@ def test_an_answer_drops_nothing_and_is_not_told_of(caplog: pytest.LogCaptureFix
         graph.invoke(START_STATE, CONFIG)
         graph.update_state(CONFIG, {"told": "now"})
     assert caplog.messages == []
+
+
+def test_an_answer_to_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """It changes nothing, and whoever gave it believes that it has arrived."""
+    with MemorySaver() as saver:
+        graph = compiled(saver, lambda _: {"told": "done"})
+        graph.invoke(START_STATE, CONFIG)
+        assert graph.invoke(Command(resume="my secret"), CONFIG) == {"told": "done"}
+    (told,) = caplog.messages
+    assert "thread 't'" in told
+    assert "asks nothing" in told
+    assert "secret" not in told

@@ -144,6 +144,8 @@ def test_a_user_who_may_not_create_is_told_before_the_first_put(
             with pytest.raises(NotSetUp, match=r"may not create them.*keel schema") as told:
                 put(saver, "t")
             assert "secret" not in str(told.value)
+            assert str(told.value).count("PostgreSQL at") == 1
+            assert "LINE" not in str(told.value)
             run(postgres_url, f"{saver.ddl}; GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {role}")
             put(saver, "t")
             assert value_of(saver, "t") == 1

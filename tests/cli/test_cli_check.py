@@ -62,6 +62,19 @@ def test_a_sound_store_is_clean(store: Path) -> None:
     assert keel_json("repair", "--url", url(store), "--yes") == {"findings": [], "done": True}
 
 
+@pytest.mark.parametrize(("said", "status"), [("n\n", 1), ("y\n", 0)], ids=["no", "yes"])
+def test_repair_asks_in_a_terminal(
+    store: Path, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int
+) -> None:
+    """As every command that has --yes."""
+    broken = damage(store, "a").read_bytes()
+    assert typed(said, "repair", "--url", url(store)) == status
+    out, err = capfd.readouterr()
+    assert "--yes" not in out
+    assert "[y/N]" in err
+    assert (log_of(store, "a").read_bytes() == broken) is (status == 1)
+
+
 def test_damage_is_found_and_repaired_only_when_told(store: Path) -> None:
     log = damage(store, "a")
     broken = log.read_bytes()

@@ -15,6 +15,7 @@ from langgraph_keel.cli.commands import PANELS
 
 def test_commands_are_in_groups() -> None:
     shown = keel("--help").stdout
+    assert "<bool>" not in shown
     places = [shown.index(f" {panel} ─") for panel in PANELS]
     assert places == sorted(places)
     for panel, following in zip(PANELS, [*list(PANELS)[1:], None], strict=True):
@@ -29,7 +30,7 @@ def test_the_example_is_the_last_word_of_the_help(name: str) -> None:
     shown = keel(*name.split(), "--help", COLUMNS="200").stdout
     assert shown.count("Example:") == 1
     assert shown.index("Example:") > shown.index("╰")
-    for ugly in ("[[", "int range", "list[str]...", "{decision}"):
+    for ugly in ("[[", "int range", "list[str]", "{decision}", "<bool>", "<str>"):
         assert ugly not in shown
 
 

@@ -169,7 +169,7 @@ def test_the_command_check(tmp_path: Path, url: str) -> None:
     assert "as it was written" in keel("check", "--url", url).stdout
     assert keel_json("check", "--url", url) == {"findings": [], "clean": True}
     with spots_of(Place("sqlite", url)) as spots:
-        spot = next(each for each in spots if each.where.startswith("entries.header"))
+        spot = next(each for each in spots if each.kind == "entries.header")
         number = int(spot.where.rpartition(" ")[2]) >> 32
         spot.write(spot.value[:-1] + b"\x00")
     before = (tmp_path / "agent.db").read_bytes()

@@ -192,14 +192,31 @@ def test_stats_count_by_tool_over_all_threads(url: str) -> None:
 
 
 def test_clear_forgets_what_is_settled_and_keeps_doubts(url: str) -> None:
-    assert "--yes forgets 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
+    assert "--yes would forget 1 call (search ×1)" in keel("cache", "clear", "--thread", "trip", "--url", url).stdout
     assert keel_json("cache", "clear", "--thread", "trip", "--url", url) == {"calls": 1, "done": False}
     expired = keel("cache", "clear", "--thread", "trip", "--expired", "--url", url).stdout
-    assert "--yes forgets 0 calls:" in expired
+    assert expired == "There is nothing to forget.\n"
     assert len(keel_json("tools", "trip", "--url", url)["calls"]) == 2
     assert "Forgot 1 call." in keel("cache", "clear", "--thread", "trip", "--yes", "--url", url).stdout
     assert [made["tool"] for made in keel_json("tools", "trip", "--url", url)["calls"]] == ["pay"]
     assert len(keel_json("tools", EVIL, "--url", url)["calls"]) == 2
+
+
+@pytest.mark.parametrize(("said", "status", "left"), [("n\n", 1, 2), ("y\n", 0, 1)], ids=["no", "yes"])
+def test_clear_asks_in_a_terminal(
+    url: str, typed: Any, capfd: pytest.CaptureFixture[str], said: str, status: int, left: int
+) -> None:
+    """As every command that has --yes."""
+    assert typed(said, "cache", "clear", "--thread", "trip", "--url", url) == status
+    out, err = capfd.readouterr()
+    assert out.startswith("Would forget 1 call (search ×1)")
+    assert "Forget it? [y/N]" in err
+    assert len(keel_json("tools", "trip", "--url", url)["calls"]) == left
+
+
+def test_clear_asks_nobody_where_nothing_would_go(url: str, typed: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert typed("", "cache", "clear", "--thread", "trip", "--expired", "--url", url) == 0
+    assert capfd.readouterr().out == "There is nothing to forget.\n"
 
 
 def test_clear_takes_shared_calls_and_results_of_nodes(url: str) -> None:

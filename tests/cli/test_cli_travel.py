@@ -83,7 +83,7 @@ def test_labels(url: str) -> None:
     assert keel("label", "t", "1", EVIL, "--url", url).stdout.startswith("t: #1 is now 'pay \\x1b")
     assert keel_json("timeline", "t", "--url", url)["moments"][1]["labels"] == [EVIL]
     assert keel_json("rewind", "t", EVIL, "--url", url)["thread_id"] == "t"
-    keel("unlabel", "t", EVIL, "--url", url)
+    assert keel("unlabel", "t", EVIL, "--url", url).stdout.startswith("t: took back the label 'pay \\x1b")
     assert [moment["labels"] for moment in keel_json("timeline", "t", "--url", url)["moments"]] == [[]] * 5
 
 

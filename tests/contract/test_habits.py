@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ from langgraph.graph import START, MessagesState, StateGraph
 from savers import SAVERS, needing
 
 import langgraph_keel
-from langgraph_keel import FileSaver, InvalidInput, PostgresSaver, RedisSaver, SqliteSaver, open_saver
+from langgraph_keel import (
+    FileSaver,
+    InvalidInput,
+    KeelSaver,
+    MemorySaver,
+    PostgresSaver,
+    RedisSaver,
+    SqliteSaver,
+    ToolCache,
+    ToolPolicy,
+    open_saver,
+)
 
 
 @pytest.mark.parametrize("name", ["SqliteSaver", "PostgresSaver", "RedisSaver"])
@@ -95,3 +107,33 @@ def test_a_connection_is_no_path() -> None:
     connection: Any = sqlite3.connect(":memory:")
     with closing(connection), pytest.raises(InvalidInput, match=r"a sqlite3\.Connection is no path.*pass the path"):
         SqliteSaver(connection)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (MemorySaver, "<MemorySaver>"),
+        (lambda: SqliteSaver(":memory:"), "<SqliteSaver :memory:>"),
+        (
+            lambda: PostgresSaver("postgresql://ada:secret@db:5433/agents"),
+            "<PostgresSaver PostgreSQL at db:5433/agents>",
+        ),
+        (lambda: RedisSaver("redis://:secret@db:6380/2"), "<RedisSaver redis://db:6380/2, prefix keel>"),
+    ],
+)
+def test_a_saver_says_which_store_it_is_and_no_password(make: Callable[[], KeelSaver], said: str) -> None:
+    with make() as saver:
+        assert repr(saver) == said
+
+
+def test_a_store_on_disk_is_named_by_its_path(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "a.db") as sqlite, FileSaver(tmp_path / "a\rb") as files:
+        assert f"{sqlite!r} {files!r}" == rf"<SqliteSaver {tmp_path}/a.db> <FileSaver {tmp_path}/a\x0db>"
+
+
+def test_a_ledger_says_how_tools_are_kept_and_not_by_which_secret() -> None:
+    policies = {"search": ToolPolicy(scope="thread", ttl=60), "sleep": None}
+    with MemorySaver() as saver, ToolCache(saver, policies, secret=b"0123456789abcdef") as cache:
+        said = "{'search': ToolPolicy(scope='thread', ttl=60), 'sleep': None}, default=ToolPolicy()"
+        assert repr(cache) == f"ToolCache(<MemorySaver>, {said})"
+        assert eval(repr(ToolPolicy(ignore=["id"]))) == ToolPolicy(ignore=["id"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -16,19 +17,33 @@ from psycopg import sql
 from redis import Redis
 
 
-class Spot(NamedTuple):
-    """A stored value: what it is, in words; its bytes; and how it is written."""
+class Refused(Exception):
+    """The database does not take this value: it can never stand there."""
 
+
+class Spot(NamedTuple):
+    """A place of a store.
+
+    Attributes:
+        kind: Which column, kind of field, or kind of line.
+        where: Which one of that kind, in words.
+        value: What stands there.
+        write: Writes something else. Raises `Refused`.
+        has_checksum: Whether what stands there has one: else it is a name, a number or a time.
+    """
+
+    kind: str
     where: str
-    value: bytes
-    write: Callable[[bytes], object]
+    value: Any
+    write: Callable[[Any], object]
+    has_checksum: bool = True
 
 
 @contextmanager
 def spots_of(place: Place) -> Iterator[list[Spot]]:
-    """All stored bytes of a store. What is a column of its own, names, numbers and times, is the database's to keep."""
+    """All that is stored: each value of each row, field, member of an index, or line of a log."""
     with {"sqlite": _sqlite, "files": _files, "postgres": _postgres, "redis": _redis}[place.kind](place) as spots:
-        yield sorted(spots, key=lambda spot: spot.where)
+        yield sorted(spots, key=lambda spot: (spot.kind, spot.where))
 
 
 @contextmanager
@@ -37,43 +52,68 @@ def _sqlite(place: Place) -> Iterator[list[Spot]]:
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     spots = []
     for table in tables:
-        columns = [name for _, name, kind, *_ in connection.execute(f"PRAGMA table_info({table})") if kind == "BLOB"]
-        for column in columns:
-            change = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"
-            for row, value in connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall():
-                write = partial(lambda change, row, new: connection.execute(change, (new, row)), change, row)
-                spots.append(Spot(f"{table}.{column} of {row}", value, write))
+        if table.startswith("sqlite_"):
+            continue
+        for _, column, kind, *_ in connection.execute(f"PRAGMA table_info({table})").fetchall():
+            for rowid, value in connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall():
+                write = _SqliteColumn(connection, table, column, rowid).write
+                spots.append(Spot(f"{table}.{column}", f"row {rowid}", value, write, kind == "BLOB"))
     yield spots
     connection.close()
+
+
+@dataclass(slots=True)
+class _SqliteColumn:
+    connection: sqlite3.Connection
+    table: str
+    column: str
+    rowid: int
+
+    def write(self, new: Any) -> None:
+        """Write a value; text may be given as bytes that are none (`BadText`)."""
+        what = "CAST(? AS TEXT)" if isinstance(new, BadText) else "?"
+        change = f"UPDATE {self.table} SET {self.column} = {what} WHERE rowid = ? RETURNING rowid"
+        try:
+            ((self.rowid,),) = self.connection.execute(change, (new, self.rowid)).fetchall()
+        except sqlite3.IntegrityError as error:
+            raise Refused from error
 
 
 @contextmanager
 def _postgres(place: Place) -> Iterator[list[Spot]]:
     with psycopg.connect(place.url, autocommit=True) as connection:
         found = connection.execute(
-            "SELECT table_name, column_name FROM information_schema.columns WHERE data_type = 'bytea' "
-            "AND table_schema = current_schema"
+            "SELECT table_name, column_name, data_type FROM information_schema.columns "
+            "WHERE table_schema = current_schema AND table_name <> 'keel_format'"  # that is refused as a whole
         ).fetchall()
         spots = []
-        for names in found:
-            table, column = map(sql.Identifier, names)
-            keys = _keys_of(connection, names[0])
-            query = sql.SQL("SELECT {}, {} FROM {}").format(sql.SQL(", ").join(keys), column, table)
-            where = sql.SQL(" AND ").join(sql.SQL("{} = %s").format(key) for key in keys)
-            change = sql.SQL("UPDATE {} SET {} = %s WHERE {}").format(table, column, where)
-            for *key, value in connection.execute(query).fetchall():
-                write = partial(lambda change, key, new: connection.execute(change, [new, *key]), change, key)
-                spots.append(Spot(f"{'.'.join(names)} of {key}", bytes(value), write))
+        rows: dict[tuple[str, str], list[str]] = {}
+        for name, column, kind in found:
+            query = sql.SQL("SELECT ctid, {} FROM {}").format(sql.Identifier(column), sql.Identifier(name))
+            for ctid, value in connection.execute(query).fetchall():
+                row = rows.setdefault((name, ctid), [ctid])
+                write = _PostgresColumn(connection, name, column, row).write
+                spots.append(Spot(f"{name}.{column}", f"row {ctid}", value, write, kind == "bytea"))
         yield spots
 
 
-def _keys_of(connection: psycopg.Connection[Any], table: str) -> list[sql.Identifier]:
-    """The columns of a table's primary key."""
-    query = (
-        "SELECT attname FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY(indkey) "
-        "WHERE indisprimary AND indrelid = %s::regclass"
-    )
-    return [sql.Identifier(name) for (name,) in connection.execute(query, [table])]
+@dataclass(slots=True)
+class _PostgresColumn:
+    connection: psycopg.Connection[Any]
+    table: str
+    column: str
+    row: list[str]
+    """Where the row is, which all its columns share: a change puts it elsewhere."""
+
+    def write(self, new: Any) -> None:
+        """Write a value."""
+        change = sql.SQL("UPDATE {} SET {} = %s WHERE ctid = %s RETURNING ctid").format(
+            sql.Identifier(self.table), sql.Identifier(self.column)
+        )
+        try:
+            ((self.row[0],),) = self.connection.execute(change, [new, self.row[0]]).fetchall()
+        except (psycopg.IntegrityError, psycopg.DataError, psycopg.ProgrammingError) as error:
+            raise Refused from error
 
 
 @contextmanager
@@ -82,11 +122,55 @@ def _redis(place: Place) -> Iterator[list[Spot]]:
         spots = []
         for key in client.scan_iter(match=f"{place.options['prefix']}:*", count=1000, _type="hash"):
             for field, value in client.hgetall(key).items():
-                if field.startswith(b"entry:"):
-                    continue  # it begins with what are columns elsewhere
+                kind, where = field.partition(b":")[0].decode(), f"{key!r}, {field!r}"
                 write = partial(lambda key, field, new: client.hset(key, field, new), key, field)
-                spots.append(Spot(f"{key!r}, {field!r}", value, write))
+                # Words, which are columns elsewhere, stand alone, or in a line before what has a checksum.
+                has_words = kind in ("entry", "item", "write") or b"\n" not in value
+                spots.append(Spot(kind, where, value, write, not has_words))
+                spots.append(Spot(f"name of {kind}", where, field, _RedisField(client, key, field).write, False))
+        for key in client.scan_iter(match=f"{place.options['prefix']}:*", count=1000, _type="zset"):
+            for member, score in client.zrange(key, 0, -1, withscores=True):
+                index = _RedisMember(client, key, member, score)
+                where = f"{key!r}, {member!r}"
+                spots.append(Spot(f"member of {_kind_of(key)}", where, member, index.write, False))
         yield spots
+
+
+def _kind_of(key: bytes) -> str:
+    return key.partition(b"}:")[2].partition(b":")[0].decode()
+
+
+@dataclass(slots=True)
+class _RedisField:
+    client: Redis
+    key: bytes
+    field: bytes
+
+    def write(self, new: bytes) -> None:
+        """Give a field another name."""
+        if new != self.field and self.client.hexists(self.key, new):
+            raise Refused
+        value = self.client.hget(self.key, self.field)
+        self.client.hset(self.key, new, value)
+        if new != self.field:
+            self.client.hdel(self.key, self.field)
+        self.field = new
+
+
+@dataclass(slots=True)
+class _RedisMember:
+    client: Redis
+    key: bytes
+    member: bytes
+    score: float
+
+    def write(self, new: bytes) -> None:
+        """Put another member in the place of one."""
+        if new != self.member and self.client.zscore(self.key, new) is not None:
+            raise Refused
+        self.client.zrem(self.key, self.member)
+        self.client.zadd(self.key, {new: self.score})
+        self.member = new
 
 
 @contextmanager
@@ -98,23 +182,76 @@ def _files(place: Place) -> Iterator[list[Spot]]:
         for number, line in enumerate(lines):
             before, after = b"".join(lines[:number]), b"".join(lines[number + 1 :])
             write = partial(_write_file, path, before, after)
-            spots.append(Spot(f"{path}, line {number + 1}", line, write))
+            spots.append(Spot("line", f"{number + 1} of {path}", line, write))
     yield spots
 
 
 def _write_file(path: Path, before: bytes, after: bytes, line: bytes) -> None:
-    path.write_bytes(before + (line or b"?\n") + after)  # without a line, nothing is damaged: it is not there
+    """Write a line. Without one, nothing is damaged: it is not there; nor if the last one has no end: that is a put
+    which was interrupted."""
+    line = line or b"?"
+    path.write_bytes(before + line + (b"" if after or line.endswith(b"\n") else b"\n") + after)
 
 
 # -- what may become of bytes -----------------------------------------------------------------------------------------
 
 
-def damaged(value: bytes, others: list[Spot], random: Random) -> bytes:
+class BadText(bytes):
+    """Text of SQLite that need be none: its bytes."""
+
+
+def damage_one(spots: list[Spot], random: Random, *, has_checksum: bool) -> tuple[Spot, Any]:
+    """Damage a spot, and return it and what stands there now; each kind as often as any other, however many there are.
+
+    Args:
+        spots: All.
+        random: Chooses.
+        has_checksum: Which ones, if there are any such.
+    """
+    groups: dict[str, list[Spot]] = {}
+    for spot in [each for each in spots if each.has_checksum == has_checksum] or spots:
+        groups.setdefault(spot.kind, []).append(spot)
+    while True:
+        spot = random.choice(groups[random.choice([*groups])])
+        new = damaged(spot, spots, random)
+        with suppress(Refused):
+            spot.write(new)
+            return spot, new
+
+
+def damaged(spot: Spot, others: list[Spot], random: Random) -> Any:
+    """What may stand in the place of what stands there: of another type, too, which a database may refuse."""
+    if isinstance(spot.value, bytes):
+        return damaged_bytes(spot.value, others, random)
+    possible = [*_like(spot.value, random), None, b"\xff\x00", 1.5, str(spot.value)]
+    if isinstance(spot.value, str):
+        possible += [BadText(_turn_bit(spot.value.encode(), random))] * 3
+    return random.choice(possible)
+
+
+def _like(value: Any, random: Random) -> list[Any]:
+    """What a value of the same type may become."""
+    if isinstance(value, bool | None):
+        return [0, "x"]
+    if isinstance(value, int):
+        return [value ^ 1 << random.randrange(4), value ^ 1 << random.randrange(63), value + 1, -value, 0, -1]
+    if isinstance(value, list):
+        others = [random.choice(_like(each, random)) for each in value]
+        return [value[:-1], value[1:], [*value, *value], value[::-1], others, []]
+    text, at = str(value), random.randrange(len(str(value)) + 1)
+    turned = _turn_bit(text.encode(), random).decode(errors="ignore").replace("\0", "")
+    return [turned, turned, text[:at], f"{text}x", "", text[at:]]
+
+
+def damaged_bytes(value: bytes, others: list[Spot], random: Random) -> bytes:
     """The value with a bit turned, cut, longer, empty, or with a stretch of another value in it.
 
     Not another whole value: nothing says of a value where it belongs.
     """
-    at, other = random.randrange(len(value) + 1), random.choice(others).value
+    at, other = random.randrange(len(value) + 1), b""
+    while not other:
+        drawn = random.choice(others).value
+        other = drawn if isinstance(drawn, bytes) else b""
     stretch = other[random.randrange(len(other) + 1) :][: random.randrange(1, 20)]
     return random.choice(
         [

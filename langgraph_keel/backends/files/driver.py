@@ -279,9 +279,23 @@ class FileDriver:
         files = self.thread(thread_id)
         return bool(last_put(files.log) or files.read(lambda thread: thread and info_of("", thread)[0].checkpoints))
 
-    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
-        """Return the threads that come after a place in the listing, last activity first, with their places."""
-        return ((place, self.thread(place[1])) for place in self._listing.places(after, self._activity))
+    def newest(
+        self, after: tuple[str, str] | None, *, passes: bool = False
+    ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+        """Return the threads that come after a place in the listing, last activity first, with their places.
+
+        Args:
+            after: The place.
+            passes: Whether one whose log is damaged comes last, instead of having all of this fail.
+        """
+        activity = self._activity_if_sound if passes else self._activity
+        return ((place, self.thread(place[1])) for place in self._listing.places(after, activity))
+
+    def _activity_if_sound(self, thread_id: str) -> str:
+        try:
+            return self._activity(thread_id)
+        except CorruptStore:
+            return ""
 
     def _activity(self, thread_id: str) -> str:
         return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")

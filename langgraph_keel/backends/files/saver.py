@@ -144,6 +144,9 @@ class FileSaver(KeelSaver):
         """Make the store if it is not there."""
         self._files.setup()
 
+    def _place(self) -> str:
+        return str(self._files.root)
+
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

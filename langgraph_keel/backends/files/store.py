@@ -7,6 +7,7 @@ Logs made for another thread: of all that one holds, or of what it was at an ent
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -56,6 +57,9 @@ from langgraph_keel.engine.thread import (
     sequence_of,
     verdict,
 )
+from langgraph_keel.errors import CorruptStore
+
+_log = logging.getLogger(__name__)
 
 
 class Root(Protocol):
@@ -77,7 +81,9 @@ class Root(Protocol):
         """Return the threads without a checkpoint, in the order of their directories, from after one on."""
         ...
 
-    def newest(self, after: tuple[str, str] | None) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
+    def newest(
+        self, after: tuple[str, str] | None, *, passes: bool = False
+    ) -> Iterator[tuple[tuple[str, str], ThreadFiles]]:
         """Return the threads that come after a place in the listing, last activity first, with their places."""
         ...
 
@@ -272,6 +278,17 @@ class FileStore(Store[Work, Any]):
 
         return _send(read)
 
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.show_threads`."""
+
+        def read(root: Root) -> list[tuple[ThreadInfo, bytes]]:
+            infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True))
+            return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
+
+        return _send(read)
+
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
@@ -331,6 +348,14 @@ def _scan_thread(files: ThreadFiles, query: Query) -> Iterator[Entry]:
         return [replace(entry, header=bodies.of(entry.header)) for entry in entries]
 
     yield from _look_at(files, look, list[Entry]())
+
+
+def _look_or_pass(place: tuple[str, str], files: ThreadFiles) -> tuple[ThreadInfo, bytes] | None:
+    try:
+        return _look_at(files, partial(_info, place), None)
+    except CorruptStore as error:
+        _log.warning("a thread is not listed: %s", error)
+        return None
 
 
 def _info(place: tuple[str, str], thread: Thread, bodies: Bodies) -> tuple[ThreadInfo, bytes]:

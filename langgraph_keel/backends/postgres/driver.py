@@ -146,7 +146,9 @@ def _create(tables: Tables, where: str, missing: Sequence[str], what: str) -> St
     except StoreError as error:
         state = _sqlstate(error)
         if state in DENIED:
-            text = f"{where}: {what}, and this user may not create them ({error}): {_advice(tables)}"
+            # Only what the server says: `error` names the store a second time, and shows the statement.
+            said = getattr(getattr(error.__cause__, "diag", None), "message_primary", None) or error
+            text = f"{where}: {what}, and this user may not create them ({said}): {_advice(tables)}"
             raise NotSetUp(text) from error
         if state not in RIVALLED:
             raise

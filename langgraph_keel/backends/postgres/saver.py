@@ -292,6 +292,9 @@ class PostgresSaver(KeelSaver):
     async def _alisten(self) -> notices.AsyncListening | None:
         return await notices.alisten(self._postgres)
 
+    def _place(self) -> str:
+        return self._postgres.where
+
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

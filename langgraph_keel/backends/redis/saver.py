@@ -164,6 +164,9 @@ class RedisSaver(KeelSaver):
             return None
         return await notices.alisten(self._async_redis, self._store.keys.channel)
 
+    def _place(self) -> str:
+        return f"{self._redis.where}, prefix {self._store.keys.prefix}"
+
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

@@ -12,6 +12,7 @@ thread; both in calls of a few threads each, between which the server serves oth
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +67,9 @@ from langgraph_keel.engine.records import (
     Unchanged,
 )
 from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore
+
+_log = logging.getLogger(__name__)
 
 SHARED = ""
 """The thread id of the cells that all threads share; no thread has it."""
@@ -135,6 +139,30 @@ def _read_members(keys: Keys, after: bytes = b"", limit: int = ALL) -> StorePlan
     return sorted((member for members in replies for member in members), reverse=True)
 
 
+def _is_member(member: bytes) -> bool:
+    try:
+        return len(parse_member(member)) == 3
+    except UnicodeDecodeError:
+        return False
+
+
+def _read_threads_of(keys: Keys) -> StorePlan[Request, Replies, list[bytes]]:
+    """Read the members of all buckets, as they must be.
+
+    Raises:
+        CorruptStore: One of them is damaged.
+    """
+    members = yield from _read_members(keys)
+    _check_members(members)
+    return members
+
+
+def _check_members(members: Iterable[bytes]) -> None:
+    for member in members:
+        if not _is_member(member):
+            raise CorruptStore(f"the index of threads has a member that is none: {member!r:.300}")
+
+
 def _groups(members: Iterable[bytes], size: int) -> Iterator[tuple[str, list[bytes]]]:
     """Group members for calls: a bucket, and at most `size` of its members."""
     buckets: dict[str, list[bytes]] = {}
@@ -161,7 +189,7 @@ def _calls(
 
 def scan(keys: Keys, query: Query) -> StorePlan[Request, Replies, Sequence[Entry]]:
     """See `Store.scan`, of all threads."""
-    members = yield from _read_members(keys)
+    members = yield from _read_threads_of(keys)
     last = query.after
     mark = mark_of(last.stamp if last else None)
     after = name(str(last.address.checkpoint_id)) if last else "", mark.epoch, mark.seq
@@ -182,30 +210,54 @@ def _place(entry: Entry) -> tuple[str, str, int]:
 
 def find_runs(keys: Keys, run_ids: Collection[str]) -> StorePlan[Request, Replies, Sequence[str]]:
     """See `Store.find_runs`."""
-    members = yield from _read_members(keys)
+    members = yield from _read_threads_of(keys)
     threads, calls = _calls(keys, members, ASKED, "find_runs", *map(name_or_mark, run_ids))
     replies = yield Request(calls)
     return [group[number] for group, reply in zip(threads, replies, strict=True) for number in reply]
 
 
 def read_threads(
-    keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool
+    keys: Keys, after: tuple[str, str] | None, limit: int, may_forget: bool, passes: bool = False
 ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
-    """See `Store.read_threads`. If it may, it takes threads that have expired out of the index."""
+    """See `Store.read_threads`, and with `passes` `Store.show_threads`.
+
+    If it may, it takes threads that have expired out of the index.
+    """
     page: list[tuple[ThreadInfo, bytes]] = []
     last = member_of(*after) if after else b""
     while len(page) < limit:
         wanted = limit - len(page)
-        members = (yield from _read_members(keys, last, wanted))[:wanted]
+        read = (yield from _read_members(keys, last, wanted))[:wanted]
+        members = _without_damaged(read) if passes else read
+        _check_members(members)
         found = yield from _read_summaries(keys, members)
-        page += [_info(member, found[member]) for member in members if found[member]]
+        page += [(_show if passes else _info)(member, found[member]) for member in members if found[member]]
         gone = [member for member in members if not found[member]]
         if gone and may_forget:
             yield _forget_request(keys, gone)
-        if len(members) < wanted:
+        if len(read) < wanted:
             break
-        last = members[-1]
+        last = read[-1]
     return page
+
+
+def _without_damaged(members: Iterable[bytes]) -> list[bytes]:
+    sound = []
+    for member in members:
+        if _is_member(member):
+            sound.append(member)
+        else:
+            _log.warning("a thread is not listed, as the index has it damaged: %r", member)
+    return sound
+
+
+def _show(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
+    try:
+        return _info(member, found)
+    except CorruptStore as error:
+        updated_at, thread_id, _ = parse_member(member)
+        _log.warning("thread %r is listed without its latest checkpoint: %s", thread_id, error)
+        return ThreadInfo(thread_id, found[0], updated_at, None, None), b""
 
 
 def _read_summaries(keys: Keys, members: Sequence[bytes]) -> StorePlan[Request, Replies, dict[bytes, Any]]:
@@ -245,7 +297,7 @@ def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
     """Name the threads that show a checkpoint, and are in no index. Looks at the names of all keys of the server."""
     names = yield Request((), pattern=keys.of_threads)
     # Read after the names: a thread that is made in between is in neither.
-    listed = {parse_member(member)[1] for member in (yield from _read_members(keys))}
+    listed = {parse_member(member)[1] for member in (yield from _read_members(keys)) if _is_member(member)}
     found = {keys.thread_in(name.decode(errors="replace")) for name in names}
     threads = sorted(name for name in found if name and name not in listed)
     strays: set[str] = set()
@@ -499,6 +551,12 @@ class RedisStore(Store[Request, Replies]):
     ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Two trips, and more where threads of the page have expired."""
         return (yield from read_threads(self.keys, after, limit, not self._read_only))
+
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> StorePlan[Request, Replies, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.show_threads`."""
+        return (yield from read_threads(self.keys, after, limit, not self._read_only, passes=True))
 
     def _cell_keys(self, thread_id: str) -> tuple[str, ...]:
         return *self.keys.cells(thread_id), self.keys.thread(thread_id)

@@ -172,7 +172,16 @@ def name_error(path: str, error: BaseException) -> BaseException:
         return named
 
 
+def _text_or_bytes(stored: bytes) -> str | bytes:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError:
+        return stored
+
+
 def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
+    if "Could not decode to UTF-8" in str(error):  # of Python's module: SQLite has not failed, and there is no code
+        return CorruptStore(f"{path}: a row does not hold what it should ({error})")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     kinds: dict[int, tuple[type[KeelError], str]] = {
         sqlite3.SQLITE_BUSY: (StoreBusy, "locked by somebody else for too long; nothing was written"),
@@ -664,6 +673,7 @@ class SqliteDriver:
         """Run a reading request on a connection of its own."""
         try:
             with self.lend() as connection:
+                connection.text_factory = _text_or_bytes if request.takes_bytes else str
                 return transaction(connection, "DEFERRED", partial(request.run, connection.execute))
         except KeelError:
             raise

@@ -72,11 +72,13 @@ class Work:
         run: Does it.
         writes: Whether it writes, and waits for its turn to do so.
         unless: Reads, before a write: returns the reply if there is nothing to write, else `None`.
+        takes_bytes: Whether it reads, and takes bytes where a text is damaged so that it is none.
     """
 
     run: Callable[[Execute], Any]
     writes: bool = False
     unless: Callable[[Execute], Any] | None = None
+    takes_bytes: bool = False
 
 
 class Channel(NamedTuple):
@@ -213,7 +215,10 @@ def read_slots(execute: Execute, namespace: int, growing: Collection[str] = ()) 
         f"SELECT name, id, slot, CASE WHEN name IN ({marks}) THEN {end} ELSE 0 END FROM channels WHERE namespace = ?",
         (*growing, namespace),
     ).fetchall()
-    return {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
+    slots = {name: Channel(channel, slot, end) for name, channel, slot, end in rows}
+    if not all(isinstance(name, str) for name in slots):
+        raise CorruptStore(f"a channel has a name that is no text: {[*slots]!r:.200}")
+    return slots
 
 
 def ensure_slots(

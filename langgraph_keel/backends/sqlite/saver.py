@@ -172,6 +172,9 @@ class SqliteSaver(KeelSaver):
         """Create the tables if they are not there."""
         self._sqlite.setup()
 
+    def _place(self) -> str:
+        return str(self._sqlite.path)
+
     def _facts(self) -> StoreFacts:
         from langgraph_keel.retention.info import StoreFacts
 

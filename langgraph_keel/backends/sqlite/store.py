@@ -6,7 +6,9 @@ below its key, and the items up to the last that one of them shows, so its work 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,6 +94,13 @@ class SqliteStore(SqliteEntries):
         """See `Store.read_threads`."""
         return plan_of(partial(_read_threads, after, limit))
 
+    def show_threads(
+        self, after: tuple[str, str] | None, limit: int
+    ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.show_threads`."""
+        found: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(_show_threads, after, limit), takes_bytes=True)
+        return found
+
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
@@ -122,6 +131,8 @@ class SqliteStore(SqliteEntries):
         """See `Store.list_strays`. Looks for an entry of each thread."""
         return plan_of(partial(_list_strays, after, limit))
 
+
+_log = logging.getLogger(__name__)
 
 # -- what is listed ----------------------------------------------------------------------------------------------------
 
@@ -186,14 +197,37 @@ def _find_runs(run_ids: list[str], execute: Execute) -> list[str]:
 
 def _read_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
     """See `Store.read_threads`."""
+    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, execute)]
+
+
+def _show_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
+    """See `Store.show_threads`. Where a text is none, it comes as bytes."""
+    page: list[tuple[ThreadInfo, bytes]] = []
+    offset, has_more = 0, True
+    while has_more and len(page) < limit:
+        rows = _thread_rows(after, limit - len(page), offset, execute)
+        offset, has_more = offset + len(rows), bool(rows)
+        for thread, name, updated_at in rows:
+            if not (isinstance(name, str) and isinstance(updated_at, str)):
+                _log.warning("a thread is not listed, as its name or time is damaged: %r, %r", name, updated_at)
+                continue
+            info, header = _info(execute, thread, name, updated_at)
+            if info.latest is not None and not isinstance(info.latest, str):
+                _log.warning("thread %r is listed without its latest checkpoint: its id is damaged", name)
+                info, header = replace(info, latest=None), b""
+            page.append((info, header))
+    return page
+
+
+def _thread_rows(after: tuple[str, str] | None, limit: int, offset: int, execute: Execute) -> list[Any]:
     rows = execute(
         "SELECT t.id, t.name, (SELECT e.put_at FROM entries e "
         f"WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 ORDER BY e.key DESC LIMIT 1) AS at "
         f"FROM threads t WHERE at IS NOT NULL {'AND (at, t.name) < (?, ?)' if after else ''} "
-        "ORDER BY at DESC, t.name DESC LIMIT ?",
-        (*(after or ()), limit),
-    ).fetchall()
-    return [_info(execute, *row) for row in rows]
+        "ORDER BY at DESC, t.name DESC LIMIT ? OFFSET ?",
+        (*(after or ()), limit, offset),
+    )
+    return rows.fetchall()
 
 
 def _info(execute: Execute, thread: int, name: str, updated_at: str) -> tuple[ThreadInfo, bytes]:
