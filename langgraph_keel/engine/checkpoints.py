@@ -227,13 +227,13 @@ def _build_draft(
     session: Session,
     new: Put,
     header: bytes,
-    inline: Mapping[str, Ref],
+    order: Mapping[str, Ref],
     channels: Mapping[str, Known],
     repacks: Mapping[str, tuple[Row, ...]],
     base: Base | None,
 ) -> Draft:
-    """Return a draft of values that are encoded; `inline` has all channels in their order."""
-    refs, appends, uses_base = {**inline}, {}, bool(repacks)
+    """Return a draft of values that are encoded; `order` has all channels in their order."""
+    refs, appends, uses_base = {**order}, {}, bool(repacks)
     for name, known in channels.items():
         refs[name] = known.ref
         if known.fresh:

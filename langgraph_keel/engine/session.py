@@ -33,6 +33,7 @@ from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePla
 from langgraph_keel.engine.records import Entry, Found, Stamp, Unchanged
 from langgraph_keel.engine.serde.serializer import Codec
 from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import InvalidInput
 
 T = TypeVar("T")
 OnConflict: TypeAlias = Literal["raise", "fork"]
@@ -204,6 +205,7 @@ class Hooks:
 
     def __init__(self, hooks: Sequence[Any] = ()) -> None:
         self.all = tuple(hooks)
+        _check_kinds(self.all)
         for event in EVENTS:
             heard = [getattr(hook, event) for hook in hooks if hook.listens_to(event)]
             is_past = event.startswith("after_") or event.endswith("_failed")
@@ -212,6 +214,23 @@ class Hooks:
     def find(self, kind: type[T]) -> T | None:
         """Return the hook of a class; `None` if there is none."""
         return next((hook for hook in self.all if isinstance(hook, kind)), None)
+
+
+def _check_kinds(hooks: Sequence[Any]) -> None:
+    """See that each kind of cells is one feature's.
+
+    Raises:
+        InvalidInput: Two features would take each other's records for damage.
+    """
+    tables: dict[str, tuple[Any, Any]] = {}
+    for hook in hooks:
+        for table in (*hook.tables, *hook.shared_tables):
+            known, owner = tables.setdefault(table.kind, (table, hook))
+            if known is not table:
+                raise InvalidInput(
+                    f"{type(owner).__name__} and {type(hook).__name__} both keep cells of the kind {table.kind!r}: "
+                    "give the kind of your own feature another name"
+                )
 
 
 EVENTS = tuple(Hooks.__annotations__)

@@ -24,6 +24,8 @@ from langgraph_keel import (
     UnstorableValue,
     open_saver,
 )
+from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 
@@ -37,7 +39,17 @@ class Unlisted:
     n: int = 1
 
 
+class Impostor(Hook):
+    """Would keep its records among those of another feature."""
+
+    tables = (CellTable("labels", "a record", lambda record: [record], lambda parts: parts[0]),)
+
+
 MISUSES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a kind of cells that another feature has": (
+        lambda: MemorySaver(extra_hooks=[Impostor()]),
+        "Impostor and LabelHook both keep cells of the kind 'labels': give the kind of your own feature another name",
+    ),
     "one string for a list of threads": (lambda: MemorySaver().prune("abc"), r"\['abc'\]"),
     "one string for a list of runs": (lambda: MemorySaver().delete_for_runs("abc"), r"\['abc'\]"),
     "a URL for a path": (lambda: SqliteSaver("sqlite:///agent.db"), "open_saver"),

@@ -85,6 +85,7 @@ def files_entered(act: Callable[[], object]) -> set[str]:
 def put(saver: SqliteSaver, config: RunnableConfig, user: str, texts: Sequence[str]) -> RunnableConfig:
     checkpoint = {
         **empty_checkpoint(),
+        "v": 4,  # as graphs write them; of older ones, sends are looked for in the parent
         "id": f"{len(texts):04}",
         "channel_values": {"messages": [HumanMessage(text, id=text) for text in texts]},
         "channel_versions": {"messages": len(texts)},

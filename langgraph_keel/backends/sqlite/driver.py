@@ -1,6 +1,7 @@
 """The SQLite driver: connections, one writing thread for each process, group commit, and who may write when.
 
-* Writes go to one thread. It takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits once,
+* One thread of the process writes, or a thread that finds nobody writing and takes that turn itself. The writing thread
+  takes what has queued up, runs all of it in one `IMMEDIATE` transaction, and commits once,
   so that many waiting puts cost one fsync. If one of them fails, nothing is stored, and each is run by itself. WAL with
   `synchronous=FULL`: `NORMAL` loses acknowledged commits when the power fails.
 * Between processes, a lock file beside the database says whose turn it is. Measured with eight processes that

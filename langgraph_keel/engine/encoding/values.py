@@ -258,15 +258,15 @@ def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], l
     places = {mark: place for place, mark in reversed(list(enumerate(known.hashes)))}
     runs: list[Run] = []
     changed: list[int] = []
-    follow = 0
+    after = 0
     for position, mark in enumerate(hashes):
         # The element after the one just found comes first: equal elements then stay in one run.
-        place = follow if follow < len(numbers) and known.hashes[follow] == mark else places.get(mark)
+        place = after if after < len(numbers) and known.hashes[after] == mark else places.get(mark)
         if place is None:
             number = NEW + len(changed)
             changed.append(position)
         else:
-            number, follow = numbers[place], place + 1
+            number, after = numbers[place], place + 1
         runs.append((number, number + 1))
     return resolve(runs, NEW), changed
 
