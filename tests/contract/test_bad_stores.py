@@ -43,6 +43,8 @@ def both_ways(path: Path, error: type[KeelError], says: str) -> None:
             assert str(path) in str(caught.value)
             assert isinstance(caught.value, ReadOnlyStore) or says in str(caught.value)
     assert (path.read_bytes() if path.is_file() else None) == before
+    if error is NotAKeelStore:
+        assert [each.name for each in path.parent.iterdir()] == [path.name]  # no lock file, no log
 
 
 # -- other files -------------------------------------------------------------------------------------------------------

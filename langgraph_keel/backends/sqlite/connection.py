@@ -114,6 +114,17 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
     raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
 
 
+def refuse_others(connection: sqlite3.Connection, path: str) -> None:
+    """Check that a database is Keel's or empty, before anything is made beside it; `prepare` looks again.
+
+    Raises:
+        NotAKeelStore: It holds something else.
+        NewerFormat: A newer Keel wrote it.
+    """
+    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn
+        _is_ours(connection, path)
+
+
 def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:
     """Check that a database is Keel's, or make it so if it is empty. The caller holds the lock file.
 

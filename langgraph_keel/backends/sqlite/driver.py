@@ -38,6 +38,7 @@ from langgraph_keel.backends.sqlite.connection import (
     create_private,
     may_only_be_read,
     prepare,
+    refuse_others,
 )
 from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.errors import (
@@ -613,6 +614,7 @@ class SqliteDriver:
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
+                refuse_others(connection, self.path)
                 with lock.hold(self.timeout):
                     prepare(connection, self.path, self.auto_setup)
             except BaseException:
