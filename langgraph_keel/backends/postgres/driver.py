@@ -64,8 +64,8 @@ from langgraph_keel.errors import (
     NotFound,
     NotSetUp,
     ReadOnlyStore,
-    StoreClosed,
     StoreError,
+    refuse_closed,
 )
 
 FORMAT = 1
@@ -275,7 +275,7 @@ class PostgresDriver:
 
     def _check(self, request: Request) -> None:
         if self._closed:
-            raise StoreClosed(f"{self.where}: this saver was closed")
+            raise refuse_closed(self.where)
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.errors import (
     NewerFormat,
     NotAKeelStore,
@@ -17,7 +18,7 @@ from langgraph_keel.errors import (
     StoreError,
 )
 
-APPLICATION_ID = 0x4B65656C
+APPLICATION_ID = SQLITE_ID
 """`Keel` in ASCII, in the file's header."""
 FORMAT = 1
 PAGE_SIZE = 512

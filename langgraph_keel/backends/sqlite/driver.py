@@ -47,9 +47,9 @@ from langgraph_keel.errors import (
     NotAKeelStore,
     ReadOnlyStore,
     StoreBusy,
-    StoreClosed,
     StoreError,
     StoreFull,
+    refuse_closed,
 )
 
 try:
@@ -191,6 +191,11 @@ def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
         ),
     }
     kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    if code == sqlite3.SQLITE_CANTOPEN and os.path.isdir(path):
+        what = (
+            f"it cannot be opened, as it is a directory: name a file in it, such as {os.path.join(path, 'agent.db')}, "
+            "or open a store of files with FileSaver"
+        )
     if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
         kind, what = kinds[sqlite3.SQLITE_FULL]
     return kind(f"{path}: {what} ({error})")
@@ -594,7 +599,7 @@ class SqliteDriver:
             return
         with self._starting:
             if self._closed:
-                raise StoreClosed(f"{self.path}: this saver was closed")
+                raise refuse_closed(self.path)
             if not self._ready:
                 self._open()
                 self._ready = True
@@ -643,7 +648,7 @@ class SqliteDriver:
 
     def _refuse(self, job: Job | None) -> None:
         if job is not None:
-            fail([job], StoreClosed(f"{self.path}: this saver was closed"))
+            fail([job], refuse_closed(self.path))
             finish([job])
 
     def _stop(self) -> None:
