@@ -118,7 +118,7 @@ def test_no_option_takes_any_object(make: Any, name: str, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-BAD = {
+BAD: dict[str, list[Any]] = {
     "timeout": ["x", None, -5, True, float("nan"), float("inf"), 1e7, timedelta(seconds=3)],
     "read_only": ["no", None, 0],
     "auto_setup": ["no", 1],
@@ -155,7 +155,7 @@ def test_a_value_that_cannot_be_is_named_when_a_saver_is_made(name: str, value: 
     assert not list(tmp_path.iterdir())
 
 
-GOOD = {
+GOOD: dict[str, list[Any]] = {
     "timeout": [0, 0.5, 2_000_000],
     "memo_entries": [0, 1],
     "memo_bytes": [0],
