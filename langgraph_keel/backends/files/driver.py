@@ -155,11 +155,13 @@ class FileDriver:
         names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
         others = [name for name in names if not _MAY_BE_THERE.match(name)]
         database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
-        where = f": {database} is a SQLite database of Keel's: use SqliteSaver, or open_saver with its path"
-        if self.read_only:
-            raise NotFound(f"{self.root}: there is no store of Keel{' of files' + where if database else ''}")
         if database:
-            raise NotAKeelStore(f"{self.root}: no store of Keel of files{where}")
+            raise (NotFound if self.read_only else NotAKeelStore)(
+                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use SqliteSaver, "
+                "or open_saver with its path"
+            )
+        if self.read_only:
+            raise NotFound(f"{self.root}: there is no store of Keel")
         if others:
             raise NotAKeelStore(
                 f"{self.root}: not empty, and no store of Keel (there is {others[0]!r}): pass an empty "
