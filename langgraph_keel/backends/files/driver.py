@@ -157,8 +157,8 @@ class FileDriver:
         database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
         if database:
             raise (NotFound if self.read_only else NotAKeelStore)(
-                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use SqliteSaver, "
-                "or open_saver with its path"
+                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use "
+                "SqliteSaver, or open_saver with its path"
             )
         if self.read_only:
             raise NotFound(f"{self.root}: there is no store of Keel")
