@@ -421,6 +421,14 @@ class StoreClosed(StoreError):
     code = "store_closed"
 
 
+def refuse_closed(where: object) -> StoreClosed:
+    """Return the error of a call on a saver that was closed, which says what to do."""
+    return StoreClosed(
+        f"{where}: this saver was closed: make another one, or close this one after its last use (a graph that was "
+        "compiled with it needs it open, too)"
+    )
+
+
 class DurabilityWarning(UserWarning):
     """The server may lose acknowledged puts, by its own settings (Redis without an append-only file)."""
 

@@ -11,7 +11,7 @@ from typing import Literal, Unpack
 from langgraph_keel.backends.registry import find_opener, url_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
-from langgraph_keel.options import SaverOptions
+from langgraph_keel.options import SaverOptions, check_values
 from langgraph_keel.saver import KeelSaver
 
 
@@ -62,6 +62,7 @@ def open_saver(url: str, *, read_only: bool = False, **options: Unpack[OpenOptio
             SQLite, of files or of memory has options.
         NotFound: `read_only`, and there is nothing there.
     """
+    check_values({"read_only": read_only})
     url = url_of(url)
     return find_opener(url)(url, read_only=read_only, **options)
 

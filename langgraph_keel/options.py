@@ -6,11 +6,11 @@ Unpack[SaverOptions]`), so that an editor completes them and mypy checks them. T
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import Parameter, signature
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -130,6 +130,95 @@ def check_options(saver: type, given: Iterable[str]) -> None:
             near = [f"do you mean {each!r}?" for each in get_close_matches(name, sorted(known), 1)]
             advice = _ELSEWHERE.get(name) or next(iter(near), f"it has {', '.join(sorted(known))}")
             raise InvalidInput(f"{saver.__name__} has no option {name!r}: {advice}")
+
+
+def check_values(given: Mapping[str, Any]) -> None:
+    """Check what a saver of Keel's own was given for its options, before it makes or opens anything.
+
+    Options that are not in the table below are checked by the feature that they belong to, and names by
+    `check_options`.
+
+    Raises:
+        InvalidInput: An option cannot have this value; the error says which one, and what it may be.
+    """
+    for name, value in given.items():
+        may_be, is_right = _RULES.get(name, _ANYTHING)
+        if not is_right(value):
+            raise InvalidInput(f"{name} must be {may_be}, not {value!r:.100}")
+
+
+_Rule = tuple[str, Callable[[Any], bool]]
+
+_MOST_SECONDS = 2_000_000
+"""SQLite and PostgreSQL count milliseconds in 32 bits."""
+
+
+def _is_timeout(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_SECONDS
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_whole(value: object, least: int, most: float = float("inf")) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _is_serializer(value: object) -> bool:
+    pairs = ("dumps_typed", "loads_typed"), ("dumps", "loads")  # those of the latter pair, LangGraph wraps
+    has_methods = any(all(callable(getattr(value, name, None)) for name in pair) for pair in pairs)
+    return value is None or (has_methods and not isinstance(value, type))
+
+
+def _is_list_of_hooks(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(each, Hook) for each in value)
+
+
+def _is_client(value: object) -> bool:
+    return value is None or (callable(getattr(value, "execute_command", None)) and not isinstance(value, type))
+
+
+_TIMEOUT: _Rule = (f"seconds, from 0 to {_MOST_SECONDS:,}", _is_timeout)
+_FLAG: _Rule = ("True or False", _is_flag)
+_BYTES: _Rule = ("a whole number of bytes, from 0 up", lambda value: _is_whole(value, 0))
+_CONNECTIONS: _Rule = ("a whole number of connections, at least 1", lambda value: _is_whole(value, 1))
+_CLIENT: _Rule = ("a client of the package redis", _is_client)
+_ANYTHING: _Rule = ("anything", lambda value: True)
+
+_RULES: Mapping[str, _Rule] = {
+    # of every saver
+    "serde": ("a serializer, with the methods dumps_typed and loads_typed, or None", _is_serializer),
+    "on_conflict": ("'raise' or 'fork'", lambda value: value in ("raise", "fork")),
+    "provenance": _FLAG,
+    "memo_entries": ("a whole number of entries, from 0 up", lambda value: _is_whole(value, 0)),
+    "memo_bytes": _BYTES,
+    "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
+    # of more than one backend
+    "timeout": _TIMEOUT,
+    "read_only": _FLAG,
+    "auto_setup": _FLAG,
+    # of FileSaver
+    "memory": _BYTES,
+    "git": _FLAG,
+    # of PostgresSaver
+    "schema": ("the name of a schema, a str, or None", lambda value: isinstance(value, str | None)),
+    "partitions": ("between 0 and 1024", lambda value: _is_whole(value, 0, 1024)),
+    "pool_size": _CONNECTIONS,
+    "prepare_threshold": (
+        "a whole number of uses, from 0 up, or None",
+        lambda value: value is None or _is_whole(value, 0),
+    ),
+    # of RedisSaver
+    "client": _CLIENT,
+    "async_client": _CLIENT,
+    "prefix": ("text, a str, such as 'keel'", lambda value: isinstance(value, str)),
+    "refresh_ttl_on_read": _FLAG,
+    "durability": ("'disk' or 'any'", lambda value: value in ("disk", "any")),
+    "allow_eviction": _FLAG,
+    "max_connections": _CONNECTIONS,
+}
+"""What each option may be, in words and as a function; of options that no feature checks by itself."""
 
 
 def _options_of(saver: type) -> Iterator[str]:

@@ -70,7 +70,7 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
-from langgraph_keel.options import check_options
+from langgraph_keel.options import check_options, check_values
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
 from langgraph_keel.retention.background import upkeep_of
@@ -163,8 +163,16 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         **others: Never,
     ) -> None:
         check_options(type(self), others)
-        if on_conflict not in ("raise", "fork"):
-            raise InvalidInput(f"on_conflict must be 'raise' or 'fork', not {on_conflict!r}")
+        check_values(
+            {
+                "serde": serde,
+                "on_conflict": on_conflict,
+                "provenance": provenance,
+                "memo_entries": memo_entries,
+                "memo_bytes": memo_bytes,
+                "extra_hooks": extra_hooks,
+            }
+        )
         if owner is not None and not callable(owner):
             raise InvalidInput(f"owner must be a function of a run's config, not {owner!r:.100}")
         if serde is not None and types is not None:

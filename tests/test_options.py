@@ -6,10 +6,12 @@ mypy checks this file with `warn_unused_ignores`: each `type: ignore` below is a
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 from pathlib import Path
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_keel import (
     FileSaver,
@@ -27,6 +29,7 @@ from langgraph_keel.backends.files.saver import FileOptions
 from langgraph_keel.backends.postgres.saver import PostgresOptions
 from langgraph_keel.backends.redis.saver import RedisOptions
 from langgraph_keel.backends.sqlite.saver import SqliteOptions
+from langgraph_keel.engine.hooks import Hook
 from langgraph_keel.options import OptionsBesidesTtl
 
 
@@ -77,3 +80,102 @@ def test_every_argument_of_a_saver_is_typed_in_all_places(saver: type[KeelSaver]
 def test_an_unknown_option_is_an_error_at_run_time_too(make: type[MemorySaver]) -> None:
     with pytest.raises(InvalidInput, match=r"'on_drfit'.*'on_drift'"):
         make(on_drfit="raise")  # type: ignore[call-arg]
+
+
+def make_file_saver(path: Path, **options: Any) -> KeelSaver:
+    return FileSaver(path / "store", **options)
+
+
+def make_sqlite_saver(path: Path, **options: Any) -> KeelSaver:
+    return SqliteSaver(path / "store.db", **options)
+
+
+def make_postgres_saver(path: Path, **options: Any) -> KeelSaver:
+    return PostgresSaver("postgresql://localhost/nowhere", **options)
+
+
+def make_redis_saver(path: Path, **options: Any) -> KeelSaver:
+    return RedisSaver("redis://localhost/0", **options)
+
+
+def make_memory_saver(path: Path, **options: Any) -> KeelSaver:
+    return MemorySaver(**options)
+
+
+MAKERS: dict[Any, type] = {
+    make_memory_saver: SaverOptions,
+    make_sqlite_saver: SqliteOptions,
+    make_file_saver: FileOptions,
+    make_postgres_saver: PostgresOptions,
+    make_redis_saver: RedisOptions,
+}
+
+
+@pytest.mark.parametrize(("make", "name"), [(make, name) for make in MAKERS for name in MAKERS[make].__annotations__])
+def test_no_option_takes_any_object(make: Any, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{name}\b.*\b(must be|is a list of)\b.*<object object"):
+        make(tmp_path, **{name: object()})
+    assert not list(tmp_path.iterdir())
+
+
+BAD: dict[str, list[Any]] = {
+    "timeout": ["x", None, -5, True, float("nan"), float("inf"), 1e7, timedelta(seconds=3)],
+    "read_only": ["no", None, 0],
+    "auto_setup": ["no", 1],
+    "provenance": ["no", None, 1],
+    "memo_entries": ["a", -1, 2.5, None, True],
+    "memo_bytes": ["64MB", -1, None],
+    "memory": ["64MB", -1, None, True],
+    "git": ["yes", None],
+    "pool_size": [0, "4", None, 2.0],
+    "max_connections": [0, "4", None],
+    "partitions": [-1, 1025, "2", None],
+    "prepare_threshold": [-1, "5"],
+    "schema": [5],
+    "prefix": [5, None],
+    "refresh_ttl_on_read": ["yes"],
+    "durability": ["none", None, []],
+    "allow_eviction": ["no"],
+    "client": ["redis://localhost"],
+    "async_client": ["redis://localhost"],
+    "serde": ["json", object],
+    "extra_hooks": [None, "a", 5],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in BAD for value in BAD[name]])
+def test_a_value_that_cannot_be_is_named_when_a_saver_is_made(name: str, value: object, tmp_path: Path) -> None:
+    makers = [make for make in MAKERS if name in MAKERS[make].__annotations__]
+    assert makers
+    for make in makers:
+        with pytest.raises(InvalidInput) as error:
+            make(tmp_path, **{name: value})
+        assert str(error.value).startswith(f"{name} must be ")
+        assert str(error.value).endswith(f", not {value!r}")
+    assert not list(tmp_path.iterdir())
+
+
+GOOD: dict[str, list[Any]] = {
+    "timeout": [0, 0.5, 2_000_000],
+    "memo_entries": [0, 1],
+    "memo_bytes": [0],
+    "memory": [0],
+    "pool_size": [1],
+    "partitions": [0, 1024],
+    "prepare_threshold": [0, None],
+    "schema": [None, "agents"],
+    "serde": [None, JsonPlusSerializer()],
+    "extra_hooks": [(), [Hook()]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name in GOOD for value in GOOD[name]])
+def test_the_least_and_the_most_may_be(name: str, value: object, tmp_path: Path) -> None:
+    for make in MAKERS:
+        if name in MAKERS[make].__annotations__:
+            make(tmp_path, **{name: value}).close()
+
+
+def test_open_saver_checks_whether_it_may_write() -> None:
+    with pytest.raises(InvalidInput, match="read_only must be True or False, not 'no'"):
+        open_saver("memory:", read_only="no")  # type: ignore[arg-type]

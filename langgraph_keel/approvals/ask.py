@@ -51,6 +51,7 @@ from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 Facts = Mapping[str, Any]
 _KINDS = ("approve", "reject", "edit", "answer")
+_ALLOWED = _KINDS[:3]  # where nothing else is said
 _RUNS = 10_000
 # What was asked in each run of a task. LangGraph's notes of it take no weak references, so they are kept a while.
 _asked: OrderedDict[int, tuple[object, Counter[tuple[str, ...]]]] = OrderedDict()
@@ -104,8 +105,8 @@ def request_approval(
     description: str = "",
     expires_in: float | timedelta | None = None,
     on_expiry: str = "reject",
-    approvers: Collection[str] = (),
-    allowed: Collection[str] = ("approve", "reject", "edit"),
+    approvers: Collection[str] | None = (),
+    allowed: Collection[str] | None = ("approve", "reject", "edit"),
 ) -> Decision:
     """Ask a person before acting, in a node, a task or a tool of a graph whose checkpointer is one of Keel's.
 
@@ -128,8 +129,8 @@ def request_approval(
         description: For whoever decides.
         expires_in: Seconds, or a timedelta, after which nobody may decide any more.
         on_expiry: What then: the agent gets a rejection ("reject"), or waits on ("wait").
-        approvers: Who may decide; anybody, if left out.
-        allowed: The decisions that may be made: approve, reject, edit, answer.
+        approvers: Who may decide; anybody, if left out, `None` or empty.
+        allowed: The decisions that may be made: approve, reject, edit, answer; the first three, if left out or `None`.
 
     Returns:
         The decision.
@@ -162,8 +163,8 @@ async def arequest_approval(
     description: str = "",
     expires_in: float | timedelta | None = None,
     on_expiry: str = "reject",
-    approvers: Collection[str] = (),
-    allowed: Collection[str] = ("approve", "reject", "edit"),
+    approvers: Collection[str] | None = (),
+    allowed: Collection[str] | None = ("approve", "reject", "edit"),
 ) -> Decision:
     """As `request_approval`, asynchronously."""
     question = _question(action, args, facts, revalidate, description, expires_in, on_expiry, approvers, allowed)
@@ -179,8 +180,8 @@ def _question(
     description: str,
     expires_in: float | timedelta | None,
     on_expiry: str,
-    approvers: Collection[str],
-    allowed: Collection[str],
+    approvers: Collection[str] | None,
+    allowed: Collection[str] | None,
 ) -> _Question:
     check_question(action, description, on_expiry, revalidate)
     config = _config()
@@ -201,8 +202,8 @@ def _question(
         description=description,
         facts=plain_data("facts", mapping_of("facts", facts)),
         args_hash=parts[3],
-        allowed=names_of("allowed", allowed, _KINDS),
-        approvers=names_of("approvers", approvers),
+        allowed=names_of("allowed", _ALLOWED if allowed is None else allowed, _KINDS),
+        approvers=names_of("approvers", () if approvers is None else approvers),
         expires_at=None if expires_in is None else ahead("expires_in", expires_in),
         on_expiry=on_expiry,
     )

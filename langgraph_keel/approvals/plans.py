@@ -310,9 +310,20 @@ def resume(session: Session, thread_id: str) -> Plan[Command[Any]]:
         if (yield from session.store.read_entry(Address(thread_id, "", None))) is None:
             raise NotFound(f"there is no thread {thread_id!r} in this store")
         waiting = yield from Approvals(session).of_thread(thread_id)
-        ids = ", ".join(f"{each.request.id} is {request_at(each.request, session.now).status}" for each in waiting)
-        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}")
+        requests = [request_at(each.request, session.now) for each in waiting]
+        ids = ", ".join(f"{each.id} is {each.status}" for each in requests)
+        advice = next((_name_ways(each) for each in requests if each.status in OPEN), "")
+        raise NotFound(f"thread {thread_id!r}: nothing to resume with: {ids or 'it waits for nobody'}{advice}")
     return Command(resume=dict(found))
+
+
+def _name_ways(request: ApprovalRequest) -> str:
+    """Return how a request is decided, for whoever has come before that."""
+    kind = request.allowed[0]
+    needed = {"edit": "args", "answer": "value"}.get(kind)
+    call = f"saver.approvals.{kind}({request.id!r}, by=...{f', {needed}=...' if needed else ''})"
+    command = f"keel {kind} {request.id} --by NAME{f' --{needed} JSON' if needed else ''}"
+    return f": decide it first, by {call} or `{command}`"
 
 
 def sweep_requests(session: Session, remind_after: float | None) -> Plan[Sequence[ApprovalRequest]]:

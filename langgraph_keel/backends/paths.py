@@ -4,8 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 
 from langgraph_keel.errors import InvalidInput
+
+SQLITE_ID = 0x4B65656C
+"""The `application_id` of SQLite databases of Keel's."""
+
+
+def find_sqlite_store(paths: Iterable[str | os.PathLike[str]]) -> str | None:
+    """Return the first of these paths that is a SQLite database of Keel's."""
+    return next((os.fspath(path) for path in paths if _is_sqlite_store(os.fspath(path))), None)
+
+
+def _is_sqlite_store(path: str) -> bool:
+    with suppress(OSError):
+        if os.path.isfile(path):  # a pipe would keep whoever opens it waiting
+            with open(path, "rb") as file:
+                header = file.read(100)
+            # While it is open, the id may be in its log only.
+            is_marked = header[68:72] == SQLITE_ID.to_bytes(4, "big") or all(
+                os.path.exists(f"{path}{end}") for end in (".lock", "-wal")
+            )
+            return header.startswith(b"SQLite format 3\0") and is_marked
+    return False
 
 
 def checked_path(path: object, scheme: str) -> str:

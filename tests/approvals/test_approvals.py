@@ -176,6 +176,29 @@ def test_what_a_thread_went_on_without(saver: KeelSaver, go_on: Any, is_decided:
         saver.approvals.resume("t")
 
 
+@pytest.mark.parametrize(
+    ("allowed", "call", "options"),
+    [
+        (["approve", "reject"], "approve({!r}, by=...)", "--by NAME`"),
+        (["reject"], "reject({!r}, by=...)", "--by NAME`"),
+        (["edit"], "edit({!r}, by=..., args=...)", "--by NAME --args JSON`"),
+        (["answer"], "answer({!r}, by=..., value=...)", "--by NAME --value JSON`"),
+    ],
+)
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_resume_before_the_decision_says_how_to_decide(
+    saver: KeelSaver, allowed: list[str], call: str, options: str, is_claimed: bool
+) -> None:
+    ask(saver, allowed=allowed)
+    request = one(saver)
+    if is_claimed:
+        saver.approvals.claim(request.id, by="ann")
+    with pytest.raises(NotFound, match="nothing to resume with") as told:
+        saver.approvals.resume("t")
+    assert f"decide it first, by saver.approvals.{call.format(request.id)} or `keel " in str(told.value)
+    assert str(told.value).endswith(f"`keel {allowed[0]} {request.id} {options}")
+
+
 class Slow(KeelSaver):
     """Another saver, whose checkpoints are stored after the writes of the steps that follow them."""
 

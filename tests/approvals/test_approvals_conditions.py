@@ -50,6 +50,17 @@ async def test_only_its_approvers_decide(saver: KeelSaver) -> None:
     assert (await go_on(saver, graph, "async"))["said"] == ["approve"]
 
 
+@pytest.mark.parametrize("face", FACES)
+async def test_none_is_a_list_that_is_left_out(saver: KeelSaver, face: str) -> None:
+    graph = Asking(paying(approvers=None, allowed=None)).graph(saver)
+    await run(graph, face, {}, T)
+    request = await one(saver)
+    assert list(request.approvers) == []
+    assert list(request.allowed) == ["approve", "reject", "edit"]
+    await saver.approvals.aapprove(request.id, by="anybody")
+    assert (await go_on(saver, graph, face))["said"] == ["approve"]
+
+
 @pytest.mark.parametrize("allowed", [["approve"], ["reject", "edit"], ["answer"]])
 async def test_only_what_is_allowed_is_decided(saver: KeelSaver, allowed: list[str]) -> None:
     graph = Asking(paying(allowed=allowed)).graph(saver)

@@ -92,6 +92,41 @@ def test_what_is_no_connection_is_refused(given: Any) -> None:
     assert "secret" not in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("postgresql://localhost/x?schma=a", "no option 'schma': do you mean 'schema'?"),
+        ("postgresql://u:secret@localhost/x?sslmode=require&conect_timeout=3", "do you mean 'connect_timeout'?"),
+        ("postgresql://localhost/x?hots=a&password=secret", "no option 'hots': do you mean 'host'?"),
+        ("postgresql://localhost/x?zzz=1", "no option 'zzz': see the parameter key words of libpq"),
+        ("host=localhost databse=x password=secret", "no option 'databse'"),
+        ("host=localhost schema=x", "'schema' is an option of a URL, or of the saver: pass schema="),
+    ],
+)
+def test_an_unknown_option_in_a_connection_string_is_named(given: str, says: str) -> None:
+    with pytest.raises(InvalidInput) as told:
+        open_saver(given) if "://" in given else PostgresSaver(given)
+    assert says in str(told.value)
+    assert "secret" not in str(told.value)
+    assert told.value.__cause__ is None
+    assert told.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "host=localhost password=my secret=word",
+        "postgresql://localhost/x?password=my&secret=word",
+        "postgresql://u:my@x?secret=word@localhost/x",
+        "postgresql://localhost/x?sslpassword=my&secret=word",
+    ],
+)
+def test_a_part_of_a_password_is_not_repeated(given: str) -> None:
+    with pytest.raises(InvalidInput, match="use postgresql://user@host/database") as told:
+        PostgresSaver(given)
+    assert "secret" not in str(told.value)
+
+
 def test_a_url_is_taken_as_it_is_written() -> None:
     saver = PostgresSaver("postgresql://u@h/db?password=a+b%2Bc&schema=x%20y&connect_timeout=3")
     assert driver_of(saver).given == "postgresql://u@h/db?password=a+b%2Bc&connect_timeout=3"

@@ -21,6 +21,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
 
 from langgraph_keel import (
     CorruptStore,
+    FileSaver,
     KeelError,
     NewerFormat,
     NotAKeelStore,
@@ -43,6 +44,8 @@ def both_ways(path: Path, error: type[KeelError], says: str) -> None:
             assert str(path) in str(caught.value)
             assert isinstance(caught.value, ReadOnlyStore) or says in str(caught.value)
     assert (path.read_bytes() if path.is_file() else None) == before
+    if error is NotAKeelStore:
+        assert [each.name for each in path.parent.iterdir()] == [path.name]  # no lock file, no log
 
 
 # -- other files -------------------------------------------------------------------------------------------------------
@@ -98,7 +101,36 @@ def test_an_empty_file_becomes_a_store(path: Path, content: bytes | None) -> Non
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    both_ways(tmp_path, StoreError, "cannot be opened")
+    both_ways(tmp_path, StoreError, "is a directory: name a file in it")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_directory_with_a_database_of_keels(store: Path, read_only: bool, is_open: bool) -> None:
+    (store.parent / "another.txt").write_text("a")
+    with closing(SqliteSaver(store)) as other:
+        if is_open:
+            put(other, 6)
+        else:
+            other.close()
+            store.with_name(f"{store.name}.lock").unlink(missing_ok=True)
+        before = sorted(store.parent.iterdir())
+        with (
+            FileSaver(store.parent, read_only=read_only) as saver,
+            pytest.raises(
+                NotFound if read_only else NotAKeelStore, match=r"a SQLite database of Keel's, .*keel\.db: use"
+            ),
+        ):
+            value_of(saver)
+        assert sorted(store.parent.iterdir()) == before
+
+
+def test_a_directory_with_another_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE bookmarks (url)")
+    with FileSaver(path.parent) as saver, pytest.raises(NotAKeelStore, match=r"there is 'keel\.db'"):
+        value_of(saver)
 
 
 def test_a_missing_directory(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ async def test_a_closed_saver(tmp_path: Path) -> None:
         saver.setup,
     ]
     for call in calls:
-        with pytest.raises(StoreClosed, match=r"keel\.db: this saver was closed"):
+        with pytest.raises(StoreClosed, match=r"keel\.db: this saver was closed: make another one"):
             call()
     with pytest.raises(StoreClosed, match=r"keel\.db"):
         await saver.aget_tuple(config)

@@ -28,6 +28,7 @@ from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, las
 from langgraph_keel.backends.files.log import FORMAT
 from langgraph_keel.backends.files.store import Work
 from langgraph_keel.backends.files.thread import ThreadFiles
+from langgraph_keel.backends.paths import find_sqlite_store
 from langgraph_keel.engine.thread import info_of
 from langgraph_keel.errors import (
     CorruptStore,
@@ -36,7 +37,7 @@ from langgraph_keel.errors import (
     NotFound,
     NotSetUp,
     ReadOnlyStore,
-    StoreClosed,
+    refuse_closed,
 )
 
 MARK = "keel.json"
@@ -47,6 +48,8 @@ ABANDONED = 3600.0
 """Seconds after which a thread that is still being made is taken for abandoned."""
 EVERY = 64
 """After as many uses of threads, their memory is measured again."""
+_LOOKED_AT = 1000
+"""Files of a directory that is no store, among which a database is looked for."""
 # Names that may stand in a directory which becomes a store: of a new repository, or made by another process.
 _MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
@@ -101,7 +104,7 @@ class FileDriver:
         self._settle()
         with named_errors(self.root):
             if self._is_closed:
-                raise StoreClosed(f"{self.root}: this saver was closed")
+                raise refuse_closed(self.root)
             if self._format() is None:
                 self._make()
             # Whoever made them may have died before their names were durable; and git keeps no empty directories.
@@ -149,13 +152,19 @@ class FileDriver:
         return version
 
     def _refuse_others(self) -> None:
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
+        others = [name for name in names if not _MAY_BE_THERE.match(name)]
+        database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
+        if database:
+            raise (NotFound if self.read_only else NotAKeelStore)(
+                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use "
+                "SqliteSaver, or open_saver with its path"
+            )
         if self.read_only:
             raise NotFound(f"{self.root}: there is no store of Keel")
-        names = [path.name for path in self.root.iterdir()] if self.root.exists() else []
-        others = [name for name in names if not _MAY_BE_THERE.match(name)]
         if others:
             raise NotAKeelStore(
-                f"{self.root}: not empty, and no store of Keel (there is {sorted(others)[0]!r}): pass an empty "
+                f"{self.root}: not empty, and no store of Keel (there is {others[0]!r}): pass an empty "
                 f"directory, such as {self.root / 'threads'}"
             )
 
@@ -194,7 +203,7 @@ class FileDriver:
                 `NotFound`).
         """
         if self._is_closed:
-            raise StoreClosed(f"{self.root}: this saver was closed")
+            raise refuse_closed(self.root)
         if writes and self.read_only:
             raise ReadOnlyStore(f"{self.root}: opened to be read only")
         if self._process != os.getpid():
@@ -315,7 +324,7 @@ class FileDriver:
     async def asend(self, request: Work) -> Any:
         """As `send`, without blocking the running loop."""
         if self._is_closed:
-            raise StoreClosed(f"{self.root}: this saver was closed")
+            raise refuse_closed(self.root)
         if self._process != os.getpid():
             self._forget()
         return await asyncio.get_running_loop().run_in_executor(self._pool(request.writes), self.send, request)

@@ -19,7 +19,7 @@ from langgraph_keel.backends.files.store import FileStore
 from langgraph_keel.backends.paths import checked_path
 from langgraph_keel.backends.registry import path_in, refuse_url
 from langgraph_keel.engine.serde.moved import publish
-from langgraph_keel.options import SaverOptions
+from langgraph_keel.options import SaverOptions, check_values
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -127,6 +127,8 @@ class FileSaver(KeelSaver):
         git: bool = False,
         **options: Unpack[SaverOptions],
     ) -> None:
+        own = {"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, "memory": memory, "git": git}
+        check_values({**own, **options})
         path = Path(checked_path(root, "files"))
         self._files = FileDriver(path, timeout=timeout, read_only=read_only, auto_setup=auto_setup, memory=memory)
         self._commits = Commits(path.absolute()) if git else None

@@ -54,6 +54,7 @@ from langgraph_keel.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    refuse_closed,
 )
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Pool:
     def connection(self) -> Iterator[Connection]:
         """Lend a connection, and take it back for the next caller if it is still usable."""
         if self._closed:
-            raise StoreClosed(f"{self._where}: this saver was closed")
+            raise refuse_closed(self._where)
         if not self._slots.acquire(timeout=self._timeout):
             raise StoreBusy(f"{self._where}: all {self._size} connections were in use for {self._timeout} s")
         try:
@@ -220,7 +221,7 @@ class AsyncPool:
     async def connection(self) -> AsyncIterator[AsyncConnection]:
         """Lend a connection, and take it back for the next caller if it is still usable."""
         if self._closed:
-            raise StoreClosed(f"{self._where}: this saver was closed")
+            raise refuse_closed(self._where)
         await self._acquire()
         try:
             connection = self._take() or await self._connect()

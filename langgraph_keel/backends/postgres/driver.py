@@ -26,14 +26,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from difflib import get_close_matches
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
 
 import psycopg
+from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
@@ -61,8 +64,8 @@ from langgraph_keel.errors import (
     NotFound,
     NotSetUp,
     ReadOnlyStore,
-    StoreClosed,
     StoreError,
+    refuse_closed,
 )
 
 FORMAT = 1
@@ -274,7 +277,7 @@ class PostgresDriver:
 
     def _check(self, request: Request) -> None:
         if self._closed:
-            raise StoreClosed(f"{self.where}: this saver was closed")
+            raise refuse_closed(self.where)
         if request.writes and self.read_only:
             raise ReadOnlyStore(f"{self.where}: this saver was opened to read only")
 
@@ -417,9 +420,34 @@ def _parts(given: Given) -> dict[str, Any]:
         return {}
     try:
         return conninfo_to_dict(given)
-    except (psycopg.Error, ValueError):
-        # No cause: libpq's message repeats parts of the string, perhaps the password.
-        raise InvalidInput("this is no connection string of PostgreSQL: use postgresql://user@host/database") from None
+    except (psycopg.Error, ValueError) as error:
+        advice = _name_option(given, str(error)) or "use postgresql://user@host/database"
+    # No cause: libpq's message repeats parts of the string, perhaps the password.
+    raise InvalidInput(f"this is no connection string of PostgreSQL: {advice}")
+
+
+_UNKNOWN = re.compile(r'(?:query parameter|connection option): "([A-Za-z_]+)"|connection option "([A-Za-z_]+)"')
+"""How libpq names an option that it does not know."""
+
+
+def _name_option(given: str, message: str) -> str:
+    """Return which option libpq does not know, and the nearest one that it does; nothing if it complains of another.
+
+    A name is repeated only where it cannot be a part of a password, which somebody has not quoted.
+    """
+    match = _UNKNOWN.search(message)
+    name = match and (match[1] or match[2])
+    place, _, query = given.partition("?")
+    is_url = "://" in place
+    options, *behind = re.split(r"password\s*=", query if is_url else given, maxsplit=1, flags=re.IGNORECASE)
+    may_hold_password = "@" in "".join((options, *behind)) if is_url else False
+    if not name or may_hold_password or not re.search(rf"(?:^|[&\s]){name}\s*=", options):
+        return ""
+    if name == "schema":
+        return "'schema' is an option of a URL, or of the saver: pass schema="
+    known = [each.keyword.decode() for each in pq.Conninfo.get_defaults()] + ["schema"] * is_url
+    near = [f"do you mean {each!r}?" for each in get_close_matches(name, known, 1)]
+    return f"it has no option {name!r}: {next(iter(near), 'see the parameter key words of libpq')}"
 
 
 _BEGIN, _COMMIT = Statement(b"BEGIN", ()), Statement(b"COMMIT", ())

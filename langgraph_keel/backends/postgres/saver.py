@@ -21,7 +21,7 @@ from langgraph_keel.backends.postgres.rows import TABLES, Tables, unescape
 from langgraph_keel.backends.postgres.store import PostgresStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import AccessDenied, InvalidInput, ReadOnlyStore
-from langgraph_keel.options import SaverOptions
+from langgraph_keel.options import SaverOptions, check_values
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -234,6 +234,18 @@ class PostgresSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Unpack[SaverOptions],
     ) -> None:
+        check_values(
+            {
+                "schema": schema,
+                "partitions": partitions,
+                "pool_size": pool_size,
+                "timeout": timeout,
+                "prepare_threshold": prepare_threshold,
+                "read_only": read_only,
+                "auto_setup": auto_setup,
+                **options,
+            }
+        )
         if isinstance(connection, str):
             connection, schema = _without_schema(connection, schema)
         self._postgres = PostgresDriver(

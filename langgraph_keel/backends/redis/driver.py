@@ -36,7 +36,7 @@ from langgraph_keel.backends.redis.connection import (
     named_errors,
 )
 from langgraph_keel.engine.session import arun, run
-from langgraph_keel.errors import InvalidInput, ReadOnlyStore, StoreClosed
+from langgraph_keel.errors import InvalidInput, ReadOnlyStore, refuse_closed
 
 Argument: TypeAlias = str | bytes | int
 
@@ -192,7 +192,7 @@ class RedisDriver:
             self._forget()
         with self._lock:
             if self.is_closed:
-                raise StoreClosed(f"{self.where}: this saver was closed")
+                raise refuse_closed(self.where)
             if self._make is None:
                 raise InvalidInput("this saver has only an async_client: pass client= too for its blocking methods")
             client = self._client = self._client or self._make_client(self._make)
@@ -385,7 +385,7 @@ class AsyncRedisDriver:
 
     async def _client(self) -> AsyncClient:
         if self._driver.is_closed:
-            raise StoreClosed(f"{self._driver.where}: this saver was closed")
+            raise refuse_closed(self._driver.where)
         assert self._make is not None
         return await self._loops.client() if self._loops else self._make()
 

@@ -15,7 +15,7 @@ from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
 from langgraph_keel.errors import InvalidInput, NotFound
-from langgraph_keel.options import OptionsBesidesTtl, check_options
+from langgraph_keel.options import OptionsBesidesTtl, check_options, check_values
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -86,10 +86,23 @@ class RedisSaver(KeelSaver):
         **options: Unpack[OptionsBesidesTtl],
     ) -> None:
         check_options(type(self), options)  # `redis_url=` is told before that there is no url
+        check_values(
+            {
+                "client": client,
+                "async_client": async_client,
+                "prefix": prefix,
+                "refresh_ttl_on_read": refresh_ttl_on_read,
+                "durability": durability,
+                "allow_eviction": allow_eviction,
+                "timeout": timeout,
+                "max_connections": max_connections,
+                "read_only": read_only,
+                "auto_setup": auto_setup,
+                **options,
+            }
+        )
         if (url is None) == (client is None and async_client is None):
             raise InvalidInput("pass either a url, or a client (and an async_client)")
-        if durability not in ("disk", "any"):
-            raise InvalidInput(f"durability must be 'disk' or 'any', not {durability!r}")
         store = RedisStore(prefix, milliseconds_of(ttl), refresh_ttl_on_read, read_only)
         self._redis, self._async_redis = _drivers(
             Settings(url, timeout, max_connections) if url is not None else None,

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import quote
 
+from langgraph_keel.backends.paths import SQLITE_ID
 from langgraph_keel.errors import (
     NewerFormat,
     NotAKeelStore,
@@ -17,7 +18,7 @@ from langgraph_keel.errors import (
     StoreError,
 )
 
-APPLICATION_ID = 0x4B65656C
+APPLICATION_ID = SQLITE_ID
 """`Keel` in ASCII, in the file's header."""
 FORMAT = 1
 PAGE_SIZE = 512
@@ -112,6 +113,17 @@ def _is_ours(connection: sqlite3.Connection, path: str) -> bool:
         return False
     whose = "LangGraph's SqliteSaver" if {"checkpoints", "writes"} <= tables else "another program"
     raise NotAKeelStore(f"{path} is a database of {whose}, not of Keel: choose another path")
+
+
+def refuse_others(connection: sqlite3.Connection, path: str) -> None:
+    """Check that a database is Keel's or empty, before anything is made beside it; `prepare` looks again.
+
+    Raises:
+        NotAKeelStore: It holds something else.
+        NewerFormat: A newer Keel wrote it.
+    """
+    with suppress(sqlite3.OperationalError):  # it is locked: `prepare` waits for its turn
+        _is_ours(connection, path)
 
 
 def prepare(connection: sqlite3.Connection, path: str, create: bool) -> None:

@@ -39,6 +39,7 @@ from langgraph_keel.backends.sqlite.connection import (
     create_private,
     may_only_be_read,
     prepare,
+    refuse_others,
 )
 from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.errors import (
@@ -47,9 +48,9 @@ from langgraph_keel.errors import (
     NotAKeelStore,
     ReadOnlyStore,
     StoreBusy,
-    StoreClosed,
     StoreError,
     StoreFull,
+    refuse_closed,
 )
 
 try:
@@ -200,6 +201,11 @@ def _name_sqlite_error(path: str, error: sqlite3.Error) -> KeelError:
         ),
     }
     kind, what = kinds.get(code, (StoreError, "SQLite failed"))
+    if code == sqlite3.SQLITE_CANTOPEN and os.path.isdir(path):
+        what = (
+            f"it cannot be opened, as it is a directory: name a file in it, such as {os.path.join(path, 'agent.db')}, "
+            "or open a store of files with FileSaver"
+        )
     if code == sqlite3.SQLITE_IOERR and _has_no_room(path):
         kind, what = kinds[sqlite3.SQLITE_FULL]
     return kind(f"{path}: {what} ({error})")
@@ -603,7 +609,7 @@ class SqliteDriver:
             return
         with self._starting:
             if self._closed:
-                raise StoreClosed(f"{self.path}: this saver was closed")
+                raise refuse_closed(self.path)
             if not self._ready:
                 self._open()
                 self._ready = True
@@ -623,6 +629,7 @@ class SqliteDriver:
         with named_errors(self.path):
             connection = connect(self.path, self.timeout)
             try:
+                refuse_others(connection, self.path)
                 with lock.hold(self.timeout):
                     prepare(connection, self.path, self.auto_setup)
             except BaseException:
@@ -651,7 +658,7 @@ class SqliteDriver:
 
     def _refuse(self, job: Job | None) -> None:
         if job is not None:
-            fail([job], StoreClosed(f"{self.path}: this saver was closed"))
+            fail([job], refuse_closed(self.path))
             finish([job])
 
     def _stop(self) -> None:

@@ -24,7 +24,7 @@ from langgraph_keel.backends.sqlite.entries import Work
 from langgraph_keel.backends.sqlite.store import SqliteStore
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import CorruptStore, StoreBusy
-from langgraph_keel.options import SaverOptions
+from langgraph_keel.options import SaverOptions, check_values
 from langgraph_keel.saver import KeelSaver
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ class SqliteSaver(KeelSaver):
         auto_setup: bool = True,
         **options: Unpack[SaverOptions],
     ) -> None:
+        check_values({"timeout": timeout, "read_only": read_only, "auto_setup": auto_setup, **options})
         file = checked_path(path, "sqlite")
         self._sqlite = SqliteDriver(file, timeout=timeout, read_only=read_only, auto_setup=auto_setup)
         super().__init__(SqliteStore(), self._sqlite, AsyncSqliteDriver(self._sqlite), **options)

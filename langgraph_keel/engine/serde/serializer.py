@@ -88,7 +88,11 @@ class KeelSerializer:
     def __init__(
         self, *, types: Collection[Named] | None = None, strict: bool | None = None, max_bytes: int = MAX_BYTES
     ) -> None:
-        if isinstance(types, (str, type)) or any(isinstance(each, str) for each in types or ()):
+        if (
+            not isinstance(types, Collection | None)
+            or isinstance(types, str)
+            or any(isinstance(each, str) for each in types or ())
+        ):
             raise InvalidInput(f'types= is a list of classes, or of ("module", "Name"), not {types!r}')
         strict = is_strict_msgpack() if strict is None else strict
         if max_bytes < LEAST_BYTES:
