@@ -30,7 +30,7 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput, short_key
+from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, begins_with
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
@@ -103,8 +103,11 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     """
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
-    text = "Of unknown outcome. Find out what became of it, and say so: retry, or instead of that done, or skip"
-    yield from _commands(text, "retry", where, [call for call in calls if call.state == "unknown"])
+    text = (
+        "Of unknown outcome. Find out what became of it, and say so: done if it happened, retry if it did not and may "
+        "run again, skip if it shall not be repeated"
+    )
+    yield from _commands(text, DECISIONS, where, [call for call in calls if call.state == "unknown"])
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
