@@ -60,7 +60,7 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     name = Text(plain(call.tool), "bold", overflow="fold")
     if call.args is not None:
-        shown = json.dumps(as_json(call.args), ensure_ascii=False)
+        shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models give them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
     if call.tool_call_id and (full or call.state == "unknown" or _is_not_kept(call)):
         name.append("\ncall " + one_line(call.tool_call_id, 80), "not bold dim")

@@ -111,6 +111,19 @@ def test_what_is_advised_on_a_doubt_does_not_act_as_it_is(url: str) -> None:
     assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == "done"
 
 
+def test_arguments_are_shown_in_one_order(url: str) -> None:
+    @tool
+    def send(to: str, amount: int) -> str:
+        """Send."""
+        return "sent"
+
+    with open_saver(url) as saver, ToolCache(saver, store_arguments=True) as kept:
+        for args in ({"to": "bob", "amount": 1}, {"amount": 2, "to": "bob"}):
+            kept.tool(send).invoke(args, config("orders"))
+    shown = keel("tools", "orders", "--url", url, COLUMNS="140").stdout
+    assert re.findall(r"send \{.*?\}", shown) == [f'send {{"amount": {n}, "to": "bob"}}' for n in (1, 2)]
+
+
 def test_a_password_is_not_advised() -> None:
     assert url_to_name("postgresql://ada:secret@localhost/agents") == "postgresql://ada:***@localhost/agents"
 
