@@ -145,6 +145,10 @@ def short_key(key: str) -> str:
     return f"{stem[:6]}{mark}{own[:5]}" if mark else key[:12]
 
 
+DECISIONS = "done|retry|skip"
+"""Where an advised command takes a decision: pasted as it is, it is refused, for only a person knows which is true."""
+
+
 class ToolOutcomeUnknown(KeelError, RuntimeError):
     """A call of a tool was begun, and nobody knows how it ended: its process died, or it was cancelled.
 
@@ -176,8 +180,9 @@ class ToolOutcomeUnknown(KeelError, RuntimeError):
         call, name = f"call {tool_call_id!r}" if tool_call_id else "a call", short_key(key)
         super().__init__(
             f"tool {tool!r} {whose}: {call} begun at {started_at} {reason}, and it was not made again. Find out what "
-            f"became of it, say so ('retry', 'done' or 'skip'), and resume: `keel settle {name} retry {where}`, or "
-            f"cache.settle({thread_id!r}, {name!r}, 'retry'). A tool that may simply run again: "
+            f"became of it, say so, and resume: 'done' if it happened, 'retry' if it did not and may run again, 'skip' "
+            f"if it shall not be repeated: `keel settle {name} '{DECISIONS}' {where}` with one of them, or "
+            f"cache.settle({thread_id!r}, {name!r}, '{DECISIONS}'). A tool that may simply run again: "
             f"ToolPolicy(unknown='retry')."
         )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,6 +57,8 @@ def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = Fa
     """Where two forms differ, for a message that can be read; it may be that the new one has more fields."""
     if may_know_more and where.endswith("['timeline']") and _draws_questions("".join("".join(old).split())):
         return  # drawn with what questions carry, in Python's words; now with what is asked. Moments are compared, too
+    if may_know_more and where.endswith("['timeline']") and _names_the_pruned(old) == _names_the_pruned(new):
+        return  # what a pruned parent left was said to begin anew: other words, and other ends of lines
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old if may_know_more else dict.fromkeys([*old, *new]):
             was, now = old.get(key, "nothing"), new.get(key, "nothing")
@@ -67,6 +70,12 @@ def differences(old: Any, new: Any, where: str = "", *, may_know_more: bool = Fa
         return  # LangGraph's savers give lists, and so does Keel since then; what is stored is a tuple as ever
     elif old != new:
         yield f"{where}: was {old!r:.300}, is {new!r:.300}"
+
+
+def _names_the_pruned(lines: list[str]) -> str:
+    """A drawn timeline without its lines and their ends, with one name for what a prune has left without a parent."""
+    text = re.sub(r"[\s│┊─╯╰●]", "", "".join(lines))
+    return text.replace("beginsanew", "itsparentwaspruned")
 
 
 def _draws_questions(text: str) -> bool:

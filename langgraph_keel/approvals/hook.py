@@ -14,13 +14,15 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph_keel._langgraph import INTERRUPT
+from langgraph.constants import START
+
+from langgraph_keel._langgraph import BRANCH_TO, INTERRUPT, JOIN, TASKS
 from langgraph_keel.approvals.interrupts import interrupts_in
 from langgraph_keel.approvals.plans import sweep_requests
 from langgraph_keel.approvals.questions import close_request, record_interrupt
 from langgraph_keel.approvals.requests import CLOSED, SUPERSEDED, TABLES, ApprovalRequest, Approvals, request_at
 from langgraph_keel.engine.cells import Cell
-from langgraph_keel.engine.config import USER, owner_in, owner_of
+from langgraph_keel.engine.config import USER, must_follow_head, owner_in, owner_of
 from langgraph_keel.engine.hooks import Holding, Hook, Leaving, Put, Reading, Travel, Writes
 from langgraph_keel.engine.lineage import leaves, roots_in
 from langgraph_keel.engine.plan import Plan
@@ -64,11 +66,23 @@ class ApprovalHook(Hook):
             yield from record_interrupt(session, writes.address, interrupt, writes.task_id, owner)
 
     def after_put(self, session: Session, put: Put) -> Plan[None]:
-        """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from."""
-        new = put.address
-        known = self._waits.get(new.thread_id)
-        if not known or new.checkpoint_ns:
+        """Close what was asked at a checkpoint that a thread has gone on from, or has turned away from.
+
+        New input is what a thread turns away with, from a question or from what it was cut off before: that is logged.
+        """
+        if put.address.checkpoint_ns:
             return
+        dropped = (yield from self._close_over(session, put)) if put.address.thread_id in self._waits else ()
+        if put.source != "input":
+            return
+        if dropped:
+            _tell_dropped(put.address.thread_id, dropped)
+        elif nodes := _find_unrun(put):
+            _tell_unrun(put.address.thread_id, nodes)
+
+    def _close_over(self, session: Session, put: Put) -> Plan[Sequence[ApprovalRequest]]:
+        """Close what is over; return what of it nobody has taken, as it was before."""
+        new, known = put.address, self._waits[put.address.thread_id]
         is_answered = put.source == "loop"
         # Ids are in the order of time; what was asked since this one was made waits.
         over = {
@@ -77,15 +91,15 @@ class ApprovalHook(Hook):
             if each == put.parent.checkpoint_id or (not is_answered and each < str(new.checkpoint_id))
         }
         if not over:
-            return
+            return ()
         self._forget(new.thread_id, over)
         try:
             closed = yield from _close_requests(session, new.thread_id, over, is_answered=is_answered)
-            if put.source == "input":
-                _tell_dropped(new.thread_id, [each for each in closed if each.status not in CLOSED])
         except StoreError as error:
             # The step is stored, and must not be said to have failed; whoever looks at the thread closes them.
             _log.warning("thread %r: its questions are not closed yet: %s", new.thread_id, error)
+            return ()
+        return [each for each in closed if each.status not in CLOSED]
 
     def after_travel(self, session: Session, travel: Travel) -> Plan[None]:
         """Close what a thread has asked, and was rewound from. Of another process's, a look at the thread finds it."""
@@ -152,15 +166,46 @@ def _tell_dropped(thread_id: str, dropped: Sequence[ApprovalRequest]) -> None:
 
     What was asked is not logged: it may be nobody's business who reads logs.
     """
-    if dropped:
-        _log.warning(
-            "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
-            "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), or "
-            "with Command(resume=...)",
-            thread_id,
-            ", ".join(f"{each.id} ({each.status})" for each in dropped),
-            thread_id,
-        )
+    _log.warning(
+        "thread %r waited for a person and got new input, so nobody asks this any more: %s. To answer instead, "
+        "decide it (saver.approvals, `keel approvals`) and invoke the graph with saver.approvals.resume(%r), or "
+        "with Command(resume=...)",
+        thread_id,
+        ", ".join(f"{each.id} ({each.status})" for each in dropped),
+        thread_id,
+    )
+
+
+def _find_unrun(put: Put) -> Sequence[str]:
+    """Return what was to run next at the head that new input has taken the place of: no trip, no byte.
+
+    LangGraph marks what it drops as seen, at the versions that the head has; what has run was emptied since, which
+    makes a new version. A run has read the head that it begins from, so what this process knows of it is at hand.
+    """
+    base, checkpoint = put.base, put.checkpoint
+    is_head = must_follow_head(put.config, put.header.metadata)
+    if base is None or base.checkpoint_id != put.parent.checkpoint_id or not is_head:
+        return ()
+    nodes = {
+        "its input" if node == START else node
+        for node, seen in checkpoint["versions_seen"].items()
+        if node != INTERRUPT  # where a graph is to stop: all versions at the last stop
+        for channel, version in seen.items()
+        if (channel == START or channel.startswith((BRANCH_TO, JOIN))) and base.versions.get(channel) == version
+    }
+    has_sent = TASKS in base.versions and base.versions[TASKS] != checkpoint["channel_versions"].get(TASKS)
+    return [*sorted(nodes), *(["what was sent"] if has_sent else [])]
+
+
+def _tell_unrun(thread_id: str, nodes: Sequence[str]) -> None:
+    """Log that new input has taken the place of the rest of a turn: LangGraph allows that, and many do not mean it."""
+    _log.warning(
+        "thread %r was cut off, or stopped, and got new input, so this does not run any more: %s. To go on instead, "
+        "invoke the graph with None: saver.where(%r) says when",
+        thread_id,
+        ", ".join(nodes),
+        thread_id,
+    )
 
 
 def _holding(key: str, cell: Cell, codec: Codec, user: str) -> Holding:

@@ -286,6 +286,9 @@ def decision_lines(request: ApprovalRequest, others: Sequence[ApprovalRequest]) 
         ids = ", ".join(_ids_of([request, *others])[each.id] for each in others)
         yield Text(f"Its step asks more, and goes on when that is decided, too: {ids}", "yellow")
         return
+    if request.status in CLOSED:
+        yield Text("That is over: the agent has taken this decision, and its thread has gone on", "dim")
+        return
     thread = plain(repr(request.thread_id))
     yield Text(f"The thread goes on when it is resumed: graph.invoke(saver.approvals.resume({thread}), config)", "dim")
     yield Text("A worker does that by itself: saver.approvals.run_when_decided(graph)", "dim")

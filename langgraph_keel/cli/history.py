@@ -236,14 +236,17 @@ def _stack(place: str, marker: Text, time: str, happened: Text, following: Text)
 
 
 def _happened(moment: Moment, short: Mapping[str, str], follows: bool, every_ns: bool) -> Text:
-    from langgraph_keel.history.render.rows import twin_of
+    from langgraph_keel.history.render.rows import PRUNED, lost_parent, twin_of
 
     style = {"input": "cyan", "update": "yellow", "fork": "magenta"}.get(moment.source, "")
     text = Text(plain(", ".join(moment.nodes)) or plain(moment.source), style)
     if every_ns and moment.namespace:
         text.append(f" in {plain(moment.namespace)}", "dim")
-    why, origin = twin_of(moment) or ("branch from", moment.parent)
-    if not follows:
+    twin = twin_of(moment)
+    why, origin = twin or ("branch from", moment.parent)
+    if not follows and twin is None and lost_parent(moment):
+        text.append(f" ({PRUNED})", "magenta")
+    elif not follows:
         text.append(f" ({why} {plain(short.get(origin, origin)) if origin else 'the start'})", "magenta")
     return text
 

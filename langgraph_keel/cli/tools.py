@@ -33,7 +33,7 @@ from langgraph_keel.cli.options import (
 from langgraph_keel.cli.output import Fitting, console, local_time, print_json, shell_word, table_of, with_bar
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
-from langgraph_keel.errors import InvalidInput, short_key
+from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, begins_with
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
@@ -63,7 +63,7 @@ def calls_page(owner: str | None, calls: Sequence[KeptCall], *, full: bool) -> R
 def _cells(call: KeptCall, full: bool) -> tuple[str | Text, ...]:
     name = Text(plain(call.tool), "bold", overflow="fold")
     if call.args is not None:
-        shown = json.dumps(as_json(call.args), ensure_ascii=False)
+        shown = json.dumps(as_json(call.args), ensure_ascii=False, sort_keys=True)  # models give them in any order
         name.append(" " + (plain(shown) if full else one_line(shown, 80)), "not bold dim")
     if call.tool_call_id and (full or call.state == "unknown" or _is_not_kept(call)):
         name.append("\ncall " + one_line(call.tool_call_id, 80), "not bold dim")
@@ -106,8 +106,11 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
     """
     where = ["--shared"] if owner is None else ["--thread", owner]
     where += ["--url", url] if url else []
-    text = "Nobody knows how it ended. Find out, and settle it: with retry it runs again, with done or skip it does not"
-    yield from _commands(text, "retry", where, [call for call in calls if call.state == "unknown"])
+    text = (
+        "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
+        "run again, skip if it shall not be repeated"
+    )
+    yield from _commands(text, DECISIONS, where, [call for call in calls if call.state == "unknown"])
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )

@@ -6,7 +6,8 @@ is empty, though `invoke(None)` would go on, and new input would drop what the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -14,16 +15,21 @@ from typing import Any, Literal, TypeAlias
 from langgraph_keel.approvals.plans import answers_of, find_open_requests
 from langgraph_keel.approvals.requests import OPEN, ApprovalRequest
 from langgraph_keel.approvals.run_claims import ClaimRecord, find_claim
-from langgraph_keel.display.text import count_of
+from langgraph_keel.display.text import count_of, one_line
 from langgraph_keel.engine.checkpoints import list_threads
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.queries import PAGE
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import Session
+from langgraph_keel.errors import ToolOutcomeUnknown, short_key
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
 from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, shelf_of
+
+_TEXT, _NAMED = 120, 3
+"""Characters of an error, and calls in doubt, that a sentence names."""
+_OPENED = re.compile(r"[\w.]+\(([\"']?)")
 
 State: TypeAlias = Literal["new", "idle", "cut off", "waits", "decided", "runs"]
 
@@ -45,7 +51,7 @@ class Standing:
         next: The nodes that run next.
         requests: What is asked of persons at its latest checkpoint, by requests for approval.
         questions: How many interrupts are open, with requests or without.
-        errors: What the tasks of the step failed with.
+        errors: What the tasks of the step failed with, but for the `ToolOutcomeUnknown` of a call that is settled.
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
             `ToolOutcomeUnknown`, or as their policy says.
         holder: Which process has the thread, if one runs: host, machine, process, and when that began.
@@ -69,8 +75,7 @@ class Standing:
 
     def __str__(self) -> str:
         """Return what is so, and what to do, in a sentence or two."""
-        doubts = f" {count_of(len(self.doubts), 'call')} of tools in doubt: settle them first." if self.doubts else ""
-        return f"thread {self.thread_id!r} {self._says()}.{doubts}"
+        return f"thread {self.thread_id!r} {self._says()}.{self._says_of_doubts()}"
 
     def _says(self) -> str:
         if self.state == "new":
@@ -80,13 +85,36 @@ class Standing:
         if self.state == "runs":
             return f"is run by a process of {self.holder.partition('/')[0]}"
         if self.state == "decided":
-            return "was decided, and no run has gone on with it: invoke the graph with `given`"
+            given = f"saver.approvals.resume({self.thread_id!r})"
+            return f"was decided, and no run has gone on with it: graph.invoke({given}, config)"
         if self.state == "waits":
-            ids = ", ".join(each.id for each in self.requests if each.status in OPEN)
-            return f"waits for a person: {ids or f'{self.questions} questions without a request'}"
+            ids = ", ".join(f"`keel approval {each.id}`" for each in self.requests if each.status in OPEN)
+            asked = (
+                f"{count_of(self.questions, 'question')} without a request: graph.invoke(Command(resume=...), config)"
+            )
+            return f"waits for a person: {ids or asked}"
         where = f" before {', '.join(self.next)}" if self.next else ", with what its step has done"
-        failed = f" ({self.errors[0]:.80})" if self.errors else ""
+        failed = f" ({_shorten(self.errors[0])})" if self.errors else ""
         return f"was cut off{where}{failed}: invoke the graph with None"
+
+    def _says_of_doubts(self) -> str:
+        if not self.doubts:
+            return ""
+        names = ", ".join(f"{each.tool} {short_key(each.key)}" for each in self.doubts[:_NAMED])
+        more = f", and {len(self.doubts) - _NAMED:,} more" if len(self.doubts) > _NAMED else ""
+        return (
+            f" {count_of(len(self.doubts), 'call')} of tools in doubt ({names}{more}): settle them first, as "
+            "`keel tools --unknown` says; but those with ToolPolicy(unknown='retry') are made again by themselves."
+        )
+
+
+def _shorten(error: str) -> str:
+    """Return the start of what is written of an error, such as `ValueError('no …')`: what was opened is closed."""
+    shown = one_line(error, _TEXT)
+    if not shown.endswith("…"):
+        return shown
+    opened = _OPENED.match(error)
+    return shown + (f"{opened[1]})" if opened else "")
 
 
 def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
@@ -102,6 +130,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
     open_ = yield from find_open_requests(session, thread_id)
     requests = tuple(each for each in open_ if moment and each.checkpoint_id == moment.address.checkpoint_id)
     answers = answers_of(requests)
+    calls = yield from _read_calls(session, thread_id)
     is_run = claim is not None and _goes_on(claim, requests)
     state = "runs" if is_run else _state_of(moment, bool(answers))
     return Standing(
@@ -112,8 +141,8 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         next=moment.next if moment else (),
         requests=requests,
         questions=len(moment.interrupts) if moment else 0,
-        errors=moment.errors if moment else (),
-        doubts=tuple((yield from _doubts(session, thread_id))),
+        errors=tuple(_unsettled(moment.errors, calls)) if moment else (),
+        doubts=tuple(call for call in calls if call.state == UNKNOWN),
         holder=claim.holder if claim and is_run else "",
     )
 
@@ -140,14 +169,23 @@ def _command(answers: Mapping[str, Any]) -> Any:
     return Command(resume=dict(answers))
 
 
-def _doubts(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
-    doubts: list[KeptCall] = []
+def _read_calls(session: Session, thread_id: str) -> Plan[Sequence[KeptCall]]:
+    """Return the calls of a thread that are in doubt, or were until a person settled them."""
+    found: list[KeptCall] = []
     page = yield from calls_of(session, shelf_of(thread_id), None, PAGE)
     while page:
-        doubts += [call for call in page if call.state == UNKNOWN]
+        found += [call for call in page if call.state == UNKNOWN or call.decided]
         full = len(page) == PAGE
         page = (yield from calls_of(session, shelf_of(thread_id), page[-1].key, PAGE)) if full else ()
-    return doubts
+    return found
+
+
+def _unsettled(errors: Sequence[str], calls: Sequence[KeptCall]) -> Iterator[str]:
+    """Yield what tasks failed with, but for each `ToolOutcomeUnknown` whose call is settled since."""
+    settled = [f"`keel settle {short_key(call.key)} " for call in calls if call.state != UNKNOWN]
+    for error in errors:
+        if not (error.startswith(ToolOutcomeUnknown.__name__) and any(each in error for each in settled)):
+            yield error
 
 
 class UnfinishedPages:

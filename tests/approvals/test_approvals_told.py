@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 from langgraph_keel import InvalidInput, KeelSaver, MemorySaver, NotFound, open_saver, request_approval
 from langgraph_keel.testing.faults import Counter, with_tap
@@ -155,3 +156,65 @@ def test_an_answer_to_nothing_is_told_of(caplog: pytest.LogCaptureFixture) -> No
     assert "thread 't'" in told
     assert "asks nothing" in told
     assert "secret" not in told
+
+
+def sends(state: State) -> Any:
+    return [Send("b", state)]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("face", ["sync", "async"])
+@pytest.mark.parametrize("edge", ["to a node", "a send", "a join"])
+async def test_new_input_that_drops_the_rest_of_a_turn_is_told(
+    edge: str, face: str, durability: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ends: list[BaseException] = []
+
+    def b(state: State) -> Any:
+        if ends:
+            raise ends.pop()
+        return {"told": "b"}
+
+    async def invoke(given: Any) -> None:
+        if face == "sync":
+            await to_thread(graph.invoke, given, CONFIG, durability=durability)
+        else:
+            await graph.ainvoke(given, CONFIG, durability=durability)
+
+    builder: Any = StateGraph(State).add_node("a", lambda _: {"told": "a"}).add_node("b", b).add_edge(START, "a")
+    if edge == "a send":
+        builder.add_conditional_edges("a", sends, ["b"])
+    else:
+        builder.add_edge(["a"] if edge == "a join" else "a", "b")
+    with MemorySaver() as saver:
+        graph = builder.compile(checkpointer=saver)
+        for given in (START_STATE, START_STATE):
+            await invoke(given)
+        ends.append(ValueError())
+        with pytest.raises(ValueError):  # noqa: PT011
+            await invoke(START_STATE)
+        await invoke(None)  # goes on, and drops nothing
+        await invoke(START_STATE)
+        assert caplog.messages == []
+        ends.append(ValueError())
+        with pytest.raises(ValueError):  # noqa: PT011
+            await invoke(START_STATE)
+        await invoke(START_STATE)
+        (told,) = caplog.messages
+        what = "what was sent" if edge == "a send" else "b"
+        assert f"so this does not run any more: {what}. To go on instead, invoke the graph with None" in told
+        await invoke(START_STATE)
+        graph.invoke(START_STATE, next(each.config for each in graph.get_state_history(CONFIG) if each.next == ("b",)))
+        assert len(caplog.messages) == 1
+
+
+def test_an_input_that_never_ran_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    with MemorySaver() as saver:
+        graph = compiled(saver, lambda _: {"told": "a"})
+        stream = graph.stream(START_STATE, CONFIG, stream_mode="checkpoints", durability="sync")
+        next(stream)
+        stream.close()
+        assert saver.where("t").state == "cut off"
+        graph.invoke(START_STATE, CONFIG)
+    (told,) = caplog.messages
+    assert "its input" in told

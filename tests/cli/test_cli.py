@@ -13,6 +13,7 @@ from cli_threads import COMMANDS, EVIL, RAW, Work, _builder, _config, keel, keel
 from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
+from log_graphs import CONFIG, graph, say
 from typer.testing import CliRunner
 
 from langgraph_keel import ThreadInfo, open_saver
@@ -294,3 +295,23 @@ def test_show_shortens_unless_full(tmp_path: Path) -> None:
     assert "number 0" not in short
     assert "number 0" in full
     assert full.count("x") > 60 * 3000
+
+
+def test_a_pruned_parent_is_no_branch(tmp_path: Path) -> None:
+    """Two that stay begin nothing and branch from nothing; the second input of a thread began nothing, either."""
+    url = f"sqlite:///{tmp_path / 'agent.db'}"
+    with open_saver(url) as saver:
+        made = graph(saver, say("a"))
+        for _ in range(3):
+            made.invoke({"log": []}, CONFIG)
+        inputs = [each for each in saver.timeline("t") if each.source == "input"]
+        for name, moment in zip(("first", "second"), inputs[:2], strict=True):
+            saver.label(moment.config, name)
+        saver.prune(["t"])
+        assert len(saver.timeline("t")) == 3
+        drawn = str(saver.timeline("t"))
+    shown = _unwrapped("history", "t", "--url", url)
+    assert shown.count("(its parent was pruned)") == 2
+    assert "branch from" not in shown
+    assert drawn.count("its parent was pruned") == 2
+    assert "begins anew" not in drawn

@@ -38,6 +38,9 @@ def test_an_approval_lets_the_agent_act(scheme: str, tmp_path: Path) -> None:
     (found,) = waiting(where, "trip", "--status", "approved")
     assert (found["decision"]["by"], found["decision"]["reason"]) == ("bob", "still good")
     assert went_on(where, "trip", graph, 1500) == ("approve", "bob", "still good", ARGS)
+    again = keel("approve", name[:14], "--by", "bob", "--reason", "still good", "--yes", "--url", where).stdout
+    assert "That is over: the agent has taken this decision" in again[again.index("consumed: book of thread trip") :]
+    assert "resume" not in again
 
 
 def test_the_reviewer_comes_from_the_environment(url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,32 @@ def test_tools_advises_what_a_shell_can_carry_out(url: str, thread: str, columns
     key = keel_json("tools", thread, "--url", url)["calls"][1]["key"]
     (line,) = re.findall(r"^  (keel settle .*)$", keel("tools", thread, "--url", url, COLUMNS=columns).stdout, re.M)
     words = subprocess.run(["bash", "-c", f"printf '%s\\n' {line}"], capture_output=True, text=True, check=True)
-    assert words.stdout.splitlines() == ["keel", "settle", short_key(key), "retry", "--thread", thread, "--url", url]
+    where = ["--thread", thread, "--url", url]
+    assert words.stdout.splitlines() == ["keel", "settle", short_key(key), "done|retry|skip", *where]
     assert "--url" not in keel("tools", thread, KEEL_URL=url).stdout
+
+
+def test_what_is_advised_on_a_doubt_does_not_act_as_it_is(url: str) -> None:
+    shown = keel("tools", "trip", "--url", url).stdout
+    (line,) = re.findall(r"^  keel (settle .*)$", shown, re.M)
+    assert "done if it happened, retry if it did not" in shown
+    assert "done|retry|skip" in keel(*shlex.split(line), status=2).stderr
+    assert [call["state"] for call in keel_json("tools", "trip", "--url", url)["calls"]] == ["done", "unknown"]
+    keel(*shlex.split(line.replace("'done|retry|skip'", "done")))
+    assert keel_json("tools", "trip", "--url", url)["calls"][1]["decided"] == "done"
+
+
+def test_arguments_are_shown_in_one_order(url: str) -> None:
+    @tool
+    def send(to: str, amount: int) -> str:
+        """Send."""
+        return "sent"
+
+    with open_saver(url) as saver, ToolCache(saver, store_arguments=True) as kept:
+        for args in ({"to": "bob", "amount": 1}, {"amount": 2, "to": "bob"}):
+            kept.tool(send).invoke(args, config("orders"))
+    shown = keel("tools", "orders", "--url", url, COLUMNS="140").stdout
+    assert re.findall(r"send \{.*?\}", shown) == [f'send {{"amount": {n}, "to": "bob"}}' for n in (1, 2)]
 
 
 def test_a_password_is_not_advised() -> None:
@@ -121,7 +146,7 @@ def test_tools_tells_of_what_threads_share(url: str) -> None:
     assert "keel tools --shared" not in keel("tools", "trip", "--url", url).stdout
     doubtful(url, "trip", 1, ToolPolicy(scope="shared"))
     assert "keel tools --shared" in keel("tools", "trip", "--url", url).stdout
-    assert "retry --shared --url" in keel("tools", "--shared", "--url", url).stdout
+    assert "'done|retry|skip' --shared --url" in keel("tools", "--shared", "--url", url).stdout
 
 
 DECIDED = {"retry": "may run again", "done": "done (settled)", "skip": "skipped"}

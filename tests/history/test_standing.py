@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ from langgraph.types import interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, Standing, ToolCache, request_approval
+from langgraph_keel import InvalidConfig, KeelSaver, Standing, ToolCache, ToolOutcomeUnknown, request_approval
+from langgraph_keel.errors import short_key
 
 
 class Killed(BaseException):
@@ -97,7 +99,7 @@ def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> N
     found = saver.where("t")
     assert stands(found) == ("waits", False, ("ask",))
     (request,) = found.requests
-    assert request.id in str(found)
+    assert f"waits for a person: `keel approval {request.id}`." in str(found)
     assert found.questions == 1
     if asks is act:
         saver.approvals.approve(request.id, by="ann")
@@ -105,7 +107,8 @@ def test_a_question_waits_is_decided_and_taken(saver: KeelSaver, asks: Any) -> N
         saver.approvals.answer(request.id, value="ann", by="ann")
     decided = saver.where("t")
     assert stands(decided) == ("decided", True, ("ask",))
-    assert "no run has gone on with it" in str(decided)
+    assert "no run has gone on with it: graph.invoke(saver.approvals.resume('t'), config)." in str(decided)
+    assert saver.approvals.resume("t") == decided.given
     assert [each.state for each in saver.unfinished()] == ["decided"]
     assert invoke(made, decided.given)["log"][-1] == "b"
     assert saver.where("t").state == "idle"
@@ -160,7 +163,43 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
     found = saver.where("t")
     assert stands(found) == ("cut off", True, ("pay",))
     assert [each.tool for each in found.doubts] == ["pay"]
-    assert "1 call of tools in doubt" in str(found)
+    (doubt,) = found.doubts
+    assert f"1 call of tools in doubt (pay {short_key(doubt.key)}): settle them first, as `keel tools" in str(found)
+
+
+@pytest.mark.parametrize("decision", ["done", "retry", "skip"])
+def test_an_error_of_a_doubt_is_told_until_that_is_settled(saver: KeelSaver, decision: str) -> None:
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        raise Killed
+
+    call = AIMessage("", id="1", tool_calls=[{"name": "pay", "args": {"amount": 3}, "id": "c"}])
+    with ToolCache(saver) as cache:
+        node = ToolNode([pay], messages_key="log", wrap_tool_call=cache.wrap_tool_call)
+        made = graph(saver, ("say", lambda state: {"log": [call]}), ("pay", node))
+        with pytest.raises(Killed):
+            invoke(made, {"log": []})
+        with pytest.raises(ToolOutcomeUnknown) as doubt:
+            invoke(made, None)
+        found = saver.where("t")
+        assert found.errors[0].startswith("ToolOutcomeUnknown(")
+        assert re.search(r"""before pay \(ToolOutcomeUnknown\("tool 'pay' .*…"\)\): invoke the graph""", str(found))
+        cache.settle("t", doubt.value.key, decision)
+    settled = saver.where("t")
+    assert (stands(settled), settled.errors, settled.doubts) == (("cut off", True, ("pay",)), (), ())
+    assert str(settled) == "thread 't' was cut off before pay: invoke the graph with None."
+
+
+@pytest.mark.parametrize("length", [80, 1000])
+def test_a_long_error_is_cut_and_closed(saver: KeelSaver, length: int) -> None:
+    def fail(state: State) -> State:
+        raise ValueError("x" * length)
+
+    with pytest.raises(ValueError, match="xxx"):
+        invoke(graph(saver, ("a", fail)), {"log": []})
+    (shown,) = re.findall(r"\((ValueError\('x+…?'\))\): invoke", str(saver.where("t")))
+    assert ("…" in shown, len(shown) < 130) == (length > 80, True)
 
 
 def test_a_thread_that_is_not_there_takes_its_first_input(saver: KeelSaver) -> None:

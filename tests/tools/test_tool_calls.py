@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from ast import literal_eval
 from asyncio import to_thread
 from collections.abc import Iterator
 from contextlib import suppress
@@ -281,8 +283,13 @@ def test_a_doubt_is_named_by_a_few_letters(world: World) -> None:
     with pytest.raises(Killed):
         world.graph().invoke(told("pay bob 10"), CONFIG)
     world.cache.close()
-    with pytest.raises(ToolOutcomeUnknown, match=r"keel settle [0-9a-f]{6}\.[0-9a-f]{5} retry") as doubt:
+    with pytest.raises(ToolOutcomeUnknown, match=r"keel settle [0-9a-f]{6}\.[0-9a-f]{5} 'done\|retry\|skip'") as doubt:
         world.graph().invoke(None, CONFIG)
+    assert "'done' if it happened, 'retry' if it did not" in str(doubt.value)
+    (words,) = re.findall(r"cache\.settle\((.*?)\)", str(doubt.value))
+    with pytest.raises(InvalidInput):  # as it is printed, it does not act
+        world.cache.settle(*literal_eval(words))
+    assert [call.state for call in world.saver.tools("t")] == ["unknown"]
     stem, _, own = doubt.value.key.partition(".")
     world.cache.settle("t", f"{stem[:6]}.{own[:5]}", "retry")
     world.graph().invoke(None, CONFIG)

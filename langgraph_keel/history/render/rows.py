@@ -350,6 +350,15 @@ def twin_of(moment: MomentRecord) -> tuple[str, str | None] | None:
     return None
 
 
+PRUNED = "its parent was pruned"
+
+
+def lost_parent(moment: MomentRecord) -> bool:
+    """Return whether a moment without a parent had one: an input, or an update before step 1, begins a thread."""
+    is_later = isinstance(moment.step, int) and moment.step > (-1 if moment.source == "input" else 0)
+    return moment.parent is None and (is_later or moment.source == "loop") and fork_source(moment) == ""
+
+
 def fork_source(moment: MomentRecord) -> str:
     """Return the thread from which a moment's thread was forked, if the moment says so; else an empty text."""
     source = moment.metadata.get(FORKED_FROM)
@@ -435,7 +444,7 @@ def _origin(row: TreeRow, before: MomentRecord | None, names: _Names) -> str:
     if before is None or moment.parent == before.id:
         return ""
     if moment.parent is None:
-        return "begins anew"
+        return PRUNED if lost_parent(moment) else "begins anew"
     parent = names.of(moment, moment.parent, moment.namespace)
     return f"branch from {parent}" if row.begins else f"continues {parent}"
 
