@@ -144,7 +144,8 @@ def check_values(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         may_be, is_right = _RULES.get(name, _ANYTHING)
         if not is_right(value):
-            raise InvalidInput(f"{name} must be {may_be}, not {value!r:.100}")
+            is_url = isinstance(value, str) and "://" in value  # it may hold a password
+            raise InvalidInput(f"{name} must be {may_be}, not {'a URL' if is_url else repr(value)[:100]}")
 
 
 _Rule = tuple[str, Callable[[Any], bool]]

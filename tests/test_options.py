@@ -136,8 +136,8 @@ BAD: dict[str, list[Any]] = {
     "refresh_ttl_on_read": ["yes"],
     "durability": ["none", None, []],
     "allow_eviction": ["no"],
-    "client": ["redis://localhost"],
-    "async_client": ["redis://localhost"],
+    "client": ["localhost"],
+    "async_client": ["localhost"],
     "serde": ["json", object],
     "extra_hooks": [None, "a", 5],
 }
@@ -174,6 +174,11 @@ def test_the_least_and_the_most_may_be(name: str, value: object, tmp_path: Path)
     for make in MAKERS:
         if name in MAKERS[make].__annotations__:
             make(tmp_path, **{name: value}).close()
+
+
+def test_a_url_in_the_place_of_another_value_is_not_repeated() -> None:
+    with pytest.raises(InvalidInput, match="client must be a client of the package redis, not a URL"):
+        RedisSaver(client="redis://:secret@localhost")
 
 
 def test_open_saver_checks_whether_it_may_write() -> None:
