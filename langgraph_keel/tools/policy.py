@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -78,11 +78,6 @@ class ToolPolicy:
             raise InvalidInput(f"cache_if={self.cache_if!r}: pass a function of the result, or None")
         if not isinstance(self.idempotency_argument, str | None) or self.idempotency_argument == "":
             raise InvalidInput(f"idempotency_argument={self.idempotency_argument!r}: pass an argument's name, or None")
-
-    def __repr__(self) -> str:
-        """Return what makes it again, without what is as by default."""
-        said = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
-        return f"ToolPolicy({', '.join(f'{name}={value!r}' for name, value, default in said if value != default)})"
 
 
 def check_number(name: str, value: Any, *, least: float, is_more: bool = False) -> None:
