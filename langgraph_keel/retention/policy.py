@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from html import escape
-from itertools import chain, islice
+from itertools import chain, dropwhile, islice
 from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.engine.config import Address
@@ -42,7 +42,8 @@ class Retention:
 
     Attributes:
         last: The newest so many, on the way to the latest.
-        within: Those made less than so many seconds (or a timedelta) ago, branches too; and those that do not say when.
+        within: Those put since the first that was made less than so many seconds (or a timedelta) ago, or does not say
+            when; branches too.
         per: The last one of each `"run"`, or put on each `"day"` (UTC). A run ends where an input, an update or another
             run id begins something new.
         labelled: Those with a label.
@@ -228,7 +229,8 @@ def choose(policy: Retention, moments: Sequence[Moment], now: float, named: Coll
         kept.update(node.stamp for node in islice(trunk(roots), policy.last))
     if policy.within is not None:
         since = now - 1000 * in_seconds(policy.within)
-        kept.update(node.stamp for node, header in roots if (made_at(header) or now) >= since)
+        # All that was put after a young one, too: a host whose clock is late is no reason to lose it.
+        kept.update(node.stamp for node, _ in dropwhile(lambda each: (made_at(each[1]) or now) < since, roots))
     if policy.per == "run":
         kept.update(_find_ends_of_runs(roots))
     if policy.per == "day":

@@ -150,6 +150,13 @@ def test_what_does_not_say_when_it_was_made_counts_as_young() -> None:
     assert numbers(Retention(per="day"), [untimed]) == [0]
 
 
+def test_what_was_put_after_a_young_one_is_young_whatever_its_clock_said() -> None:
+    """A host whose clock is late put the last but one: it went, though the thread was written to just before."""
+    node, header = CHAT[9]
+    late = Header({"ts": (START - timedelta(hours=9)).isoformat()}, header.metadata, {})
+    assert numbers(Retention(within=2 * 3600), [*CHAT[:9], (node, late), CHAT[10]]) == [8, 9, 10]
+
+
 def test_leaves_are_what_nothing_goes_on_from() -> None:
     assert [node.stamp for node, _ in leaves(CHAT)] == [7, 10]
     rewound = [*line("input", "loop"), moment(2, 0, 0, "fork", keel_rewound_to="1")]
