@@ -10,7 +10,7 @@ import pytest
 from redis_steps import Open, behind, keys, opened, put
 from saver_parts import driver_of, store_of
 
-from langgraph_keel import KeelSaver, RedisSaver
+from langgraph_keel import CorruptStore, KeelSaver, RedisSaver
 from langgraph_keel.backends.redis import entries as names
 from langgraph_keel.testing.rig import at, checkpoint_of, id_of, values_of
 
@@ -141,3 +141,40 @@ def test_pruning_what_was_lost_removes_nothing_else(opened: Open, behind: Any, r
     put(saver, 3)
     saver.engine.run(store_of(saver).remove_entries("t", gone, {}))
     assert [id_of(found) for found in saver.list(at())] == ["0003", "0001"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda behind, key: behind.hset(key, "thread", b"\xff"),
+        lambda behind, key: behind.hdel(key, "thread"),
+        lambda behind, key: (behind.delete(key), behind.set(key, "something else")),
+    ],
+    ids=["unreadable", "missing", "another type"],
+)
+def test_a_thread_that_is_damaged_is_named(
+    opened: Open, behind: Any, redis_prefix: str, damage: End, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It vanished from listings without a word, and the first of them took it out of the index, too."""
+    saver, others = opened(), same_bucket("t", 2)
+    for thread in (others[0], "t", others[1]):
+        put(saver, 1, thread)
+    damage(behind, names.Keys(redis_prefix).thread("t").encode())
+    for _ in range(2):
+        assert [info.thread_id for info in saver.threads()] == sorted(others, reverse=True)
+    assert "thread 't' is not listed" in caplog.text
+    assert {(finding.kind, finding.thread_id) for finding in saver.check()} == {("lost", "t")}
+    with pytest.raises(CorruptStore, match="'t'"):
+        saver.erase(user_id="nobody", dry_run=True)
+
+
+def test_a_thread_that_is_damaged_can_be_deleted(opened: Open, behind: Any, redis_prefix: str) -> None:
+    saver = opened()
+    put(saver, 1)
+    behind.hset(names.Keys(redis_prefix).thread("t"), "thread", "?")
+    with pytest.raises(CorruptStore, match="thread:t"):
+        put(saver, 2)
+    saver.delete_thread("t")
+    assert list(saver.threads()) == list(saver.check()) == []
+    put(saver, 1)
+    assert [info.thread_id for info in saver.threads()] == ["t"]

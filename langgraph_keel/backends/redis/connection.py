@@ -51,6 +51,7 @@ from langgraph_keel.backends.redis.entries import Keys
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.errors import (
     AccessDenied,
+    CorruptStore,
     DurabilityWarning,
     InvalidInput,
     KeelError,
@@ -232,6 +233,7 @@ _CLASSES: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 # Errors inside scripts come wrapped in text, differently in Redis 6 and 7.
 _CODES: tuple[tuple[str, type[StoreError], str], ...] = (
     (r"\bKEELFOREIGN\b|\bWRONGTYPE\b", NotAKeelStore, "a key that should be a thread's holds something else"),
+    (r"\bKEELDAMAGED\b", CorruptStore, "a thread is damaged"),
     (r"\bOOM\b", StoreFull, "the server is out of memory (maxmemory); nothing was written"),
     (r"\bREADONLY\b|write commands against a read only", ReadOnlyStore, "this is a replica, which may only be read"),
     (r"\bMISCONF\b", StoreFull, "the server cannot write to its disk and takes no writes"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from langgraph_keel.backends.redis import notices
 from langgraph_keel.backends.redis.connection import Durability, ServerCheck, Settings, check_client, where_of
 from langgraph_keel.backends.redis.driver import AsyncRedisDriver, RedisDriver
-from langgraph_keel.backends.redis.store import RedisStore, find_unlisted
+from langgraph_keel.backends.redis.store import RedisStore, find_damaged, find_unlisted
 from langgraph_keel.engine.config import thread_id_of
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import run
@@ -189,8 +189,10 @@ class RedisSaver(KeelSaver):
         )
 
     def _check(self) -> Iterator[Finding]:
-        from langgraph_keel.retention.check import Finding
+        from langgraph_keel.retention.check import ADVICE, Finding
 
+        for name in run(find_damaged(self._store.keys), self._redis):
+            yield Finding("lost", name, self._store.keys.thread(name), "what its key holds is damaged", ADVICE)
         advice = "put something to it, and it is listed again"
         for name in run(find_unlisted(self._store.keys), self._redis):
             yield Finding("decide", name, "the index of threads", "no list of threads names it", advice)

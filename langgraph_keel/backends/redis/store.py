@@ -231,8 +231,13 @@ def read_threads(
         members = _without_damaged(read) if passes else read
         _check_members(members)
         found = yield from _read_summaries(keys, members)
-        page += [(_show if passes else _info)(member, found[member]) for member in members if found[member]]
         gone = [member for member in members if not found[member]]
+        damaged = _damaged_in(found)
+        if damaged and not passes:
+            raise CorruptStore(f"what the keys of these threads hold is damaged: {', '.join(map(repr, damaged))}")
+        for thread_id in damaged:
+            _log.warning("thread %r is not listed: what its key holds is damaged", thread_id)
+        page += [(_show if passes else _info)(member, found[member]) for member in members if len(found[member]) > 1]
         if gone and may_forget:
             yield _forget_request(keys, gone)
         if len(read) < wanted:
@@ -249,6 +254,11 @@ def _without_damaged(members: Iterable[bytes]) -> list[bytes]:
         else:
             _log.warning("a thread is not listed, as the index has it damaged: %r", member)
     return sound
+
+
+def _damaged_in(found: Mapping[bytes, Sequence[Any]]) -> list[str]:
+    """Return the threads whose keys hold what the script could not read."""
+    return [parse_member(member)[1] for member, told in found.items() if told == [None]]
 
 
 def _show(member: bytes, found: Sequence[Any]) -> tuple[ThreadInfo, bytes]:
@@ -291,6 +301,15 @@ def list_strays(keys: Keys, after: str | None, limit: int) -> StorePlan[Request,
         if len(strays) >= limit:
             break
     return strays[:limit]
+
+
+def find_damaged(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:
+    """Name the threads that the index names and whose keys hold something else. Looks at all threads."""
+    members = [member for member in (yield from _read_members(keys)) if _is_member(member)]
+    damaged: list[str] = []
+    for start in range(0, len(members), ASKED):
+        damaged += _damaged_in((yield from _read_summaries(keys, members[start : start + ASKED])))
+    return damaged
 
 
 def find_unlisted(keys: Keys) -> StorePlan[Request, Replies, Sequence[str]]:

@@ -23,6 +23,9 @@ end
 local function life(key, line)
   if line then
     local epoch, seq, visible, member = line:match('^(%w+) (%d+) (%d+) ?(.*)$')
+    if not epoch then
+      error('KEELDAMAGED the field "thread" of ' .. key)
+    end
     return { epoch = epoch, seq = tonumber(seq), visible = tonumber(visible), member = member }
   end
   if redis.call('EXISTS', key) == 1 then

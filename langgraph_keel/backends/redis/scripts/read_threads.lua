@@ -1,10 +1,15 @@
 -- Store.read_threads: what a listing says of the threads of KEYS. With: fields, lives
--- Grows with: the threads. ARGV: as in lives. A life that is no more is an empty list.
-local reply = {}
-for number, key in ipairs(KEYS) do
+-- Grows with: the threads. ARGV: as in lives. A life that is no more is an empty list, and one that is damaged a list of
+-- nothing: the others are told all the same.
+local function told(number, key)
   local thread = indexed(number)
   local seq, id = (redis.call('HGET', key, 'head:') or ''):match('^(%d+) %l+ (.*)$')
   local entry = seq and redis.call('HGET', key, 'entry:' .. seq) or ''
-  table.insert(reply, thread and { thread.visible, id or '', entry } or {})
+  return thread and { thread.visible, id or '', entry } or {}
+end
+local reply = {}
+for number, key in ipairs(KEYS) do
+  local is_sound, found = pcall(told, number, key)
+  table.insert(reply, is_sound and found or { false })
 end
 return reply
