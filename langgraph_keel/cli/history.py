@@ -78,14 +78,11 @@ def moment_of(found: Timeline, at: str) -> Moment:
 
     Raises:
         NotFound: There is none.
-        InvalidInput: Several ids begin or end so, the thread has no such position, or it is a misspelt option.
+        InvalidInput: Several ids begin or end so, or it is a misspelt option.
     """
     if at.startswith("--"):
         raise InvalidInput(f"no such option: {at}")
-    try:
-        return found.moment(int(at) if _is_position(at) else at)
-    except IndexError as error:
-        raise InvalidInput(str(error)) from None
+    return found.moment(int(at) if _is_position(at) else at)
 
 
 def _is_position(at: str) -> bool:

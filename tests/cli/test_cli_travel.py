@@ -87,11 +87,22 @@ def test_labels(url: str) -> None:
     assert [moment["labels"] for moment in keel_json("timeline", "t", "--url", url)["moments"]] == [[]] * 5
 
 
+POSITIONS = [
+    ["show", "t", "17"],
+    ["rewind", "t", "17"],
+    ["fork", "t", "17", "new"],
+    ["label", "t", "17", "name"],
+    ["diff", "t", "0", "17"],
+    ["provenance", "t", "--checkpoint", "17"],
+]
+"""Commands that name a position that is not there: not found, as a name or an id that is not."""
+
+
 @pytest.mark.parametrize(
     ("words", "told", "status"),
     [
         (["timeline", "nobody"], "no thread 'nobody'", 1),
-        (["rewind", "t", "17"], "has 4 moments", 2),
+        *((words, "has 4 moments", 1) for words in POSITIONS),
         (["rewind", "t", "nothing"], "has no moment 'nothing'", 1),
         (["rewind", "t", "--jsn"], "no such option: --jsn", 2),
         (["fork", "t", "1", "t"], "already holds", 2),
