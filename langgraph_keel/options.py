@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import Any, TypedDict
 
@@ -17,6 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph_keel.approvals.run_claims import OnBusy, PlainResume
 from langgraph_keel.engine.config import Owner
 from langgraph_keel.engine.hooks import Hook
+from langgraph_keel.engine.misspelt import check_names
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.errors import InvalidInput
@@ -124,12 +124,7 @@ def check_options(saver: type, given: Iterable[str]) -> None:
         InvalidInput: It has not; the error says what to write.
     """
     names = list(given)
-    known = set(names and _options_of(saver))
-    for name in names:
-        if name not in known:
-            near = [f"do you mean {each!r}?" for each in get_close_matches(name, sorted(known), 1)]
-            advice = _ELSEWHERE.get(name) or next(iter(near), f"it has {', '.join(sorted(known))}")
-            raise InvalidInput(f"{saver.__name__} has no option {name!r}: {advice}")
+    check_names(saver.__name__, names, set(names and _options_of(saver)), _ELSEWHERE)
 
 
 def check_values(given: Mapping[str, Any]) -> None:

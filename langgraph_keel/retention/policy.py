@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.lineage import Ancestry, Moment, made_at, origin_of, step_of
+from langgraph_keel.engine.misspelt import check_own_names
 from langgraph_keel.engine.records import Node, Stamp
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
@@ -29,6 +30,7 @@ LONGEST = 1e10
 
 
 @publish
+@check_own_names
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Retention:
     """What of a thread stays. A checkpoint of the root graph stays if any of the rules keeps it.
@@ -58,7 +60,7 @@ class Retention:
             (`CheckpointConflict`).
 
     Raises:
-        InvalidInput: One of them cannot be meant.
+        InvalidInput: One of them cannot be meant, or there is none of that name.
     """
 
     last: int | None = None

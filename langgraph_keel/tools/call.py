@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import secrets
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -161,6 +161,7 @@ class CallBuilder:
         self._stores_arguments = store_arguments
         self._versions: dict[int, tuple[BaseTool, str]] = {}
         self._names: set[str] = set()
+        self._misspelt: set[str] = set()
 
     def __repr__(self) -> str:
         return f"{self._policies!r}, default={self._default!r}"
@@ -241,9 +242,23 @@ class CallBuilder:
             self._versions.clear()  # a program that makes its tools anew for every request must not keep them all
         if known is None or known[0] is not tool:  # the address of one that is gone may be used again
             _check_names(tool, policy)
-            _warn_of_misspelt(tool.name, self._policies, self._names)
+            self._warn_of_misspelt()
             known = self._versions[id(tool)] = tool, version_of(tool, policy.version)
         return known[1]
+
+    def _warn_of_misspelt(self) -> None:
+        """Log, once, each policy that no tool has which is known, if one without a policy has nearly that name.
+
+        Which tools there are, nobody says: those of a `ToolNode` are known with its first call, others may come later.
+        So nothing is said of a policy that is like none of them.
+        """
+        others = sorted(self._names - self._policies.keys())
+        for name in sorted(self._policies.keys() - self._names - self._misspelt):
+            for near in get_close_matches(name, others, 1, 0.8):
+                self._misspelt.add(name)
+                _log.warning(
+                    "tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", near, name
+                )
 
 
 def _check_names(tool: BaseTool, policy: ToolPolicy) -> None:
@@ -278,13 +293,6 @@ def _arguments_of(tool: BaseTool) -> set[str] | None:
     fields = model.model_fields
     takes_any = model.model_config.get("extra") == "allow" or "kwargs" in fields
     return None if takes_any else {*fields, *(field.alias for field in fields.values() if field.alias)}
-
-
-def _warn_of_misspelt(tool: str, policies: Collection[str], tools: Collection[str]) -> None:
-    """Log it if a tool has no policy, and one is there for nearly its name, which no tool has that is known."""
-    unused = [name for name in policies if name not in tools]
-    for name in difflib.get_close_matches(tool, unused, 1, 0.8) if tool not in policies else ():
-        _log.warning("tool %r has no policy of its own, but %r has, which is no tool: is that misspelt?", tool, name)
 
 
 class Answers:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 
+from langgraph_keel.engine.misspelt import check_own_names
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.errors import InvalidInput
 
@@ -19,6 +20,7 @@ _MOST = 1e11
 
 
 @publish
+@check_own_names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPolicy:
     """How one tool is kept. The defaults suit a tool that acts: each call runs once, and a doubt is yours to settle.
@@ -45,7 +47,7 @@ class ToolPolicy:
         is_volatile: Never keep anything: the tool runs as if there were no ledger.
 
     Raises:
-        InvalidInput: One of them cannot be meant so.
+        InvalidInput: One of them cannot be meant so, or there is none of that name.
     """
 
     unknown: Literal["raise", "retry", "ask"] = "raise"

@@ -21,6 +21,7 @@ from langgraph_keel import (
     MemorySaver,
     PostgresSaver,
     RedisSaver,
+    Retention,
     SqliteSaver,
     ToolCache,
     ToolPolicy,
@@ -91,6 +92,14 @@ async def test_a_saver_is_set_up_and_closed_as_people_are_used_to(
         (
             lambda: open_saver("memory:", zzz=1),  # type: ignore[call-arg]
             "MemorySaver has no option 'zzz': it has .*busy_timeout, .*types",
+        ),
+        (
+            lambda: ToolPolicy(tll=60),  # type: ignore[call-arg]
+            "ToolPolicy has no option 'tll': do you mean 'ttl'?",
+        ),
+        (
+            lambda: Retention(keep=3),  # type: ignore[call-arg]
+            "Retention has no option 'keep': it has branch_points, .*within",
         ),
         (
             lambda: FileSaver(3),  # type: ignore[arg-type]

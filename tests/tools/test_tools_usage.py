@@ -262,19 +262,20 @@ def test_arguments_that_a_tool_does_have() -> None:
 def test_a_policy_whose_name_is_misspelt_is_warned_of(
     name: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @tool
+    """Of any tool of the node, when one of them is called; once, though a program makes its tools anew for each run."""
+
     def search(q: str) -> str:
         """Search."""
         return "found"
 
-    @tool
     def search_b(q: str) -> str:
         """Search."""
         return "found"
 
-    script = [calls(("search", {"q": q}, f"call-{q}")) for q in "xy"]
     with caplog.at_level(logging.WARNING), ToolCache(MemorySaver(), {name: ToolPolicy(ttl=60)}) as cache:
-        tool_graph(cache, [search, search_b], script).invoke(hello(), thread("t"))
+        for q in "xy":
+            script = [calls(("search_b", {"q": q}, f"call-{q}"))]
+            tool_graph(cache, [tool(search), tool(search_b)], script).invoke(hello(), thread(q))
     told = [record.getMessage() for record in caplog.records]
     assert told == (
         ["tool 'search' has no policy of its own, but 'serch' has, which is no tool: is that misspelt?"] * warned
