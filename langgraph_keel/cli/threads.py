@@ -48,7 +48,7 @@ def threads(
     """List the threads in a store, the one last active first.
 
     Those that wait for a person are marked. What is asked for together must all be so. With --unfinished, each thread
-    is looked at, and what to do is said.
+    is looked at, which tells those that were cut off, and what to do is said.
 
     Example: `keel threads --match 'customer-*' --waiting --since 7d`
     """
