@@ -34,7 +34,7 @@ from langgraph_keel.cli.output import Fitting, console, local_time, print_json, 
 from langgraph_keel.display.jsonable import as_json
 from langgraph_keel.display.text import count_of, one_line, plain
 from langgraph_keel.errors import DECISIONS, InvalidInput, short_key
-from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, begins_with
+from langgraph_keel.tools.ledger import KeptCall, begins_with, is_doubt
 
 _STYLE = {"done": "green", "claimed": "cyan", "waiting": "yellow", "failed": "red", "unknown": "bold magenta"}
 _SHOWN = {"claimed": "running"}
@@ -110,7 +110,7 @@ def advice(owner: str | None, calls: Sequence[KeptCall], url: str) -> Iterable[T
         "Nobody knows how it ended. Find out, and settle it: done if it happened, retry if it did not and may "
         "run again, skip if it shall not be repeated"
     )
-    yield from _commands(text, DECISIONS, where, [call for call in calls if call.state == "unknown"])
+    yield from _commands(text, DECISIONS, where, [call for call in calls if is_doubt(call)])
     text = (
         "Done, but the result was not kept: if its step is resumed, say what it was (--result TEXT), or retry, or skip"
     )
@@ -220,7 +220,8 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="The call's key, or the 
 Unknown = Annotated[
     bool,
     typer.Option(
-        "--unknown", help="Only calls of which nobody knows how they ended; of all threads, if none is named."
+        "--unknown",
+        help="Only calls that somebody has to settle: nobody knows how they ended. Of all threads, if none is named.",
     ),
 ]
 Result = Annotated[
@@ -284,7 +285,7 @@ def _list_unknown(
             every = _every_call(saver, quiet=json)
         else:
             every = ((owner, call) for call in saver.tools(owner))
-        found = sorted((each for each in every if each[1].state == UNKNOWN), key=lambda each: each[1].started_at)
+        found = sorted((each for each in every if is_doubt(each[1])), key=lambda each: each[1].started_at)
     if json:
         print_json({"thread_id": owner, "calls": [call_json(call) for _, call in found]})
     elif not found:

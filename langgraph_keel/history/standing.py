@@ -25,7 +25,7 @@ from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import ToolOutcomeUnknown, short_key
 from langgraph_keel.history.moment import Moment
 from langgraph_keel.history.reading import moments_of
-from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, shelf_of
+from langgraph_keel.tools.ledger import UNKNOWN, KeptCall, calls_of, is_doubt, shelf_of
 
 _TEXT, _NAMED = 120, 3
 """Characters of an error, and calls in doubt, that a sentence names."""
@@ -53,7 +53,7 @@ class Standing:
         questions: How many interrupts are open, with requests or without.
         errors: What the tasks of the step failed with, but for the `ToolOutcomeUnknown` of a call that is settled.
         doubts: Calls of tools of which nobody knows how they ended: until they are settled, the next run raises
-            `ToolOutcomeUnknown`, or as their policy says.
+            `ToolOutcomeUnknown`, or asks. Not those that are made again by themselves (`ToolPolicy(unknown="retry")`).
         holder: Which process has the thread, if one runs: host, machine, process, and when that began.
     """
 
@@ -104,7 +104,7 @@ class Standing:
         more = f", and {len(self.doubts) - _NAMED:,} more" if len(self.doubts) > _NAMED else ""
         return (
             f" {count_of(len(self.doubts), 'call')} of tools in doubt ({names}{more}): settle them first, as "
-            "`keel tools --unknown` says; but those with ToolPolicy(unknown='retry') are made again by themselves."
+            "`keel tools --unknown` says."
         )
 
 
@@ -142,7 +142,7 @@ def read_standing(session: Session, thread_id: str) -> Plan[Standing]:
         requests=requests,
         questions=len(moment.interrupts) if moment else 0,
         errors=tuple(_unsettled(moment.errors, calls)) if moment else (),
-        doubts=tuple(call for call in calls if call.state == UNKNOWN),
+        doubts=tuple(call for call in calls if is_doubt(call)),
         holder=claim.holder if claim and is_run else "",
     )
 

@@ -232,6 +232,7 @@ class CallBuilder:
             args=canonical(tool.name, valid) if self._stores_arguments else None,
             steps=where.steps if is_alone and where.checkpoint_ns else {},
             invocation=INVOCATIONS.name(config) if is_alone else "",
+            retries=policy.unknown == "retry",
         )
         key = key_of_one(key, record) if is_alone else key
         return Call(policy, shelf, key, record, config, valid, slot, execute)

@@ -433,8 +433,9 @@ class Flow:
         if call.policy.unknown == "retry":
             return call, None
         if call.policy.unknown == "raise":
-            if doubt.record.state == CLAIMED:  # whoever settles it need not watch it once more
-                record = replace(doubt.record, state=UNKNOWN)
+            record = replace(doubt.record, state=UNKNOWN, retries=False)
+            # Whoever settles it need not watch it once more; and it is to be settled, whatever its policy was before.
+            if doubt.record.state in (CLAIMED, UNKNOWN) and doubt.record != record:
                 yield from self._ledger.note_doubt(call.shelf, call.key, doubt.token, record)
             yield from self._wait_for_calls_under_way(call)
             raise error_of_doubt(call, doubt.record)

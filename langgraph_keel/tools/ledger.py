@@ -78,6 +78,7 @@ class CallRecord:
         invocation: Which invocation of the root graph made such a call (`invocations.py`).
         past_of: The checkpoints whose states have its result, as a prune saw that took the way from it to them.
         lease: Milliseconds within which its holder renews the claim; 0 in claims of versions that did not say.
+        retries: Whether the policy it was made with makes it again after a crash; versions before did not say.
     """
 
     tool: str
@@ -111,6 +112,7 @@ class CallRecord:
     invocation: str = ""
     past_of: Sequence[str] = ()
     lease: int = 0
+    retries: bool = False
 
 
 _FIELDS = tuple(field.name for field in fields(CallRecord))
@@ -443,6 +445,7 @@ class KeptCall:
         holder: Who made it: host, machine, process, and when that began.
         expires_at: ISO time until which its result may be used again; `None` if there is no such limit.
         decided: What a person said became of it: `retry` (it may run again), `done` or `skip`; empty if nobody did.
+        retries: Whether it is made again by itself, should nobody know how it ended: its policy had `unknown="retry"`.
     """
 
     thread_id: str
@@ -464,11 +467,17 @@ class KeptCall:
     holder: str
     expires_at: str | None = None
     decided: str = ""
+    retries: bool = field(default=False, repr=False)
 
     @property
     def saved(self) -> float:
         """What the hits would have cost."""
         return self.hits * (self.cost or 0.0)
+
+
+def is_doubt(call: KeptCall) -> bool:
+    """Return whether somebody has to say how a call ended."""
+    return call.state == UNKNOWN and not call.retries
 
 
 def shelf_of(thread_id: str | None) -> Shelf:
@@ -518,6 +527,7 @@ def _describe(key: str, kept: Kept[CallRecord], hits: int, now: int) -> KeptCall
         record.holder,
         None if expires_at is None else iso_time(expires_at),
         record.decided,
+        record.retries,
     )
 
 

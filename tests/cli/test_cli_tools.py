@@ -304,6 +304,17 @@ def test_a_thread_that_is_not_there_is_named(url: str) -> None:
     assert "name a thread" in keel("tools", "--url", url, status=2).stderr
 
 
+def test_a_call_that_is_made_again_by_itself_is_not_for_anybody_to_settle(url: str) -> None:
+    policies = PAID | {"pay": ToolPolicy(unknown="retry")}
+    with open_saver(url) as saver, ToolCache(saver, policies) as cache, pytest.raises(Gone):
+        graph(saver, cache).invoke({"messages": [("user", "go")]}, config("again"), durability="sync")
+    calls = keel_json("tools", "again", "--url", url)["calls"]
+    assert [(call["state"], call["retries"]) for call in calls] == [("done", False), ("unknown", True)]
+    assert "keel settle" not in keel("tools", "again", "--url", url).stdout
+    assert keel_json("tools", "again", "--unknown", "--url", url)["calls"] == []
+    assert len(keel_json("tools", "--unknown", "--url", url)["calls"]) == 2
+
+
 def test_doubts_of_all_threads_are_listed_with_what_settles_them(url: str) -> None:
     found = keel_json("tools", "--unknown", "--url", url)
     assert found["thread_id"] is None

@@ -14,7 +14,15 @@ from langgraph.types import interrupt
 from log_graphs import CONFIG, State, graph, say
 from places import Place
 
-from langgraph_keel import InvalidConfig, KeelSaver, Standing, ToolCache, ToolOutcomeUnknown, request_approval
+from langgraph_keel import (
+    InvalidConfig,
+    KeelSaver,
+    Standing,
+    ToolCache,
+    ToolOutcomeUnknown,
+    ToolPolicy,
+    request_approval,
+)
 from langgraph_keel.errors import short_key
 
 
@@ -165,6 +173,33 @@ def test_calls_in_doubt_are_told(saver: KeelSaver) -> None:
     assert [each.tool for each in found.doubts] == ["pay"]
     (doubt,) = found.doubts
     assert f"1 call of tools in doubt (pay {short_key(doubt.key)}): settle them first, as `keel tools" in str(found)
+
+
+def test_a_call_that_is_made_again_by_itself_is_no_doubt(saver: KeelSaver) -> None:
+    """Until a run with another policy meets it."""
+
+    @tool
+    def look(place: str) -> str:
+        """Look."""
+        raise Killed
+
+    def go_on(given: Any, unknown: Any) -> None:
+        with ToolCache(saver, default=ToolPolicy(unknown=unknown)) as cache:
+            node = ToolNode([look], messages_key="log", wrap_tool_call=cache.wrap_tool_call)
+            invoke(graph(saver, ("say", lambda state: {"log": [call]}), ("look", node)), given)
+
+    call = AIMessage("", id="1", tool_calls=[{"name": "look", "args": {"place": "Oslo"}, "id": "c"}])
+    begun: list[Any] = [{"log": []}, None]
+    for given in begun:
+        with pytest.raises(Killed):
+            go_on(given, "retry")
+        found = saver.where("t")
+        assert (stands(found), found.doubts) == (("cut off", True, ("look",)), ())
+        assert str(found) == "thread 't' was cut off before look: invoke the graph with None."
+        assert [(each.state, each.retries) for each in saver.tools("t")] == [("unknown", True)]
+    with pytest.raises(ToolOutcomeUnknown):
+        go_on(None, "raise")
+    assert [each.tool for each in saver.where("t").doubts] == ["look"]
 
 
 @pytest.mark.parametrize("decision", ["done", "retry", "skip"])
