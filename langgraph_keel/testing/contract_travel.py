@@ -113,6 +113,17 @@ class DeltaContract(RigFixtures):
         assert [value[0] for _, _, value in found][::2] == ["2 a", "3 a", "4 a", "20 a", "21 a"]
         assert history(rig, configs[-1]) == walked(rig.face.saver, configs[-1])
 
+    def test_a_circle_of_parents_ends(self, rig: Rig) -> None:
+        """No graph makes one; but who puts a checkpoint again may say that it comes from what came from it."""
+        author = rig.author()
+        first, second = (author.put({"plain": n}, checkpoint_id=f"c{n}") for n in (1, 2))
+        rig.continuing(second).put({"plain": 3}, checkpoint_id="c1")
+        rig.face.put_writes(first, [("items", ["first"])], "task 1")
+        rig.face.put_writes(second, [("items", ["second"])], "task 2")
+        for config, other in ((first, "second"), (second, "first"), (at(), "second")):
+            found = rig.face.delta_history(config, CHANNELS)
+            assert [value for _, _, value in found["items"]["writes"]] == [[other]]
+
     def test_delta_history_survives_a_prune(self, rig: Rig) -> None:
         configs = ten_steps(rig)
         before = history(rig, at())

@@ -232,7 +232,8 @@ def test_a_pool_of_the_users_own(postgres_url: str, autocommit: bool) -> None:
 
 async def test_an_async_pool_of_the_users_own(postgres_url: str) -> None:
     async with psycopg_pool.AsyncConnectionPool(postgres_url, open=False) as pool:
-        saver = PostgresSaver(pool)
+        saver = PostgresSaver(pool, auto_setup=False)
+        await saver.setup()  # as for LangGraph's
         found = await asyncio.gather(*(arounded(saver, f"thread {n}") for n in range(30)))
         assert found == [[f"thread {n}"] for n in range(30)]
         with pytest.raises(InvalidInput, match="async methods"):

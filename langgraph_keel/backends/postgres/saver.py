@@ -9,7 +9,7 @@ there is nothing that can be done.
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import unquote
@@ -277,6 +277,10 @@ class PostgresSaver(KeelSaver):
             InvalidInput: No role can have this name.
         """
         return self._postgres.tables.grants(role)
+
+    def setup(self) -> Awaitable[None]:
+        """As `KeelSaver.setup`; with an async connection or pool of yours it is done when it was awaited."""
+        return self.asetup() if self._postgres.is_async_only else super().setup()
 
     def _setup(self) -> None:
         """Create the tables if they are not there.

@@ -180,19 +180,20 @@ WITH chosen AS (
         SELECT l.* FROM {entries} l WHERE l.thread_id = a.thread_id AND l.ns = a.ns AND l.seq = a.seq OFFSET 0
     ) AS e
 )"""
-# The walk along parents ends where every channel asked for was seen.
+# The walk along parents ends where every channel asked for was seen, or (by UNION) where it has been before: what is
+# stored may lead in a circle.
 WALKED = """
 WITH RECURSIVE walk AS (
-    SELECT 0 AS depth, e.id, e.parent, %(channels)s::text[] AS missing FROM {entries} e WHERE {where}
-    UNION ALL
-    SELECT w.depth + 1, e.id, e.parent, ARRAY(
+    SELECT e.id AS start, e.id, e.parent, %(channels)s::text[] AS missing FROM {entries} e WHERE {where}
+    UNION
+    SELECT w.start, e.id, e.parent, ARRAY(
         SELECT m FROM unnest(w.missing) AS m WHERE m <> ALL (e.channels) OR m <> ALL (coalesce(e.kept, e.channels))
     )
     FROM walk w JOIN {entries} e ON e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = w.parent
     WHERE cardinality(w.missing) > 0
 ), chosen AS (
-    SELECT e.* FROM walk w JOIN {entries} e ON e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = w.id
-    WHERE w.depth > 0
+    SELECT e.* FROM (SELECT DISTINCT w.id FROM walk w WHERE w.id <> w.start) w
+    JOIN {entries} e ON e.thread_id = %(thread)s AND e.ns = %(ns)s AND e.id = w.id
 )"""
 
 CONTENT = f"""

@@ -284,7 +284,7 @@ class PostgresStore(Store[Request, Reply]):
         found = []
         while line is not None:
             found.append(content.entry_with_rows(line))
-            line = lines.get(line.parent or "")
+            line = lines.pop(line.parent or "", None)
         return found
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Reply, Graph]:

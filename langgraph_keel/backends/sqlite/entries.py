@@ -570,7 +570,9 @@ def _ancestors(
     execute: Execute, place: Place, key: int | None, address: Address, missing: set[str], slots: Slots
 ) -> list[Entry]:
     ancestors: list[Entry] = []
-    while missing and (key := _parent_key(execute, place, key)):
+    seen = {key}  # what is stored may lead in a circle
+    while missing and (key := _parent_key(execute, place, key)) and key not in seen:
+        seen.add(key)
         row = execute(f"SELECT {COLUMNS} FROM entries e WHERE e.key = ?", (key,)).fetchone()
         if row is None:
             break

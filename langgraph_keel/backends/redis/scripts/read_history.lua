@@ -21,8 +21,9 @@ local function parent_of(seq)
   return found and found:match('^%d+')
 end
 
-local ancestors, seen = {}, {}
-local seq = parent_of(at:match('^%d+'))
+local start = at:match('^%d+')
+local ancestors, seen = {}, { [start] = true }
+local seq = parent_of(start)
 while seq and count > 0 and not seen[seq] do
   seen[seq] = true
   local entry = get('entry:' .. seq)
