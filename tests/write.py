@@ -5,6 +5,7 @@
     notebooks           runs the notebooks, and saves what they show
     golden v2           stores of every backend, as this version writes them (see CONTRIBUTING.md before)
     catching [STORE]    prints which tests of the contract fail on each store that is wrong on purpose
+    suites [PACKAGE]    prints which tests of LangGraph's packages, and of those upon it, fail with Keel's savers only
 
 With `--check`, `commands` and `surface` write nothing, and say with the exit status whether they would.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 TESTS = Path(__file__).parent
-PROGRAMS = {"golden": "golden", "catching": "broken"}
+PROGRAMS = {"golden": "golden", "catching": "broken", "suites": "upstream"}
 
 
 def write(path: Path, text: str, *, only_check: bool) -> None:

@@ -1,7 +1,7 @@
-"""A pytest plugin that runs LangGraph's own tests against Keel's savers.
+"""A pytest plugin that runs LangGraph's own tests, and those of packages around it, against Keel's savers.
 
-It takes the fixtures `sync_checkpointer` and `async_checkpointer` out of LangGraph's conftest (in memory: no
-file is edited), offers its own in their place, and puts a saver of ours in the place of InMemorySaver, of which many
+It takes the fixtures `sync_checkpointer` and `async_checkpointer` out of their conftest (in memory: no
+file is edited), offers its own in their place, and puts savers of ours in the place of LangGraph's, of which many
 tests make one themselves (`stand_in`). It leaves only the tests that use either. In an unpacked source distribution of
 langgraph:
 
@@ -15,6 +15,7 @@ as JSON.
 import asyncio
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import servers
 from langchain_core.language_models import base
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.conformance.capabilities import Capability
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver as LangGraphSqliteSaver
@@ -43,8 +46,13 @@ cast(Any, base)._get_langchain_version = lambda: None  # private: no option says
 
 FACES = {"sync_checkpointer": "sync", "async_checkpointer": "async"}
 
-# Tests that read what InMemorySaver, and no other saver, has: the start of the node id, and why.
+# Tests of what only LangGraph's savers have: a pattern of how the node id begins, and why.
+UNREVIVABLE = (
+    "stores an object of a class that is made inside the test, which nobody could revive: ours refuses it, LangGraph's "
+    "hand back a dict"
+)
 EXCLUDED: dict[str, str] = {
+    # langgraph
     "tests/test_channels.py::test_delta_channel_snapshot_version_based": "reads InMemorySaver.blobs",
     "tests/test_delta_channel_update_state.py::test_bulk_update_state_replays_updates_in_the_order_given": (
         "its saver sorts what it reads from InMemorySaver.writes"
@@ -57,12 +65,45 @@ EXCLUDED: dict[str, str] = {
         "wants the very error of a serializer; ours reaches the caller as the cause of an UnstorableValue, which names "
         "the thread and the channel; tests/test_pregel.py::test_checkpoint_errors, which has no such serializer, is run"
     ),
+    # langgraph-checkpoint
+    "tests/test_memory.py::TestInMemorySaverDeltaChannel::test_(load_blobs|get_channel_writes)_": (
+        "reads InMemorySaver.blobs and .storage"
+    ),
+    # langgraph-checkpoint-sqlite
+    "tests/test_sqlite.py::TestSqliteSaver::test_informative_async_errors": (
+        "wants no async methods of the blocking saver; ours has both faces"
+    ),
+    "tests/test_sqlite.py::TestSqliteSaver::test_checkpoint_search_sql_injection_prevention": (
+        "wants an error of a filter whose key is no word; no SQL is made of ours, which then find nothing"
+    ),
+    "tests/test_sqlite.py::TestSqliteSaver::test_metadata_filter_keys_with_hyphens_and_digits": (
+        "takes a dot in the key of a filter for a path; for ours and InMemorySaver it is part of the name"
+    ),
+    "tests/test_delta_parent_walk.py::test_walk_step_looks_up_the_parent_by_primary_key": "explains LangGraph's SQL",
+    "tests/test_writes_task_path_migration.py": "migrates LangGraph's tables",
+    # langgraph-checkpoint-postgres
+    r"tests/.*\[(aio_)?pipe\]": "LangGraph's option `pipe`; Keel has none, and one round trip for a put without it",
+    "tests/test_prune.py::(?!test_prune_conformance|test_keep_latest_keeps_writes)": "reads LangGraph's tables",
+    "tests/test_(a?sync).py::test_get_checkpoint_no_channel_values": "replaces a private method",
+    "tests/test_delta_pagination.py::test_a?sync_walk_reads_nothing_newer_than_the_target": "replaces a private method",
+    "tests/test_delta_plain_value_seed.py::test_inline_primitive_seed_is_found": (
+        "wants None to be no value of a delta channel; for ours and InMemorySaver it is one"
+    ),
+    "tests/test_sync.py::test_nonnull_migrations": "reads PostgresSaver.MIGRATIONS",
+    # langchain, deepagents
+    "tests/unit_tests/agents/test_response_format.py::TestResponseFormatAsToolStrategy::"
+    "test_structured_response_not_stale_across_checkpointed_turns": UNREVIVABLE,
+    "tests/unit_tests/test_subagents.py::TestSubAgents::"
+    "test_parallel_subagents_with_different_structured_outputs": UNREVIVABLE,
 }
 if os.environ.get("LANGGRAPH_STRICT_MSGPACK") == "true":
     EXCLUDED[
         "tests/test_delta_channel_exit_mode.py::"
         "test_exit_resume_retried_after_its_final_checkpoint_fails_reruns_the_resumed_task"
     ] = "sets an attribute of its saver, of which a graph has a copy when msgpack is strict; InMemorySaver fails it too"
+
+if "delta_channel_history" not in {capability.value for capability in Capability}:
+    EXCLUDED["tests/test_conformance_delta.py"] = "needs a later langgraph-checkpoint-conformance"
 
 Saver = BaseCheckpointSaver[Any]
 
@@ -113,7 +154,7 @@ STORES = stand_in.Stores()
 MADE_BY_TESTS: type = InMemorySaver
 if NAME.startswith("keel_"):
     MADE_BY_TESTS = stand_in.stand_in(NAME.removesuffix("_aes"), STORES, lambda saver: with_serializer(saver, NAME))
-    stand_in.put_in_place(MADE_BY_TESTS)
+    stand_in.put_in_place(MADE_BY_TESTS, STORES)
 
 
 @pytest.fixture(autouse=True)
@@ -162,10 +203,13 @@ def slow_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_plugin_registered(plugin: object) -> None:
-    """Before pytest looks for fixtures in LangGraph's conftest."""
-    if getattr(plugin, "__name__", "") == "tests.conftest":
-        for fixture in FACES:
-            delattr(plugin, fixture)
+    """Before pytest looks for fixtures in a conftest, and tests import what it says of servers."""
+    if not getattr(plugin, "__name__", "").endswith(".conftest"):
+        return
+    for fixture in FACES:
+        vars(plugin).pop(fixture, None)
+    if url := os.environ.get(servers.SHARED["PostgreSQL"]):
+        vars(plugin).update(DEFAULT_URI=url, DEFAULT_POSTGRES_URI=url.rpartition("/")[0] + "/")
 
 
 def face_of(item: pytest.Item) -> str | None:
@@ -186,7 +230,7 @@ def code_of(item: pytest.Item) -> Iterator[Any]:
 
 def reason(item: pytest.Item) -> str | None:
     """Why a test is left out, if it is."""
-    return next((why for start, why in EXCLUDED.items() if item.nodeid.startswith(start)), None)
+    return next((why for start, why in EXCLUDED.items() if re.match(start, item.nodeid)), None)
 
 
 @pytest.hookimpl(trylast=True)
@@ -210,9 +254,14 @@ class Results:
         self.deselected = 0
         self.excluded: dict[str, str] = {}
         self.idle: list[str] = []
+        self.uncollected: dict[str, str] = {}
         self.passed: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
         self.failed: dict[str, str] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.uncollected[report.nodeid] = why(report)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -243,7 +292,7 @@ class Results:
 results = pytest.StashKey[Results]()
 
 
-def why(report: pytest.TestReport) -> str:
+def why(report: pytest.TestReport | pytest.CollectReport) -> str:
     """The last line of what went wrong."""
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(crash.message if crash else report.longreprtext)[:1000]
@@ -254,5 +303,6 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "flaky: of a plugin that tries again, which no test with a saver needs")
     config.stash[results] = Results()
     config.pluginmanager.register(config.stash[results])

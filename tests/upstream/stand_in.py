@@ -1,7 +1,8 @@
-"""A saver of ours in the place of LangGraph's InMemorySaver, for tests that make one themselves, or a subclass."""
+"""Savers of ours in the places of LangGraph's, for tests that make one themselves, or a subclass."""
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -20,12 +21,12 @@ from upstream.schemas import Schemas
 Place = AbstractContextManager[dict[str, Any]]
 
 SCHEMAS = Schemas()
-# Of each backend, the class, and how it is told of a store of its own.
+# Of each backend, the class, and how it is told of a store of its own: at a path where nothing is, or elsewhere.
 BACKENDS: dict[str, tuple[type[KeelSaver], Callable[[Path], Place]]] = {
     "keel_memory": (MemorySaver, lambda _: nullcontext({})),
-    "keel_sqlite": (SqliteSaver, lambda directory: nullcontext({"path": directory / "keel.db"})),
+    "keel_sqlite": (SqliteSaver, lambda path: nullcontext({"path": path})),
     "keel_sqlite-memory": (SqliteSaver, lambda _: nullcontext({"path": ":memory:"})),
-    "keel_files": (FileSaver, lambda directory: nullcontext({"root": directory / "files"})),
+    "keel_files": (FileSaver, lambda path: nullcontext({"root": path})),
     "keel_postgres": (PostgresSaver, lambda _: SCHEMAS.place()),
     "keel_redis": (RedisSaver, lambda _: redis_place()),
 }
@@ -52,9 +53,7 @@ class Stores:
     def place(self, place: Callable[[Path], Place]) -> dict[str, Any]:
         assert self._directory, "an InMemorySaver was made outside of a test that was found to make one"
         self.made += 1
-        own = self._directory / f"saver {next(self._numbers)}"
-        own.mkdir()
-        return self._opened.enter_context(place(own))
+        return self._opened.enter_context(place(self._directory / f"saver {next(self._numbers)}"))
 
     def close_later(self, saver: KeelSaver) -> None:
         self._opened.callback(saver.close)
@@ -74,7 +73,8 @@ def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[Keel
         get_delta_channel_history = backend.get_delta_channel_history
         aget_delta_channel_history = backend.aget_delta_channel_history
 
-        def __init__(self, *, serde: Any = None) -> None:
+        def __init__(self, *, serde: Any = None, factory: Any = None) -> None:
+            """`factory` makes the dictionaries in which LangGraph's own keeps everything."""
             super().__init__(**stores.place(place), serde=serde)
             stores.close_later(self)
             if serde is None:
@@ -83,14 +83,35 @@ def stand_in(name: str, stores: Stores, wrap: Callable[[Any], Any]) -> type[Keel
     return InMemorySaver
 
 
-def put_in_place(cls: type) -> None:
+def counted(cls: type[KeelSaver], stores: Stores) -> type[KeelSaver]:
+    """The class to put in the place of LangGraph's saver on the same database: where that is, the test says."""
+
+    class Counted(cls):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            stores.made += 1
+
+    return Counted
+
+
+DATABASES = (
+    ("langgraph.checkpoint.sqlite", "SqliteSaver", SqliteSaver),
+    ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver", SqliteSaver),
+    ("langgraph.checkpoint.postgres", "PostgresSaver", PostgresSaver),
+    ("langgraph.checkpoint.postgres.aio", "AsyncPostgresSaver", PostgresSaver),
+)
+NAMES = {"InMemorySaver", "MemorySaver", *(name for _, name, _ in DATABASES)}
+
+
+def put_in_place(cls: type, stores: Stores) -> None:
     """For all modules that are imported from now on."""
-    for name in ("InMemorySaver", "MemorySaver"):
-        setattr(memory, name, cls)
+    memory.InMemorySaver = memory.MemorySaver = cls  # type: ignore[assignment, misc]
+    for module, name, ours in DATABASES:
+        setattr(importlib.import_module(module), name, counted(ours, stores))
 
 
 def names(thing: Any, cls: type, seen: set[int] | None = None) -> bool:
-    """Whether a function or class of LangGraph's tests names `cls`, or names another one that does."""
+    """Whether a function or class of the tests names `cls` or a saver of LangGraph's, or another one that does."""
     seen = set() if seen is None else seen
     thing = getattr(thing, "__func__", thing)
     if id(thing) in seen or (isinstance(thing, type) and issubclass(thing, cls)):
@@ -103,8 +124,9 @@ def names(thing: Any, cls: type, seen: set[int] | None = None) -> bool:
     if not isinstance(thing, types.FunctionType):
         return False
     cells = [cell.cell_contents for cell in thing.__closure__ or ()]
-    others = [thing.__globals__.get(name) for name in _names_in(thing.__code__)]
-    return any(names(other, cls, seen) for other in (*cells, *others))
+    words = set(_names_in(thing.__code__))
+    others = [thing.__globals__.get(name) for name in words]
+    return bool(words & NAMES) or any(names(other, cls, seen) for other in (*cells, *others))
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:

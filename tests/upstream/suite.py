@@ -1,6 +1,7 @@
-"""LangGraph's own tests: fetched from the package index, run in a process of their own.
+"""Other people's tests: LangGraph's own, and those of its packages and of packages upon it.
 
-They come in the source distribution of the langgraph that is installed, and stay outside the repository.
+They come in the source distribution of the version that is installed (or from its repository, where that has no tests),
+are run in a process of their own, and stay outside the repository.
 """
 
 import importlib.metadata
@@ -23,59 +24,110 @@ TEST_TIMEOUT = 120
 # Where several of these runs go on at once, each has one worker.
 WORKERS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
 
-CANNOT_FETCH = """\
-Cannot fetch langgraph {version}'s source distribution, which holds LangGraph's own tests.
-pip must reach a package index that has langgraph-{version}.tar.gz; or name, in KEEL_UPSTREAM_CACHE,
-a directory that already has that file. pip said:
-{output}"""
-
 
 class UpstreamUnavailableError(Exception):
-    """LangGraph's tests can't be had, or don't run at all."""
+    """A suite can't be had, or doesn't run at all."""
 
 
-def fetch(cache: Path) -> Path:
-    """The directory with LangGraph's tests, fetched and unpacked below `cache` unless it is there."""
-    version = importlib.metadata.version("langgraph")
-    unpacked = cache / f"langgraph-{version}"
-    if not unpacked.is_dir():
-        archive = cache / f"langgraph-{version}.tar.gz"
-        if not archive.is_file():
-            download(version, cache)
-        unpack(archive, unpacked)
-    return unpacked
+@dataclass(frozen=True)
+class Suite:
+    """The tests of a package that is installed."""
+
+    package: str
+    arguments: tuple[str, ...] = ("tests",)
+    # Of a package whose source distribution has no tests, and where it is in there.
+    repository: str = ""
+    folder: str = ""
+
+    @property
+    def version(self) -> str:
+        try:
+            return importlib.metadata.version(self.package)
+        except importlib.metadata.PackageNotFoundError:
+            needed = "pip install -r tests/upstream/requirements.txt"
+            raise UpstreamUnavailableError(f"{self.package} is not installed: {needed}") from None
 
 
-def download(version: str, into: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
-    source = ["--no-deps", "--no-binary", "langgraph", f"langgraph=={version}"]
-    done = subprocess.run([*pip, "download", "--dest", into, *source], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise UpstreamUnavailableError(CANNOT_FETCH.format(version=version, output=done.stderr.strip()))
+LANGGRAPH = Suite("langgraph")
+# What `pip install '.[test]'` brings along, and what runs in seconds: CI takes these.
+PACKAGES = (
+    # The other files know no saver, and need packages of their own.
+    Suite("langgraph-checkpoint", ("tests/test_memory.py",)),
+    Suite("langgraph-checkpoint-sqlite"),
+    Suite("langgraph-checkpoint-postgres"),
+    Suite("langgraph-prebuilt"),
+)
+# What needs tests/upstream/requirements.txt.
+UPON_IT = (
+    Suite("langchain", ("tests/unit_tests/agents",)),  # each test under blockbuster
+    Suite(
+        "deepagents",
+        ("tests/unit_tests", "-p", "no:syrupy"),  # an option of which has the name of one of theirs
+        "https://github.com/langchain-ai/deepagents",
+        "libs/deepagents",
+    ),
+    Suite("langgraph-swarm"),
+    Suite("langchain-mcp-adapters"),
+)
 
 
-def unpack(archive: Path, target: Path) -> None:
-    """Only the tests and their settings: what they test is the langgraph that is installed."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as directory, tarfile.open(archive) as tar:
-        needed = (f"{target.name}/tests/", f"{target.name}/pyproject.toml")
-        members = [member for member in tar.getmembers() if member.name.startswith(needed)]
+def fetch(suite: Suite, cache: Path) -> Path:
+    """The directory with the tests, fetched below `cache` unless they are there."""
+    name = f"{suite.package.replace('-', '_')}-{suite.version}"
+    fetched = cache / name
+    if not fetched.is_dir():
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as directory:
+            if suite.repository:
+                source = clone(suite, Path(directory, "clone")) / suite.folder
+            else:
+                source = unpack(suite, cache / f"{name}.tar.gz", Path(directory))
+            keep_tests(source, Path(directory, "kept"), fetched)
+    return fetched
+
+
+def clone(suite: Suite, into: Path) -> Path:
+    tag = f"{suite.package}=={suite.version}"
+    obtain(suite, ["git", "clone", "--quiet", "--depth=1", f"--branch={tag}", suite.repository, str(into)])
+    return into
+
+
+def unpack(suite: Suite, archive: Path, into: Path) -> Path:
+    if not archive.is_file():
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+        source = ["--no-deps", "--no-binary", suite.package, f"{suite.package}=={suite.version}"]
+        obtain(suite, [*pip, "download", "--dest", str(archive.parent), *source])
+    with tarfile.open(archive) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
-        tar.extractall(directory, members)
-        move(Path(directory, target.name), target)
+        tar.extractall(into)
+    return into / archive.name.removesuffix(".tar.gz")
 
 
-def move(source: Path, target: Path) -> None:
-    """In one step; another process may have been quicker, with the same files."""
+def obtain(suite: Suite, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise UpstreamUnavailableError(
+            f"Cannot fetch the tests of {suite.package} {suite.version}. They must be within reach of `{command[0]}`, "
+            "or in a directory that KEEL_UPSTREAM_CACHE names: as the source distribution, or unpacked in\n"
+            f"{suite.package.replace('-', '_')}-{suite.version}. It said:\n{done.stderr.strip()}"
+        )
+
+
+def keep_tests(source: Path, kept: Path, target: Path) -> None:
+    """Only the tests and their settings: what they test is the package that is installed."""
+    kept.mkdir()
+    for name in ("tests", "pyproject.toml"):
+        (source / name).rename(kept / name)
     try:
-        source.rename(target)
-    except OSError:
+        kept.rename(target)
+    except OSError:  # another process was quicker, with the same files
         if not target.is_dir():
             raise
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of LangGraph's tests with one saver."""
+    """What became of a suite with one saver."""
 
     passed: dict[str, int]
     skipped: dict[str, str]
@@ -83,6 +135,7 @@ class Outcome:
     deselected: int
     excluded: dict[str, str]
     idle: list[str]
+    uncollected: dict[str, str]
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -93,21 +146,24 @@ class Outcome:
         return counts + rest
 
 
-def run(suite: Path, saver: str, *, strict: bool, workers: int = WORKERS) -> Outcome:
+def run(suite: Suite, cache: Path, saver: str, *, strict: bool = False, workers: int = WORKERS) -> Outcome:
     """Runs the tests that use a checkpointer with the saver that the plugin knows by this name."""
+    where = fetch(suite, cache)
     began = time.monotonic()
     spread = ["-n", str(workers)] if workers > 1 else ["-p", "no:xdist"]
-    outcome = pytest_run(suite, ["tests", *spread], saver, strict=strict)
+    outcome = pytest_run(where, [*suite.arguments, *spread], saver, strict=strict)
     return replace(outcome, seconds=time.monotonic() - began)
 
 
-def pytest_run(suite: Path, arguments: Sequence[str], saver: str, *, strict: bool) -> Outcome:
+def pytest_run(where: Path, arguments: Sequence[str], saver: str, *, strict: bool) -> Outcome:
     options = ["-q", "-p", "upstream.plugin", "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT}"]
+    # Where it is unset, pytest-asyncio warns, which is an error in some suites.
+    options += ["-o", "asyncio_default_fixture_loop_scope=function"]
     command = [sys.executable, "-m", "pytest", *options, *arguments]
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory, "report.json")
         env = environment(saver, report, strict=strict)
-        done = subprocess.run(command, cwd=suite, env=env, capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(command, cwd=where, env=env, capture_output=True, text=True, timeout=TIMEOUT)
         return outcome_of(done, report)
 
 
@@ -126,7 +182,24 @@ def environment(saver: str, report: Path, *, strict: bool) -> dict[str, str]:
 def outcome_of(done: subprocess.CompletedProcess[str], report: Path) -> Outcome:
     """Anything but "all passed" and "some failed" means that the tests did not all run."""
     outcome = Outcome(**json.loads(report.read_text("utf-8"))) if report.is_file() else None
-    if outcome is None or done.returncode != (1 if outcome.failed else 0):
+    if outcome is None or outcome.uncollected or done.returncode != (1 if outcome.failed else 0):
         said = done.stdout[-5000:] + done.stderr[-5000:]
-        raise UpstreamUnavailableError(f"LangGraph's tests did not run:\n{said}")
+        raise UpstreamUnavailableError(f"The tests did not run:\n{said}")
     return outcome
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A suite as it is, and with a saver of ours."""
+
+    theirs: Outcome
+    ours: Outcome
+    only_ours: dict[str, str]
+    """What fails with Keel only, and how."""
+
+
+def compare(suite: Suite, cache: Path, saver: str) -> Compared:
+    theirs, ours = run(suite, cache, "langgraph_memory"), run(suite, cache, saver)
+    # The name of the saver is a parameter of some tests.
+    only = {test: why for test, why in ours.failed.items() if test.replace(saver, "memory") not in theirs.failed}
+    return Compared(theirs, ours, only)

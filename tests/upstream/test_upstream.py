@@ -1,4 +1,4 @@
-"""LangGraph's own tests pass with our savers in place of LangGraph's."""
+"""LangGraph's own tests, and those of its packages, pass with our savers in place of LangGraph's."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from savers import needing
 
-from upstream.suite import Outcome, fetch, run
+from upstream.suite import LANGGRAPH, PACKAGES, Suite, run
 
 pytestmark = [pytest.mark.upstream, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -16,7 +16,7 @@ FEWEST, FEWEST_OWN = 350, 100
 
 
 @pytest.fixture(scope="session")
-def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """In pytest's cache (or the directory KEEL_UPSTREAM_CACHE names), so that the index is asked once."""
     if named := os.environ.get("KEEL_UPSTREAM_CACHE"):
         cache = Path(named)
@@ -24,8 +24,7 @@ def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         cache = request.config.cache.mkdir("upstream")
     else:
         cache = tmp_path_factory.mktemp("upstream")
-    cache.mkdir(parents=True, exist_ok=True)
-    return fetch(cache)
+    return cache
 
 
 BACKENDS = ["keel_memory", "keel_sqlite", "keel_files", "keel_postgres", "keel_redis"]
@@ -37,18 +36,27 @@ RUNS = [*((backend, False) for backend in BACKENDS), *(VARIANTS if os.environ.ge
 
 @pytest.mark.parametrize(("saver", "strict"), RUNS, ids=[f"{s}-{'strict' if t else 'default'}" for s, t in RUNS])
 def test_langgraphs_own_tests_pass(
-    suite: Path, saver: str, strict: bool, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    cache: Path, saver: str, strict: bool, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
     needing(saver.removeprefix("keel_"), request)
-    outcome = run(suite, saver, strict=strict)
+    outcome = run(LANGGRAPH, cache, saver, strict=strict)
     with capsys.disabled():
         print(f"\n{saver}, {'strict' if strict else 'default settings'}: {outcome}")
-    assert not outcome.failed, listed(outcome)
+    assert not outcome.failed, listed(outcome.failed)
     assert not outcome.idle, "taken for tests that make a saver; they did not"
     assert min(outcome.passed["sync"], outcome.passed["async"]) > 0
     assert outcome.passed["sync"] + outcome.passed["async"] >= FEWEST
     assert outcome.passed["own"] >= FEWEST_OWN
 
 
-def listed(outcome: Outcome) -> str:
-    return "\n".join(f"{test}\n    {why}" for test, why in outcome.failed.items())
+@pytest.mark.parametrize("suite", PACKAGES, ids=lambda suite: suite.package)
+def test_those_of_its_packages_pass_too(cache: Path, suite: Suite, request: pytest.FixtureRequest) -> None:
+    """`python tests/write.py suites` runs these, and those of packages upon it, with LangGraph's savers beside."""
+    needing("postgres", request)
+    outcome = run(suite, cache, "keel_sqlite")
+    assert not outcome.failed, listed(outcome.failed)
+    assert outcome.passed
+
+
+def listed(failed: dict[str, str]) -> str:
+    return "\n".join(f"{test}\n    {why}" for test, why in failed.items())
