@@ -52,7 +52,7 @@ EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "
 settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("full", deadline=None, print_blob=True)
-settings.load_profile(TIER)
+settings.load_profile("full" if "KEEL_EXAMPLES" in os.environ else TIER)
 
 
 def sized(quick: T, ci: T, full: T) -> T:
@@ -61,7 +61,12 @@ def sized(quick: T, ci: T, full: T) -> T:
 
 
 def examples(number: int) -> int:
-    """Return how many examples of a property are tried in this tier, of a number that is thorough."""
+    """Return how many examples of a property are tried in this tier, of a number that is thorough.
+
+    KEEL_EXAMPLES is how many somebody wants to see of each, new ones in every run.
+    """
+    if asked := os.environ.get("KEEL_EXAMPLES"):
+        return int(asked)
     return sized(max(number // 4, min(number, 10)), number, number * 4)
 
 
