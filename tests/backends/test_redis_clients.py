@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import servers
 import uvloop
+from flight_children import wait_until
 from redis import Redis
 from redis import asyncio as aio
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
 from redis.sentinel import Sentinel
 from redis_steps import Open, behind, connections, opened, put
 from saver_parts import async_driver_of
@@ -214,6 +216,13 @@ def test_behind_sentinel(tmp_path: Path) -> None:
 _sentinel: Any = Sentinel
 
 
+def _names_a_master(sentinel: Any) -> bool:
+    try:
+        return bool(sentinel.execute_command("SENTINEL", "get-master-addr-by-name", "keel"))
+    except RedisError:  # it has not begun to listen
+        return False
+
+
 @contextmanager
 def sentinel_of(program: Path, port: int, directory: Path) -> Iterator[int]:
     """A sentinel that watches the server at `port`, and its own port."""
@@ -222,6 +231,8 @@ def sentinel_of(program: Path, port: int, directory: Path) -> Iterator[int]:
     settings.write_text(f"port {own}\nsentinel monitor keel 127.0.0.1 {port} 1\ndir {directory}\n")
     with subprocess.Popen([program, settings, "--sentinel"], stdout=subprocess.DEVNULL) as process:
         try:
+            with Redis(port=own) as asking:
+                wait_until(lambda: _names_a_master(asking))
             yield own
         finally:
             process.terminate()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 from uuid import uuid4
 
@@ -447,8 +448,12 @@ def test_a_call_waits_for_one_that_is_still_made(world: World) -> None:
     assert has_begun.wait(30)
     world.lose()
     said: list[Any] = []
-    second = threading.Thread(target=lambda: said.append(world.graph().invoke(told("pay bob 10"), CONFIG)))
+    has_asked = threading.Event()
+    # Only then, or the first may put before the second has begun, which then goes on from what that has put.
+    again = tapped(world, SimpleNamespace(sending=lambda _: has_asked.set(), replied=lambda *_: None))
+    second = threading.Thread(target=lambda: said.append(again.graph().invoke(told("pay bob 10"), CONFIG)))
     second.start()
+    assert has_asked.wait(30)
     may_end.set()
     second.join(30)
     first.join(30)
