@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from langgraph_keel.engine.config import Address
@@ -263,10 +264,10 @@ def last_seq(execute: Execute, thread: int) -> int:
 
 def pack_refs(refs: Mapping[str, Ref], slots: Slots, first: Mapping[str, int]) -> bytes:
     """Return refs in their stored form, new items by the numbers that they got."""
-    table = [
-        [slots[name].slot, int(ref.kind), *(n for run in resolve(ref.runs, first.get(name, 0)) for n in run)]
-        for name, ref in refs.items()
-    ]
+    table = []
+    for name, ref in refs.items():
+        runs = resolve(ref.runs, first[name]) if name in first else ref.runs
+        table.append([slots[name].slot, ref.kind.value, *chain.from_iterable(runs)])
     return frame(PLAIN.pack(table))
 
 

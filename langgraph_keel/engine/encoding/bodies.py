@@ -385,6 +385,16 @@ def content_of(row: Row, opener: Callable[[bytes], bytes] = unframe) -> bytes:
     return content[len(header) :]
 
 
+def raw_item(row: Row) -> bytes | None:
+    """Return the item of a row that holds one, if its frame is whole and not compressed; if not, see `content_of`."""
+    body = row.body
+    if type(body) is bytes and body[:1] == RAW:
+        content = body[HEAD:]
+        if content[:1] == _ONE and xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
+            return content[1:]
+    return None
+
+
 def rows_of(payloads: Sequence[bytes], lo: int = NEW) -> tuple[Row, ...]:
     """Lay items out in rows, numbered on from `lo`."""
     if len(payloads) == 1:

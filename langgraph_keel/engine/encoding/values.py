@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -31,11 +31,13 @@ from langgraph_keel.engine.encoding.bodies import (
     number_rows,
     numbers_of,
     pack_rows,
+    raw_item,
     resolve,
     row_index,
     rows_in,
     rows_of,
     split_array,
+    takes_more,
     weight_of,
 )
 from langgraph_keel.engine.encoding.trees import (
@@ -124,10 +126,8 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
     rest = known.hashes[same:]
     if hashes[: len(rest)] == rest:
         return _append_elements(value, same, marks, hashes, known, codec)
-    if same:
-        marks = codec.marks(value)
-        hashes = _hashes_of(marks)
-    return _rearrange(value, marks, hashes, known, codec)
+    same -= same % BLOCK
+    return _rearrange(value, same, marks, known.hashes[:same] + hashes, known, codec)
 
 
 def _same_blocks(value: list[Any], known: KnownList) -> int:
@@ -222,18 +222,20 @@ def _append_elements(
 
 
 def _rearrange(
-    value: list[Any], marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
+    value: list[Any], same: int, marks: list[bytes], hashes: array[int], known: KnownList, codec: Codec
 ) -> tuple[KnownList, tuple[Row, ...]]:
+    """Return the version after `known`, in which any element may have changed; `marks` are those from `same` on."""
     runs, changed = _pieces(hashes, known)
     debt = known.debt + RUN_COST * len(runs)
-    if debt > sum(map(len, marks)) + 4096:
+    if marks and debt > sum(map(len, marks)) * len(value) // len(marks) + 4096:
         # So many pieces that naming them has cost as much as the list itself: write it whole, once.
-        return _write_list(value, marks, codec), ()
+        return _write_list(value, codec.marks(value), codec), ()
     loose = known.loose.within(runs)
     rows, repacks = pack_rows(rows_in(known.rows, runs), loose)
-    payloads = _pack_elements(value, marks, 0, changed, codec)
+    payloads = _pack_elements(value, marks, same, changed, codec)
     loose = NOTHING if repacks else loose
-    return _list_of(runs, rows, *_prove_rest(value, marks), hashes, loose, debt, payloads), repacks
+    proofs, tail = _prove_rest(value, marks, same, known.proofs[: same // BLOCK])
+    return _list_of(runs, rows, proofs, tail, hashes, loose, debt, payloads), repacks
 
 
 def rebase_list(whole: KnownList, known: KnownList) -> KnownList:
@@ -252,14 +254,44 @@ def learn_list(value: list[Any], ref: Ref, rows: Sequence[Row], codec: Codec) ->
     return KnownList(ref, rows, proofs, tail, hashes, weight, loose_end(rows, ref.runs))
 
 
-def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:
+def _pieces(hashes: array[int], known: KnownList) -> tuple[tuple[Run, ...], list[int]]:
     """Find each element among the known ones; return the runs and the positions of those not found."""
+    most = min(len(hashes), len(known.hashes))
+    start = _count_equal(hashes, known.hashes, most)
+    stop = len(hashes) - _count_equal(reversed(hashes), reversed(known.hashes), most - start)
+    moved = len(known.hashes) - len(hashes)
+    runs, changed = _find_pieces(hashes, range(start, stop), known) if start < stop else ([], [])
+    pieces = [*_cut(known.ref.runs, 0, start), *runs, *_cut(known.ref.runs, stop + moved, len(known.hashes))]
+    return resolve(pieces, NEW), changed
+
+
+def _count_equal(ours: Iterable[int], theirs: Iterable[int], most: int) -> int:
+    """Return how many numbers are the same in both, from the first on; not more than `most`."""
+    for count, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if count == most or one != other:
+            return count
+    return most
+
+
+def _cut(runs: Sequence[Run], start: int, stop: int) -> Iterator[Run]:
+    """Return the runs of the elements from position `start` to `stop`."""
+    at = 0
+    for lo, hi in runs:
+        first, last = max(start - at, 0), min(stop - at, hi - lo)
+        if first < last:
+            yield lo + first, lo + last
+        at += hi - lo
+
+
+def _find_pieces(hashes: array[int], positions: range, known: KnownList) -> tuple[list[Run], list[int]]:
+    """As `_pieces`, of the elements at these positions."""
     numbers = numbers_of(known.ref.runs)
     places = {mark: place for place, mark in reversed(list(enumerate(known.hashes)))}
     runs: list[Run] = []
     changed: list[int] = []
-    after = 0
-    for position, mark in enumerate(hashes):
+    after = positions.start
+    for position in positions:
+        mark = hashes[position]
         # The element after the one just found comes first: equal elements then stay in one run.
         place = after if after < len(numbers) and known.hashes[after] == mark else places.get(mark)
         if place is None:
@@ -268,7 +300,7 @@ def _pieces(hashes: Sequence[int], known: KnownList) -> tuple[tuple[Run, ...], l
         else:
             number, after = numbers[place], place + 1
         runs.append((number, number + 1))
-    return resolve(runs, NEW), changed
+    return runs, changed
 
 
 # -- all forms ---------------------------------------------------------------------------------------------------------
@@ -488,24 +520,27 @@ class Unpacker:
     def _single_items(self, refs: Mapping[str, Ref], rows: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
         """Return the values of the channels that have a row and an item each, decoded in one go.
 
-        Of a state of 50 channels, by themselves they took 890 µs instead of 150.
+        Of a state of 50 channels, by themselves they took 890 µs instead of 150; opened by themselves, and then decoded
+        in one go, 145 instead of 60.
         """
-        single = {}
+        single: dict[str, Row] = {}
         for channel, ref in refs.items():
-            of = rows.get(channel)
-            if of and len(ref.runs) == 1 and ref.kind is not Kind.LIST:
-                ((lo, hi),) = ref.runs
-                row = of[max(0, bisect_right(of, lo, key=_first_of) - 1)]
+            of, runs = rows.get(channel), ref.runs
+            if of and len(runs) == 1 and ref.kind is not Kind.LIST:
+                ((lo, hi),) = runs
+                row = of[0] if len(of) == 1 else of[max(0, bisect_right(of, lo, key=_first_of) - 1)]
                 if row.count == 1 and row.lo == lo == hi - 1:
                     single[channel] = row
         if len(single) < 2:
             return {}
         try:
-            contents = [*map(self._content, single.values())]
-            values = self._codec.unpack_items(array_header(len(contents)) + b"".join(contents))
-            return dict(zip(single, values, strict=True))
+            items = [raw_item(row) or self._content(row) for row in single.values()]
+            data = array_header(len(items)) + b"".join(items)
+            if not takes_more(data, self._codec.limit):
+                return dict(zip(single, self._codec.unpack_items(data), strict=True))
         except (ValueRefused, CorruptStore):
-            return {}  # one by one, to say which
+            pass
+        return {}  # one by one, to say which
 
     def _channel(self, channel: str, ref: Ref, rows: Sequence[Row], where: Address) -> Any:
         try:
