@@ -107,7 +107,7 @@ BACKENDS = (
         "postgresql://...",
         client="psycopg",
         extra="postgres",
-        needs="psycopg[binary,pool]>=3.2",
+        needs="psycopg[binary,pool]>=3.2.3",
         alias="AsyncPostgresSaver",
     ),
     Backend(
@@ -117,7 +117,7 @@ BACKENDS = (
         "redis://...",
         client="redis",
         extra="redis",
-        needs="redis>=5.0.1",
+        needs="redis>=8",
         alias="AsyncRedisSaver",
     ),
     Backend("langgraph_keel.backends.files", "FileSaver", ("files",), "files:directory"),
