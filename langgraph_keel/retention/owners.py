@@ -10,7 +10,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
-from langgraph_keel.engine.config import USER, Address, address_of, owner_in, owner_of
+from langgraph_keel.engine.config import USER, Address, owner_in, owner_of
 from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, unframe
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
@@ -64,7 +64,8 @@ class OwnerHook(Hook):
     def read(self, session: Session, reading: Reading) -> None:
         """Remember whom a checkpoint names."""
         if reading.result is not None:
-            self._remember(address_of(reading.result.config), owner_in(reading.result.metadata))
+            checkpoint_id = reading.result.config["configurable"]["checkpoint_id"]
+            self._remember(reading.address.at(checkpoint_id), owner_in(reading.result.metadata))
 
     def draft_put(self, session: Session, put: Put) -> None:
         """Name the owner, if the config of the run does not.

@@ -126,7 +126,6 @@ def next_list(value: list[Any], known: KnownList | None, codec: Codec) -> tuple[
     rest = known.hashes[same:]
     if hashes[: len(rest)] == rest:
         return _append_elements(value, same, marks, hashes, known, codec)
-    same -= same % BLOCK
     return _rearrange(value, same, marks, known.hashes[:same] + hashes, known, codec)
 
 
