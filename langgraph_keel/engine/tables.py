@@ -32,12 +32,16 @@ class CellTable(Generic[T]):
         pack: Returns the parts of a record as they are stored, in a list of their own; part of the stored format.
         unpack: Returns the record that such parts make. Stored bytes are untrusted: it raises `TypeError`, `ValueError`
             or `KeyError` for whatever else stands there. Pydantic's `TypeAdapter(...).validate_python` does.
+        has_body: Says of a record whether the rest of its cell, the body, must be there.
+        is_piece: Says of a key whether its cell has no record, but a piece of what the body of another one begins.
     """
 
     kind: str
     name: str
     pack: Callable[[T], Sequence[Any]]
     unpack: Callable[[Sequence[Any]], T]
+    has_body: Callable[[T], bool] = lambda _: False
+    is_piece: Callable[[str], bool] = lambda _: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,5 +274,7 @@ def _unpack_namespace(parts: Sequence[Any]) -> list[Any]:
     return list(namespace)
 
 
-NODE_CACHE: CellTable[Sequence[str]] = CellTable("cache", "a cached result", lambda parts: [parts], _unpack_namespace)
+NODE_CACHE: CellTable[Sequence[str]] = CellTable(
+    "cache", "a cached result", lambda parts: [parts], _unpack_namespace, has_body=lambda _: True
+)
 """Results of nodes (`KeelCache`). LangGraph does not say of which thread they are, so an erasure empties it."""

@@ -288,8 +288,8 @@ def _check_records(
 ) -> Iterator[Finding]:
     for key, cell in read.items():
         try:
-            cells.keep(key, cell)
-            if cell.body:
+            needs_body = table.is_piece(key) or table.has_body(cells.keep(key, cell).record)
+            if cell.body or needs_body:
                 session.codec.open(cell.body)
         except CorruptStore as error:
             if not isinstance(error.__cause__, ValueRefused):

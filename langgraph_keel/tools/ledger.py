@@ -137,7 +137,13 @@ def _unpack_count(parts: Sequence[Any]) -> int:
     return int(parts[0])
 
 
-CALLS: CellTable[CallRecord] = CellTable(TOOLS, "the record of tool call", _pack_call, _unpack_call)
+CALLS: CellTable[CallRecord] = CellTable(
+    TOOLS,
+    "the record of tool call",
+    _pack_call,
+    _unpack_call,
+    has_body=lambda record: record.state == DONE and record.is_kept,
+)
 COUNTS: CellTable[int] = CellTable(HITS, "the count of hits of tool call", lambda count: [count], _unpack_count)
 
 

@@ -59,6 +59,22 @@ def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
     assert found_in(stored) == []
 
 
+@pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)  # where cells are in columns
+def test_a_body_that_is_gone_is_found(stored: Place) -> None:
+    """Most records have none; of the others none may be missing."""
+    with stored.open(read_only=True) as saver:
+        threads = [each.thread_id for each in saver.threads()]
+    missed = []
+    with spots_of(stored) as spots:
+        bodies = [spot for spot in spots if "cells" in spot.kind + spot.where and "body" in spot.kind + spot.where]
+        for spot in bodies:
+            spot.write(b"")
+            missed.append(any(isinstance(value, type) for value in look(stored, threads).values()))
+            assert found_in(stored) or not missed[-1], (spot.kind, spot.where)
+            spot.write(spot.value)
+    assert any(missed)
+
+
 def lose_from_index(place: Place) -> None:
     """Take a thread out of what threads are listed by; its checkpoints stay."""
     if place.kind == "sqlite":

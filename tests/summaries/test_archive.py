@@ -98,6 +98,7 @@ def test_a_large_part_stands_in_pieces(box: Box) -> None:
     assert box.call("entries") == [small, entry]
     assert box.call("messages", entry) == messages
     assert len(box.call("messages")) == 5
+    assert list(box.saver.check()) == []
     box.saver.copy_thread("t", "copy")
     assert box.call("messages", entry.id, thread="copy") == messages
     box.keep(messages)

@@ -279,7 +279,14 @@ def in_order(entries: Collection[Archived]) -> list[Archived]:
     return ordered
 
 
-ARCHIVE: CellTable[Archived] = CellTable("archive", "the head of archived part {key}", _pack, _unpack)
+ARCHIVE: CellTable[Archived] = CellTable(
+    "archive",
+    "the head of archived part {key}",
+    _pack,
+    _unpack,
+    has_body=lambda _: True,
+    is_piece=lambda key: "." in key,
+)
 
 
 def archive_of(session: Session, thread_id: str) -> Cells[Archived]:
