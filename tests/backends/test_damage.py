@@ -133,7 +133,7 @@ def spoil_listing(place: Place) -> None:
             spot.write(b"?\n")
         else:
             for spot in (each for each in spots if each.kind == "keel_entries.header"):
-                spot.write(b"?")
+                spot.write(b"\x02 no frame at all")
 
 
 def test_a_damaged_thread_does_not_stop_a_listing(stored: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -155,10 +155,17 @@ def test_a_damaged_thread_does_not_stop_a_listing(stored: Place, caplog: pytest.
 
 
 @pytest.mark.parametrize("stored", ["sqlite"], indirect=True)
-@pytest.mark.parametrize("name", [b"\xff", BadText(b"\xff")])
-def test_a_channel_whose_name_is_no_text_is_damage(stored: Place, name: Any) -> None:
+@pytest.mark.parametrize(
+    ("column", "new"),
+    [("name", b"\xff"), ("name", BadText(b"\xff")), ("id", 1 << 33)],
+    ids=["bytes", "bad text", "a number past all keys"],
+)
+def test_a_channel_that_cannot_be_one_is_damage(stored: Place, column: str, new: Any) -> None:
     with spots_of(stored) as spots:
-        for spot in (each for each in spots if each.kind == "channels.name" and each.value == "messages"):
-            spot.write(name)
+        named = {spot.where for spot in spots if spot.kind == "channels.name" and spot.value == "messages"}
+        for count, spot in enumerate(
+            each for each in spots if each.kind == f"channels.{column}" and each.where in named
+        ):
+            spot.write(new + count if isinstance(new, int) else new)
     with stored.open(read_only=True, types=TYPES) as saver, pytest.raises(CorruptStore):
         list(saver.list(thread_config("chat")))

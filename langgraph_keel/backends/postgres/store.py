@@ -65,7 +65,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
 )
 from langgraph_keel.engine.store import Store
-from langgraph_keel.errors import StoreBusy
+from langgraph_keel.errors import CorruptStore, StoreBusy
 
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
 HERE = f"{SHELF} AND c.key = %(key)s"
@@ -412,7 +412,15 @@ def _info(
     thread: str, name: str | None, put_at: str, count: int, head: str | None, header: bytes | None, names: Any
 ) -> tuple[ThreadInfo, bytes]:
     latest = head and name_of(head, names_by_key(names))
-    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), restore_frame(header or b"")
+    return ThreadInfo(unescape(name or thread), count, unescape(put_at), latest, None), _restored(header or b"")
+
+
+def _restored(header: bytes) -> bytes:
+    """Return a header of a page; one that is damaged as it stands: whoever reads it is told, and nobody else."""
+    try:
+        return restore_frame(header)
+    except CorruptStore:
+        return header
 
 
 def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:

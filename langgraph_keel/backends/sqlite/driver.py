@@ -158,7 +158,7 @@ def named_errors(path: str) -> Iterator[None]:
         raise _name_sqlite_error(path, error) from error
     except KeelError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise CorruptStore(f"{path}: a row does not hold what it should ({error!r})") from error
     except OSError as error:  # of the lock file
         kind = StoreFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StoreError
