@@ -262,6 +262,14 @@ async def test_an_async_connection_of_the_users_own(postgres_url: str) -> None:
         assert await asyncio.gather(*(arounded(saver, f"{n}") for n in range(9))) == [[f"{n}"] for n in range(9)]
 
 
+def test_a_connection_in_pipeline_mode_is_refused(postgres_url: str) -> None:
+    """It was told that the tables are somebody else's: a reply that has not come looks like no rows."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection, PostgresSaver(connection) as saver:
+        with connection.pipeline(), pytest.raises(InvalidInput, match="pipeline mode"):
+            saver.get_tuple(config_for("t"))
+        assert saver.get_tuple(config_for("t")) is None
+
+
 def test_each_face_opens_its_own_connections_when_it_needs_them(postgres_url: str) -> None:
     name = f"keel {uuid.uuid4().hex[:8]}"
 

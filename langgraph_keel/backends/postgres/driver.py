@@ -389,7 +389,7 @@ class GivenConnections:
         # One thread at a time: statements of two on one connection would be parts of one transaction.
         lending: Any = self._given.connection(self._timeout) if self._is_pool else self._turn
         with lending as lent:
-            yield lent if self._is_pool else self._given
+            yield _without_pipeline(lent if self._is_pool else self._given)
 
     @asynccontextmanager
     async def aconnection(self) -> AsyncIterator[AsyncConnection]:
@@ -397,10 +397,24 @@ class GivenConnections:
         turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         lending: Any = self._given.connection(self._timeout) if self._is_pool else turn
         async with lending as lent:
-            yield lent if self._is_pool else self._given
+            yield _without_pipeline(lent if self._is_pool else self._given)
 
     def close(self) -> None:
         """Leave it open."""
+
+
+def _without_pipeline(connection: Any) -> Any:
+    """Return a connection, unless its user has it in pipeline mode: replies come when that ends, and are waited for.
+
+    Raises:
+        InvalidInput: It is in that mode.
+    """
+    if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
+        raise InvalidInput(
+            "this connection is in pipeline mode, in which no reply can be waited for: use the saver outside of "
+            "`with connection.pipeline()`; Keel sends in one go what it can by itself"
+        )
+    return connection
 
 
 def _where(given: Given) -> str:
