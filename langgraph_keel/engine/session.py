@@ -367,7 +367,7 @@ class Engine:
 
     session: Session
     async_driver: AsyncDriver[Any, Any]
-    closers: WeakSet[Any] = field(default_factory=WeakSet)
+    closers: WeakSet[Closer] = field(default_factory=WeakSet)
 
     @property
     def driver(self) -> Driver[Any, Any]:
