@@ -412,8 +412,11 @@ class Approvals:
             held = changed
         held = yield from self._log(held)
         # Written there before it goes here: whoever looks for it by its id finds it, whatever breaks off.
-        request = held.request
-        yield from self._cells[OVER].swap(request.id, None, request, origin=request.thread_id)
+        request, over = held.request, self._cells[OVER]
+        done, there = yield from over.swap(request.id, None, request, origin=request.thread_id)
+        # It was over before, and asked again: two tools of one node may ask at once, before their run is known to live.
+        if not done and there is not None and there.record.asked_at <= request.asked_at and there.record != request:
+            yield from over.swap(request.id, there.token, request, origin=request.thread_id)
         yield from self._cells[CURRENT].remove({request.id: held.token})
 
     def _log(self, held: KeptRequest) -> Plan[KeptRequest]:

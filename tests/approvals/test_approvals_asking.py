@@ -38,6 +38,7 @@ from langgraph_keel import (
     ToolCache,
 )
 from langgraph_keel.approvals.ask import request_approval
+from langgraph_keel.approvals.requests import CONSUMED, SUPERSEDED, ApprovalRequest, Approvals
 
 # -- two tools of one step ---------------------------------------------------------------------------------------------
 
@@ -302,3 +303,16 @@ def test_langgraph_gives_a_plain_answer_twice() -> None:
     graph.invoke({}, T)
     (second,) = graph.invoke(Command(resume="one"), T)[ASKED]
     assert graph.invoke(Command(resume={second.id: "two"}), T)["said"] == ["one", "two", "one"]
+
+
+def test_what_was_over_and_is_asked_again_is_what_becomes_of_it_then(saver: KeelSaver) -> None:
+    """Of two tools that ask at once in one node, the first may be closed before its run is known to live."""
+    approvals, engine = Approvals(saver.engine.session), saver.engine
+    asked = ApprovalRequest("a" * 24, "t", "1", "task", action="pay", args={}, asked_at="2026-11-24T10:00:00.000+00:00")
+    for status in (SUPERSEDED, CONSUMED):
+        held = engine.run(approvals.ask(asked))
+        assert held is not None
+        for _ in range(2):  # whoever dies in between is followed by somebody who does it again
+            engine.run(approvals.end(held, status, asked.asked_at))
+        (found,) = saver.approvals.pending("t", status=[SUPERSEDED, CONSUMED], limit=None)
+        assert found.status == status

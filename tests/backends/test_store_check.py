@@ -59,6 +59,7 @@ def test_damage_that_a_reader_meets_is_found(stored: Place) -> None:
     assert found_in(stored) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", ["sqlite", "postgres", "redis"], indirect=True)  # where cells are in columns
 def test_a_body_that_is_gone_is_found(stored: Place) -> None:
     """Most records have none; of the others none may be missing."""
@@ -66,7 +67,8 @@ def test_a_body_that_is_gone_is_found(stored: Place) -> None:
         threads = [each.thread_id for each in saver.threads()]
     missed = []
     with spots_of(stored) as spots:
-        bodies = [spot for spot in spots if "cells" in spot.kind + spot.where and "body" in spot.kind + spot.where]
+        named = [(spot, spot.kind + spot.where) for spot in spots if spot.value]
+        bodies = [spot for spot, name in named if "cells" in name and "body" in name and "name of" not in name]
         for spot in bodies:
             spot.write(b"")
             missed.append(any(isinstance(value, type) for value in look(stored, threads).values()))
