@@ -36,7 +36,10 @@ def test_what_waits_is_listed_the_oldest_first(url: str) -> None:
     assert (trip["facts"]["price"], trip["before"]["price"], trip["status"]) == (1500, 1200, "waiting")
     assert (evil["action"], evil["value"]) == ("", {"question": f"How? {EVIL}"})
     shown = keel("approvals", "--url", url, COLUMNS="200").stdout
-    assert re.search(rf'{trip["id"][:14]} .* s ago .*trip .*book {{"flight": "LH 1".*waiting .*in 60 min', shown)
+    # It was asked before the first test of this module: on a busy machine, more than a minute ago.
+    assert re.search(
+        rf'{trip["id"][:14]} .* (s|min) ago .*trip .*book {{"flight": "LH 1".*waiting .*in [56]\d min', shown
+    )
     assert "price: 1500 (was 1200), branch:to" in shown
     assert shown.index(trip["id"][:14]) < shown.index(evil["id"][:14])
     assert trip["id"] not in shown
@@ -114,7 +117,7 @@ def test_a_request_is_shown_whole(url: str) -> None:
     told = [
         f"approval {name}  waiting",
         "thread trip · asked",
-        "owner ada · expires in 60 min",
+        "owner ada · expires in ",
         '"flight": "LH 1"',
         '"price": 1500',
         "~ price: 1200 → 1500",
