@@ -386,9 +386,9 @@ def content_of(row: Row, opener: Callable[[bytes], bytes] = unframe) -> bytes:
 
 
 def raw_item(row: Row) -> bytes | None:
-    """Return the item of a row that holds one, if its frame is whole and not compressed; if not, see `content_of`."""
+    """Return the item of a row that holds one, if its frame is whole, small and raw; if not, see `content_of`."""
     body = row.body
-    if type(body) is bytes and body[:1] == RAW:
+    if type(body) is bytes and body[:1] == RAW and len(body) <= HUGE_ROW:  # so small, it takes no more than it may
         content = body[HEAD:]
         if content[:1] == _ONE and xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
             return content[1:]

@@ -36,7 +36,6 @@ from langgraph_keel.engine.encoding.bodies import (
     rows_in,
     rows_of,
     split_array,
-    takes_more,
     weight_of,
 )
 from langgraph_keel.engine.encoding.trees import (
@@ -520,10 +519,8 @@ class Unpacker:
         try:
             every = chain(single.values(), *others.values())
             contents = [raw_item(row) or self._content(row) for row in every]
-            data = array_header(len(single) + sum(counts.values())) + b"".join(contents)
-            if takes_more(data, self._codec.limit):
-                return {}
-            opened = self._codec.unpack_items(data)
+            count = len(single) + sum(counts.values())
+            opened = self._codec.unpack_items(array_header(count) + b"".join(contents))
             found, at = dict(zip(single, opened, strict=False)), len(single)
             for channel, of in others.items():
                 ref, end = refs[channel], at + counts[channel]
