@@ -67,6 +67,7 @@ from langgraph_keel.engine.records import (
     Query,
     Ref,
     Row,
+    Stamp,
     Stored,
     ThreadInfo,
     Unchanged,
@@ -513,11 +514,11 @@ def put_writes(
 # -- threads ---------------------------------------------------------------------------------------------------
 
 
-def delete_thread(session: Session, thread_id: str) -> Plan[None]:
-    """Delete everything of a thread."""
+def delete_thread(session: Session, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
+    """Delete everything of a thread; with `last`, only if nothing was put since that entry. Return whether it went."""
     session.memo.forget_thread(thread_id)
     yield from tell(session.hooks.before_delete, session, thread_id)
-    yield from session.store.delete_thread(thread_id)
+    return (yield from session.store.delete_thread(thread_id, last))
 
 
 def copy_thread(session: Session, source: str, target: str) -> Plan[None]:

@@ -138,10 +138,13 @@ class Store(ABC, Generic[Q, R]):
         """
 
     @abstractmethod
-    def delete_thread(self, thread_id: str) -> StorePlan[Q, R, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Q, R, bool]:
         """Delete everything of a thread, orphaned writes and cells included, and the shared cells of its origin.
 
         One trip, atomic; no error if there is none. What is shared may go a moment earlier or later.
+
+        With `last`, at most two trips, and nothing at all is deleted if the entry put last that is no ghost is another
+        one by now. Returns whether it was deleted; without `last`, `True`.
         """
 
     @abstractmethod

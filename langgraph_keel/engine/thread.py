@@ -265,6 +265,13 @@ def selected(thread: Thread, query: Query) -> Iterator[Entry]:
             yield shown(thread, record)
 
 
+def is_last(thread: Thread | None, stamp: Stamp) -> bool:
+    """Return whether, of the entries of a thread that are no ghosts, the one with this stamp was put last."""
+    records = thread.records.values() if thread else ()
+    shown = [record.entry.stamp for record in records if not record.ghost]
+    return stamp == max(shown, key=sequence_of, default=None)
+
+
 def page(entries: Iterable[Entry], query: Query) -> list[Entry]:
     """Return one page of entries, in the order of the query."""
     place = _place_in_thread if query.thread_id is not None else _place_in_store

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.entries import unpack_header
 from langgraph_keel.engine.lineage import instant, made_at
 from langgraph_keel.engine.plan import Plan
@@ -165,7 +166,7 @@ class Sweep:
         return ThreadPruned(thread_id=info.thread_id, kept=info.checkpoints, rows=rows)
 
     def _delete(self, thread_id: str, policy: Retention) -> Plan[ThreadPruned | None]:
-        """Delete a thread, if nothing was put since it was listed."""
+        """Delete a thread, if nothing was put since it was listed; nor, in the moment of it, since it was read here."""
         latest = yield from self._session.store.scan(Query(thread_id, limit=1))
         if not latest:
             return None
@@ -174,7 +175,10 @@ class Sweep:
             return None
         if (yield from self._is_new(thread_id, policy.ttl)):
             return None
-        return (yield from prune(self._session, thread_id, self._pruning(None)))
+        if self._task.is_dry:
+            return (yield from prune(self._session, thread_id, self._pruning(None)))
+        is_gone = yield from delete_thread(self._session, thread_id, latest[0].stamp)
+        return ThreadPruned(thread_id=thread_id, removed=None, deleted=True, rows=None) if is_gone else None
 
     def _is_new(self, thread_id: str, wait: _Wait) -> Plan[bool]:
         """Return whether a thread is a copy or a fork that was made not so long ago: its checkpoints are older."""

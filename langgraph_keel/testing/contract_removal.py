@@ -69,6 +69,30 @@ class RemovalContract(RigFixtures):
         found = rig.face.read(at())
         assert (values_of(found), found.pending_writes, found.parent_config) == ({"a": 2}, [], None)
 
+    def test_a_thread_is_deleted_only_if_nothing_was_put_since(self, rig: Rig) -> None:
+        author = rig.author()
+        author.follow([{"a": 1}, {"a": 2}])
+        rig.author("t", "sub").put({"a": 3})
+        last = rig.face.verb("read_graph", "t").nodes[-1].stamp
+        author.put({"a": 4})
+        assert rig.face.verb("delete_thread", "t", last) is False
+        assert len(list(rig.face.list(at("t", None)))) == 4
+        last = rig.face.verb("read_graph", "t").nodes[-1].stamp
+        assert rig.face.verb("delete_thread", "t", last) is True
+        assert list(rig.face.list(at("t", None))) == []
+        assert rig.face.verb("delete_thread", "t", last) is False
+
+    def test_a_ghost_does_not_count_as_put_last(self, rig: Rig) -> None:
+        rig.author().follow([{"a": 1}, {"a": 2}, {"a": 3}])
+        rig.author("u").put({"a": 4})
+        seen, ghost, gone = (node.stamp for node in rig.face.verb("read_graph", "t").nodes)
+        rig.face.verb("remove_entries", "t", {gone}, {ghost: []})
+        (other,) = (node.stamp for node in rig.face.verb("read_graph", "u").nodes)
+        for stamp in (ghost, gone, other):
+            assert rig.face.verb("delete_thread", "t", stamp) is False
+        assert rig.face.verb("delete_thread", "t", seen) is True
+        assert [config["configurable"]["thread_id"] for config, *_ in rig.face.list(None)] == ["u"]
+
     def test_deleting_what_is_not_there_is_no_error(self, rig: Rig) -> None:
         config = rig.author().put({"a": 1})
         rig.face.delete_thread("unknown")

@@ -51,6 +51,8 @@ CAUGHT_BY: Mapping[str, str] = {
     "GhostsKeepEverything": "test_namespaces_with_equal_ids_are_pruned_apart",
     "DeleteLeavesWrites": "test_a_deleted_thread_takes_its_cells_and_what_it_has_shared",
     "DeletedThreadsComeBack": "test_a_deleted_thread_takes_its_cells_and_what_it_has_shared",
+    "DeletesWhatWasPutSince": "test_a_thread_is_deleted_only_if_nothing_was_put_since",
+    "GhostsKeepFromDeleting": "test_a_ghost_does_not_count_as_put_last",
     "ReusesStamps": "test_a_thread_made_anew_owes_nothing_to_the_old_one",
     "FindsRunsOfHeadsOnly": "test_delta_history_survives_the_deletion_of_runs",
     "CopySharesTheLog": "test_the_source_outlives_the_copy",

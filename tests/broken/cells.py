@@ -102,20 +102,22 @@ class RemovesWhatHasChanged(MemoryStore):
 class DeleteLeavesCells(MemoryStore):
     """Deletes a thread, not its cells."""
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         yield lambda state: state.pop(thread_id, None)
+        return True
 
 
 class DeleteLeavesWhatWasShared(MemoryStore):
     """Deletes a thread and its own cells only."""
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         def delete(state: State) -> None:
             state.pop(thread_id, None)
             for shelf in [shelf for shelf in state.cells if shelf.thread_id == thread_id]:
                 del state.cells[shelf]
 
         yield delete
+        return True
 
 
 class ThreadsShareTheirCells(MemoryStore):

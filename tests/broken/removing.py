@@ -126,12 +126,13 @@ class GhostsKeepEverything(MemoryStore):
 class DeleteLeavesWrites(MemoryStore):
     """Deletes a thread's entries and items, not its writes."""
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         def delete(state: State) -> None:
             if thread_id in state:
                 state[thread_id] = Thread(batches=state[thread_id].batches)
 
         yield delete
+        return True
 
 
 class DeletedThreadsComeBack(MemoryStore):
@@ -141,12 +142,13 @@ class DeletedThreadsComeBack(MemoryStore):
         super().__init__()
         self._hidden: dict[str, Thread] = {}
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         def hide(state: State) -> None:
             if thread_id in state:
                 self._hidden[thread_id] = state.pop(thread_id)
 
         yield hide
+        return True
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         hidden = self._hidden.pop(new.address.thread_id, None)
@@ -158,9 +160,27 @@ class DeletedThreadsComeBack(MemoryStore):
 class ReusesStamps(MemoryStore):
     """Counts stamps from 1 again after a thread was deleted."""
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
-        yield from super().delete_thread(thread_id)
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
+        is_deleted = yield from super().delete_thread(thread_id, last)
         self._stamps = count(1)
+        return is_deleted
+
+
+class DeletesWhatWasPutSince(MemoryStore):
+    """Deletes a thread, whatever was put to it meanwhile."""
+
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
+        return (yield from super().delete_thread(thread_id))
+
+
+class GhostsKeepFromDeleting(MemoryStore):
+    """Takes a ghost for the entry that was put last."""
+
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
+        graph = yield from self.read_graph(thread_id)
+        if last is not None and graph.nodes[-1].stamp != last:
+            return False
+        return (yield from super().delete_thread(thread_id))
 
 
 class FindsRunsOfHeadsOnly(MemoryStore):
@@ -188,6 +208,8 @@ REMOVING: Mapping[str, Callable[[], MemoryStore]] = {
         GhostsAreRemoved,
         GhostsKeepEverything,
         DeleteLeavesWrites,
+        DeletesWhatWasPutSince,
+        GhostsKeepFromDeleting,
         DeletedThreadsComeBack,
         ReusesStamps,
         FindsRunsOfHeadsOnly,

@@ -47,7 +47,7 @@ from langgraph_keel.backends.files.thread import CELLS, LOG
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.hooks import Copy, Hook, Put, Travel, Writes
 from langgraph_keel.engine.plan import Plan, StorePlan
-from langgraph_keel.engine.records import Graph, Run
+from langgraph_keel.engine.records import Graph, Run, Stamp
 from langgraph_keel.engine.session import Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreBusy
 
@@ -596,10 +596,12 @@ class CommittingStore(FileStore):
         yield from self._commit(thread_id, "pruned")
         return removed
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`."""
-        yield from super().delete_thread(thread_id)
-        yield from self._commit(thread_id, "deleted")
+        is_deleted = yield from super().delete_thread(thread_id, last)
+        if is_deleted:
+            yield from self._commit(thread_id, "deleted")
+        return is_deleted
 
     def _commit(self, thread_id: str, what: str) -> StorePlan[Work, Any, None]:
         yield Work(lambda _: self._commits.commit_change(thread_id, what))

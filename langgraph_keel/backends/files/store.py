@@ -241,12 +241,14 @@ class FileStore(Store[Work, Any]):
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
         return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
 
-        def delete(root: Root) -> None:
-            root.thread(thread_id).delete()
-            root.cells(None).remove_shared_by(thread_id)
+        def delete(root: Root) -> bool:
+            is_deleted = root.thread(thread_id).delete(last)
+            if is_deleted:
+                root.cells(None).remove_shared_by(thread_id)
+            return is_deleted
 
         return _send(delete, writes=True)
 

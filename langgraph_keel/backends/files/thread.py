@@ -35,7 +35,8 @@ from langgraph_keel.backends.files.disk import (
     write_durably,
 )
 from langgraph_keel.backends.files.log import FORMAT, Draft, Replica, line_of
-from langgraph_keel.engine.thread import Thread
+from langgraph_keel.engine.records import Stamp
+from langgraph_keel.engine.thread import Thread, is_last
 from langgraph_keel.errors import CorruptStore, StoreError
 
 T = TypeVar("T")
@@ -366,17 +367,28 @@ class ThreadFiles:
         sync_directory(self.directory)
         return aside
 
-    def delete(self) -> None:
-        """Delete the thread, if it is there: first its name, atomically and durably, and then its content."""
+    def delete(self, last: Stamp | None = None) -> bool:
+        """Delete the thread, if it is there: first its name, atomically and durably, and then its content.
+
+        Args:
+            last: If given, nothing is deleted unless this entry is the one that was put last.
+
+        Returns:
+            Whether it was deleted; without `last`, `True`.
+        """
         while True:
             with self.writing() as handle:
+                if last is not None and (handle is None or not is_last(self.read_on(handle).thread, last)):
+                    return False
                 self._replica = None
                 if handle is not None:
-                    return self._remove(self.directory)
+                    self._remove(self.directory)
+                    return True
             if not self.log.exists():
                 # What appears in either after this belongs to another life of the thread.
                 self._remove(self.directory / CELLS)
-                return remove_all_but((LOG, CELLS), self.directory)
+                remove_all_but((LOG, CELLS), self.directory)
+                return True
 
     def _remove(self, path: Path) -> None:
         going = self.directory.parent / f".gone-{token_hex(8)}"

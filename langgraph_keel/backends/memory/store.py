@@ -42,6 +42,7 @@ from langgraph_keel.engine.thread import (
     found,
     graph_of,
     info_of,
+    is_last,
     page,
     selected,
     touches,
@@ -200,12 +201,15 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(remove)
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         """See `Store.delete_thread`."""
 
-        def delete(state: State) -> None:
+        def delete(state: State) -> bool:
+            if last is not None and not is_last(state.get(thread_id), last):
+                return False
             state.pop(thread_id, None)
             state.drop_cells(thread_id)
+            return True
 
         return _send(delete)
 

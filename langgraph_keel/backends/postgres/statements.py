@@ -358,6 +358,12 @@ SELECT count(*) FROM dead
 """
 
 DELETE_THREAD = "DELETE FROM {threads} WHERE thread_id = %(thread)s"
+DELETE_UNCHANGED = """
+DELETE FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s AND %(last)s = (
+    SELECT max(e.seq) FROM {entries} e WHERE e.thread_id = %(thread)s AND e.state <> 2
+)
+RETURNING 1
+"""
 # Where there was no row to lock, a first put may have come in between: what it stored is not what was to be deleted.
 GONE = "thread_id = %(thread)s AND NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
 DELETE_CONTENT = f"""

@@ -317,10 +317,18 @@ class PostgresStore(Store[Request, Reply]):
         reply = yield self._request(parameters, sql.HOLD, sql.KEEP_FLOORS, sql.REMOVE_ROWS, writes=True)
         return int(reply[-1][0][0])
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Reply, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Reply, bool]:
         """See `Store.delete_thread`."""
-        texts = (sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD)
-        yield self._request({"thread": key(thread_id)}, *texts, writes=True)
+        if last is None:
+            yield self._request(
+                {"thread": key(thread_id)}, sql.DELETE_THREAD, sql.DELETE_CONTENT, DELETE_OF_THREAD, writes=True
+            )
+            return True
+        mark = mark_of(last)
+        parameters = {"thread": key(thread_id), "epoch": mark.epoch, "last": mark.seq}
+        texts = (sql.HOLD, sql.DELETE_UNCHANGED, sql.DELETE_CONTENT, DELETE_OF_THREAD + f"AND {sql.GONE}")
+        reply = yield self._request(parameters, *texts, writes=True)
+        return bool(reply[1])
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None

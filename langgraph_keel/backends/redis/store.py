@@ -534,13 +534,21 @@ class RedisStore(Store[Request, Replies]):
         removed: int = yield from self._change(thread_id, "remove_rows", str(graph.epoch), *logs)
         return removed
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Request, Replies, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Replies, bool]:
         """See `Store.delete_thread`. Two calls in one round trip: shared cells may be on another node of a Cluster.
 
-        Each is atomic. After an error, one of them may have been carried out: delete the thread again.
+        Each is atomic. After an error, one of them may have been carried out: delete the thread again. With `last`, two
+        round trips, as what is shared goes only with the thread.
         """
         shared = Call("delete_shared", self._cell_keys(SHARED), (name(thread_id),))
-        yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
+        if last is None:
+            yield Request((shared, Call("delete_thread", self.keys.of(thread_id))), writes=True)
+            return True
+        mark = mark_of(last)
+        if not (yield from self._change(thread_id, "delete_unchanged", mark.epoch, mark.place)):
+            return False
+        yield Request((shared,), writes=True)
+        return True
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None

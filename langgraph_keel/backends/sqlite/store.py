@@ -74,9 +74,9 @@ class SqliteStore(SqliteEntries):
         """See `Store.remove_rows`."""
         return plan_of(partial(_remove_rows, thread_id, live, graph), writes=True)
 
-    def delete_thread(self, thread_id: str) -> StorePlan[Work, Any, None]:
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`."""
-        return plan_of(partial(_delete_thread, thread_id), writes=True)
+        return plan_of(partial(_delete_thread, thread_id, last), writes=True)
 
     def copy_thread(
         self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
@@ -334,8 +334,10 @@ def _remove_dead(execute: Execute, channel: int, live: Sequence[Run], end: int) 
     return len(dead)
 
 
-def _delete_thread(thread_id: str, execute: Execute) -> None:
+def _delete_thread(thread_id: str, last: Stamp | None, execute: Execute) -> bool:
     """See `Store.delete_thread`."""
+    if last is not None and _last_stamp(execute, thread_id) != last:
+        return False
     for place, _ in _namespaces_of(execute, thread_id):
         for channel in read_slots(execute, place.namespace).values():
             execute("DELETE FROM items WHERE key BETWEEN ? AND ?", span(channel.id))
@@ -345,6 +347,18 @@ def _delete_thread(thread_id: str, execute: Execute) -> None:
         execute("DELETE FROM entries WHERE key BETWEEN ? AND ?", span(place.thread))
     execute("DELETE FROM threads WHERE name = ?", (thread_id,))
     _delete_cells(thread_id, execute)
+    return True
+
+
+def _last_stamp(execute: Execute, thread_id: str) -> Stamp | None:
+    """Return the stamp of the entry that was put last and is no ghost."""
+    thread = _epoch(execute, thread_id)
+    if thread is None:
+        return None
+    row = execute(
+        "SELECT key FROM entries WHERE key BETWEEN ? AND ? AND state <> 2 ORDER BY key DESC LIMIT 1", span(thread)
+    ).fetchone()
+    return int(row[0]) if row else None
 
 
 ALL_BATCHES = "FROM batches b WHERE b.namespace = ?"
