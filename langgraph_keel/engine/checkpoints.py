@@ -75,7 +75,7 @@ from langgraph_keel.engine.records import (
 )
 from langgraph_keel.engine.runs import check_run, find_run, refuse_run
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import Base, Session, tell
+from langgraph_keel.engine.session import KnownEntry, Session, tell
 from langgraph_keel.errors import (
     CheckpointConflict,
     CorruptStore,
@@ -103,14 +103,14 @@ class Draft:
         """Bytes of items to write."""
         return sum(len(row.body) for rows in self.entry.appends.values() for row in rows)
 
-    def base(self, stored: Stored, versions: Mapping[str, Any]) -> Base:
+    def base(self, stored: Stored, versions: Mapping[str, Any]) -> KnownEntry:
         """Return what is known now that the entry is stored."""
         entry, channels, refs = self.entry, {**self.channels}, {**self.entry.refs}
         for name, first in stored.first.items():
             channels[name] = known = channels[name].with_number(first)
             refs[name] = known.ref
         kept = Entry(entry.address, entry.parent, stored.stamp, entry.header, refs, entry.run_id)
-        return Base(kept, channels, versions)
+        return KnownEntry(kept, channels, versions)
 
 
 # -- put -------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def put(
 def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Draft]:
     """Encode a checkpoint. No trip, but for a large state, or a snapshot that stays, of a forgotten parent."""
     base = inheritance.usable(session.memo.get(_key(new.address)))
-    draft = _draft(session, new, base)
+    draft = _encode(session, new, base)
     if base is None and new.parent.checkpoint_id and (inheritance.is_asked or draft.weight > LARGE):
         # All values are serialized by now (rule 3 of plan.py); what the parent has of them is left out again.
         base = yield from _recall(session, new.parent)
@@ -158,10 +158,10 @@ def _draft_put(session: Session, new: Put, inheritance: Inheritance) -> Plan[Dra
             known = {
                 name: rebase(each, base.channels.get(name), session.codec) for name, each in draft.channels.items()
             }
-            draft = _build_draft(session, new, draft.entry.header, draft.entry.refs, known, {}, base)
+            draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, {}, base)
     if stays := inheritance.values(base):
         known = {**draft.channels, **stays}
-        draft = _build_draft(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
+        draft = _compose(session, new, draft.entry.header, draft.entry.refs, known, draft.entry.repacks, base)
     new.refs, new.base = draft.entry.refs, base
     return draft
 
@@ -172,12 +172,12 @@ def _check_parent(session: Session, parent: Address) -> Plan[None]:
         raise _gone(parent)
 
 
-def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[Base]:
+def _store(session: Session, new: Put, draft: Draft, inheritance: Inheritance) -> Plan[KnownEntry]:
     outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, BaseGone):
         # Another process pruned what our differences build on: the second trip, with whole values.
         session.memo.forget(_key(new.address))
-        draft = _draft(session, new, None)
+        draft = _encode(session, new, None)
         outcome = yield from session.store.write_entry(draft.entry)
     if isinstance(outcome, Moved):
         raise _refuse(new, outcome)
@@ -201,7 +201,7 @@ def _refuse(new: Put, moved: Moved) -> CheckpointConflict:
 _INLINE = Ref(Kind.INLINE)
 
 
-def _draft(session: Session, new: Put, base: Base | None) -> Draft:
+def _encode(session: Session, new: Put, base: KnownEntry | None) -> Draft:
     """Encode a checkpoint as the one after `base`. No trip."""
     before = base.channels if base else {}
     inline: dict[str, Any] = {}
@@ -221,17 +221,17 @@ def _draft(session: Session, new: Put, base: Base | None) -> Draft:
         if packed:
             repacks[name] = packed
     header = Header(new.header.checkpoint, new.header.metadata, inline, new.header.about)
-    return _build_draft(session, new, pack_header(header, session.codec, new.address), refs, channels, repacks, base)
+    return _compose(session, new, pack_header(header, session.codec, new.address), refs, channels, repacks, base)
 
 
-def _build_draft(
+def _compose(
     session: Session,
     new: Put,
     header: bytes,
     order: Mapping[str, Ref],
     channels: Mapping[str, Known],
     repacks: Mapping[str, tuple[Row, ...]],
-    base: Base | None,
+    base: KnownEntry | None,
 ) -> Draft:
     """Return a draft of values that are encoded; `order` has all channels in their order."""
     refs, appends, uses_base = {**order}, {}, bool(repacks)
@@ -257,7 +257,7 @@ def _build_draft(
     return Draft(entry, channels)
 
 
-def _recall(session: Session, parent: Address) -> Plan[Base | None]:
+def _recall(session: Session, parent: Address) -> Plan[KnownEntry | None]:
     """Learn the parent of a large state that this process has forgotten: one trip more, but not all of it again."""
     try:
         yield from get_tuple(session, config_of(parent, "named"))
@@ -318,7 +318,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     elif base is not None and base.stamp != found.entry.stamp:
         base = None
     origin: Origin = "named" if address.checkpoint_id else "head"
-    unpacker = Unpacker(session.codec, session.memo.unframe)
+    unpacker = Unpacker(session.codec, session.memo.open_frame)
     reading.result = result = yield from _revive(session, found, unpacker, origin, reading)
     if base is None:
         session.memo.set(key, _base_of(session, found, result, runs))
@@ -326,7 +326,7 @@ def _read(session: Session, reading: Reading, *, runs: bool = False) -> Plan[Che
     return reading.result
 
 
-def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> Base:
+def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool) -> KnownEntry:
     """Return what is known of a checkpoint that was read.
 
     A run will put the next one, so what that changes is prepared now, while the values are at hand. Others only look.
@@ -337,7 +337,7 @@ def _base_of(session: Session, found: Found, result: CheckpointTuple, runs: bool
         if ref.kind is not Kind.INLINE:
             rows = found.rows.get(name, ())
             channels[name] = learn(values[name], ref, rows, session.codec) if runs else remember(ref, rows)
-    return Base(found.entry, channels, versions_of(result.checkpoint))
+    return KnownEntry(found.entry, channels, versions_of(result.checkpoint))
 
 
 def revive(session: Session, found: Found, unpacker: Unpacker, origin: Origin) -> Plan[CheckpointTuple]:

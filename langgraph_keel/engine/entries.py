@@ -34,7 +34,7 @@ from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.plan import Q, R, StorePlan
 from langgraph_keel.engine.records import Batch, Entry, Node, record
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import Base
+from langgraph_keel.engine.session import KnownEntry
 from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import CorruptStore, ValueRefused
 
@@ -172,11 +172,11 @@ class Inheritance:
     left: Mapping[str, Any]
     is_asked: bool
 
-    def usable(self, base: Base | None) -> Base | None:
+    def usable(self, base: KnownEntry | None) -> KnownEntry | None:
         """Return what is known, unless it is of another checkpoint than the parent, whose values are needed."""
         return None if self.is_asked and base and base.checkpoint_id != self.parent else base
 
-    def values(self, base: Base | None) -> dict[str, Known]:
+    def values(self, base: KnownEntry | None) -> dict[str, Known]:
         """Return the values that the parent has at these very versions, if `base` is what is known of it."""
         if base is None or base.checkpoint_id != self.parent:
             return {}

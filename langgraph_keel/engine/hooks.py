@@ -22,7 +22,7 @@ from langgraph_keel.engine.config import Address, begins_run
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node, Ref, Stamp, ThreadInfo
-from langgraph_keel.engine.session import Base, Session
+from langgraph_keel.engine.session import KnownEntry, Session
 from langgraph_keel.engine.tables import CellTable
 from langgraph_keel.errors import InvalidInput
 
@@ -76,7 +76,7 @@ class Put:
     address: Address
     header: Header
     refs: Mapping[str, Ref] = field(default_factory=dict)
-    base: Base | None = None
+    base: KnownEntry | None = None
     notes: dict[Hook, Any] = field(default_factory=dict)
 
 

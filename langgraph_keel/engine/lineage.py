@@ -31,7 +31,7 @@ FORKED_FROM = "keel_forked_from"
 """In the metadata of the checkpoint that a fork begins with: its `thread_id` and `checkpoint_id` in the source."""
 
 
-Moment: TypeAlias = tuple[Node, Header]
+NodeAndHeader: TypeAlias = tuple[Node, Header]
 """A checkpoint that a reader sees, without its values."""
 
 
@@ -49,12 +49,12 @@ def made_at(header: Header) -> float | None:
     return instant(header.checkpoint.get("ts"))
 
 
-def roots_in(moments: Sequence[Moment]) -> list[Moment]:
+def roots_in(moments: Sequence[NodeAndHeader]) -> list[NodeAndHeader]:
     """Return the checkpoints of the root graph."""
     return [each for each in moments if not each[0].address.checkpoint_ns]
 
 
-def leaves(moments: Sequence[Moment], but: Collection[Stamp] = ()) -> list[Moment]:
+def leaves(moments: Sequence[NodeAndHeader], but: Collection[Stamp] = ()) -> list[NodeAndHeader]:
     """Return the checkpoints that nothing goes on from: no child, and no twin that a rewind has made of them.
 
     Args:
@@ -69,7 +69,7 @@ def leaves(moments: Sequence[Moment], but: Collection[Stamp] = ()) -> list[Momen
     return [each for each in ends if _place(each) not in twins]
 
 
-def _place(moment: Moment) -> tuple[str, str | None]:
+def _place(moment: NodeAndHeader) -> tuple[str, str | None]:
     return moment[0].address.checkpoint_ns, moment[0].address.checkpoint_id
 
 
@@ -136,7 +136,7 @@ def _walk(nodes: Iterable[Node], before: Callable[[Node], Node | None]) -> Itera
             node = before(node)
 
 
-def find_steps_behind(moments: Sequence[Moment], kept: Collection[Stamp]) -> Iterator[str | None]:
+def find_steps_behind(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Iterator[str | None]:
     """Yield the ids of checkpoints whose steps led to all that stays: what tools returned there is part of its state.
 
     What was called from any other checkpoint may be called again: it lies on a branch that was left, or on the way that

@@ -26,14 +26,13 @@ from typing import TypeAlias
 from langgraph_keel.engine.encoding.bodies import resolve
 from langgraph_keel.engine.entries import Header, UnreadHeader, rebuilt_channels
 from langgraph_keel.engine.hooks import Leaving
-from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories
+from langgraph_keel.engine.lineage import REWOUND_TO, Ancestry, Memories, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Graph, Node, Run, Stamp
 from langgraph_keel.engine.session import Session, tell
 from langgraph_keel.engine.thread import touches
 
-Moments: TypeAlias = Sequence[tuple[Node, Header]]
-Choose: TypeAlias = Callable[[Moments], set[Stamp]]
+Choose: TypeAlias = Callable[[Sequence[NodeAndHeader]], set[Stamp]]
 
 BATCH = 1024
 """Most entries that go in one trip."""
@@ -64,10 +63,10 @@ class Survey:
 
     thread_id: str
     graph: Graph
-    all: Moments
+    all: Sequence[NodeAndHeader]
 
     @property
-    def seen(self) -> Moments:
+    def seen(self) -> Sequence[NodeAndHeader]:
         """Those that a reader sees."""
         return [moment for moment in self.all if not moment[0].is_ghost]
 
@@ -79,7 +78,7 @@ def survey(session: Session, thread_id: str) -> Plan[Survey]:
     return Survey(thread_id, graph, read)
 
 
-def plan_removal(moments: Moments, keep: Collection[Stamp]) -> Removal:
+def plan_removal(moments: Sequence[NodeAndHeader], keep: Collection[Stamp]) -> Removal:
     """Return what must go if only the entries in `keep` are to be seen."""
     ancestry = Ancestry(node for node, _ in moments)
     result = Removal()

@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from langgraph_keel.engine.config import Owner
-from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, unframe
+from langgraph_keel.engine.encoding.bodies import RAW, WORTHWHILE, open_frame
 from langgraph_keel.engine.encoding.values import Known
 from langgraph_keel.engine.leases import Pause
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan, Q, R, StorePlan
@@ -64,7 +64,7 @@ CONTENTS = 16 << 20
 """Bytes of what compressed frames hold. Of reading a text of 200 KB again, decompressing it took 250 of 340 µs."""
 
 
-class Base:
+class KnownEntry:
     """One entry this process stored or read, and what it knows of its channels.
 
     Attributes:
@@ -106,13 +106,13 @@ class Memo:
     def __init__(self, entries: int = DEFAULT_ENTRIES, nbytes: int = DEFAULT_BYTES) -> None:
         self._entries = entries
         self._room = nbytes
-        self._bases: OrderedDict[tuple[str, str], tuple[Base, int]] = OrderedDict()
+        self._bases: OrderedDict[tuple[str, str], tuple[KnownEntry, int]] = OrderedDict()
         self._contents: OrderedDict[bytes, bytes] = OrderedDict()
         self._contents_room = CONTENTS
         self.lock = Lock()
         _memos.add(self)
 
-    def get(self, key: tuple[str, str]) -> Base | None:
+    def get(self, key: tuple[str, str]) -> KnownEntry | None:
         """Return what is known of a (thread, namespace)."""
         with self.lock:
             if key not in self._bases:
@@ -120,7 +120,7 @@ class Memo:
             self._bases.move_to_end(key)
             return self._bases[key][0]
 
-    def set(self, key: tuple[str, str], base: Base) -> None:
+    def set(self, key: tuple[str, str], base: KnownEntry) -> None:
         """Remember `base`, forgetting others if there is no room."""
         weight = base.weight
         with self.lock:
@@ -143,7 +143,7 @@ class Memo:
             self._contents.clear()
             self._contents_room = CONTENTS
 
-    def unframe(self, body: bytes, opener: Callable[[bytes], bytes] = unframe) -> bytes:
+    def open_frame(self, body: bytes, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
         """Return what `opener` does, opening no large frame again that was opened a moment ago.
 
         Raises:

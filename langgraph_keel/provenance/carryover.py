@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias
 
 from langgraph_keel.engine.entries import Header, unpack_batches
-from langgraph_keel.engine.lineage import Moment, origin_of, root_of, walk_back
+from langgraph_keel.engine.lineage import NodeAndHeader, origin_of, root_of, walk_back
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Node, Stamp
 from langgraph_keel.engine.session import Session
@@ -132,7 +132,7 @@ def find_behind(carryovers: Sequence[Carryover], line: Iterable[str | None]) -> 
 # -- carrying --------------------------------------------------------------------------------------------------
 
 
-def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
+def carry(session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> Plan[None]:
     """Put the records that led to what stays into cells.
 
     One trip for each checkpoint of the root graph that stays, and one more if tasks have failed or asked.
@@ -160,7 +160,7 @@ def carry(session: Session, thread_id: str, moments: Sequence[Moment], kept: Col
             yield from cells.swap(carryover.key, None, carryover, token=carryover.token)
 
 
-def _find_lines(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[list[Moment]]:
+def _find_lines(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[list[NodeAndHeader]]:
     """Return each root checkpoint that stays with those it came from, the nearest first, to the next one that stays.
 
     Where what it came from stays in sight, the line is that checkpoint alone.
@@ -171,7 +171,7 @@ def _find_lines(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[list
     for name, (node, _) in root.items():
         if node.stamp not in kept:
             continue
-        line: list[Moment] = []
+        line: list[NodeAndHeader] = []
         for each in walk_back(name, origins):
             line.append(root[each])
             if len(line) > 1 and line[-1][0].stamp in kept:
@@ -197,7 +197,9 @@ def _is_record(stored: Any) -> bool:
     return isinstance(stored, dict) and isinstance(stored.get("id"), str)
 
 
-def _read_unled_items(session: Session, moments: Sequence[Moment], gone: Sequence[Moment]) -> Plan[list[Item]]:
+def _read_unled_items(
+    session: Session, moments: Sequence[NodeAndHeader], gone: Sequence[NodeAndHeader]
+) -> Plan[list[Item]]:
     """Read the records that stand with writes alone: of tasks that failed or asked where no step went on."""
     led = {(n.address.checkpoint_ns, n.parent) for n, header in moments if header.metadata.get("source") == "loop"}
     ends = [node for node, _ in gone if (node.address.checkpoint_ns, node.address.checkpoint_id) not in led]
@@ -233,7 +235,7 @@ def drop_runs(
     session: Session,
     thread_id: str,
     run_ids: Collection[str],
-    moments: Sequence[Moment],
+    moments: Sequence[NodeAndHeader],
     kept: Collection[Stamp],
 ) -> Plan[None]:
     """Remove the records of these runs; all, if no checkpoint of the root graph stays. A trip, and one more a cell."""

@@ -11,10 +11,10 @@ from hashlib import sha256
 from typing import Any
 
 from langgraph_keel.engine.config import USER, Address, owner_in, owner_of
-from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, unframe
+from langgraph_keel.engine.encoding.bodies import HEAD, RAW, array_header, open_frame
 from langgraph_keel.engine.entries import Header
 from langgraph_keel.engine.hooks import Copy, Hook, Leaving, Put, Reading
-from langgraph_keel.engine.lineage import Moment, instant
+from langgraph_keel.engine.lineage import NodeAndHeader, instant
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Stamp, ThreadInfo
 from langgraph_keel.engine.serde.serializer import KeelSerializer
@@ -135,7 +135,9 @@ def read_copy_time(session: Session, thread_id: str) -> Plan[float | None]:
     return None if held is None else instant(held.record)
 
 
-def note_owners(session: Session, thread_id: str, moments: Sequence[Moment], kept: Collection[Stamp]) -> Plan[None]:
+def note_owners(
+    session: Session, thread_id: str, moments: Sequence[NodeAndHeader], kept: Collection[Stamp]
+) -> Plan[None]:
     """Note the owners that no checkpoint will name any more: the state that stays may be made of what they said.
 
     One trip for each of them.
@@ -156,7 +158,7 @@ def read_noted_owners(session: Session, thread_id: str) -> Plan[set[str]]:
     return {held.record for _, held in (yield from Cells(session, OWNERS, thread_id).every())}
 
 
-def find_lost_owners(moments: Sequence[Moment], kept: Collection[Stamp]) -> list[str]:
+def find_lost_owners(moments: Sequence[NodeAndHeader], kept: Collection[Stamp]) -> list[str]:
     """Return the owners that only checkpoints name which are not kept, sorted; none if no checkpoint is kept."""
     if not kept:
         return []
@@ -176,7 +178,7 @@ def _may_name(header: bytes, lost: Collection[str], seen: Mapping[bytes, str]) -
     return not is_legible or any(packed in data for packed, owner in seen.items() if owner in lost)
 
 
-def _find_owner(moment: Moment, seen: dict[bytes, str]) -> str:
+def _find_owner(moment: NodeAndHeader, seen: dict[bytes, str]) -> str:
     """Return the owner that a checkpoint names, or perhaps one that a channel of it names: then too much is noted.
 
     Of a thousand checkpoints with one owner, only one has its metadata decoded.
@@ -205,6 +207,6 @@ def _read_frame(body: bytes) -> bytes:
     if body.startswith(RAW):
         return body
     try:
-        return body[:HEAD] + unframe(body)
+        return body[:HEAD] + open_frame(body)
     except CorruptStore:
         return b""

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Header
-from langgraph_keel.engine.lineage import Ancestry, Moment, made_at, origin_of, step_of
+from langgraph_keel.engine.lineage import Ancestry, NodeAndHeader, made_at, origin_of, step_of
 from langgraph_keel.engine.misspelt import check_own_names
 from langgraph_keel.engine.records import Node, Stamp
 from langgraph_keel.engine.serde.moved import publish
@@ -214,7 +214,7 @@ def unpack_policies(stored: object) -> tuple[Retention, ...]:
 # -- choosing --------------------------------------------------------------------------------------------------
 
 
-def choose(policy: Retention, moments: Sequence[Moment], now: float, named: Collection[Address]) -> set[Stamp]:
+def choose(policy: Retention, moments: Sequence[NodeAndHeader], now: float, named: Collection[Address]) -> set[Stamp]:
     """Return what the rules keep of a thread, besides its heads and the branches that wait for somebody.
 
     Args:
@@ -245,7 +245,7 @@ def _day(header: Header) -> str:
     return "" if at is None else datetime.fromtimestamp(at / 1000, UTC).date().isoformat()
 
 
-def trunk(roots: Sequence[Moment]) -> Iterator[Node]:
+def trunk(roots: Sequence[NodeAndHeader]) -> Iterator[Node]:
     """Yield the way to the latest checkpoint of the root graph, that one first, as far as that is known."""
     headers = {node.stamp: header for node, header in roots}
     ancestry = Ancestry(node for node, _ in roots)
@@ -253,13 +253,13 @@ def trunk(roots: Sequence[Moment]) -> Iterator[Node]:
     return chain.from_iterable(ancestry.likely_way(head, lambda node: headers[node.stamp]) for head in islice(heads, 1))
 
 
-def _find_ends_of_runs(roots: Sequence[Moment]) -> Iterator[Stamp]:
+def _find_ends_of_runs(roots: Sequence[NodeAndHeader]) -> Iterator[Stamp]:
     by_id = {node.address.checkpoint_id: (node, header) for node, header in roots}
     continued = {node.parent for node, header in roots if _continues_run(node, header, by_id)}
     return (node.stamp for node, _ in roots if node.address.checkpoint_id not in continued)
 
 
-def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, Moment]) -> bool:
+def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, NodeAndHeader]) -> bool:
     """Return whether a checkpoint was made by the run that made its parent: in the very next step of it.
 
     With `durability="exit"` the input is not stored, but it has taken a step.
@@ -271,7 +271,7 @@ def _continues_run(node: Node, header: Header, by_id: Mapping[str | None, Moment
     return node.run_id == parent.run_id and (step is None or last is None or step == last + 1)
 
 
-def _find_partings(roots: Sequence[Moment]) -> set[Stamp]:
+def _find_partings(roots: Sequence[NodeAndHeader]) -> set[Stamp]:
     # The children stay too: without them nobody could tell the next time that ways part here.
     known = {node.address.checkpoint_id for node, _ in roots}
     origins = {node.stamp: origin_of(node.parent, header.metadata, known) for node, header in roots}

@@ -15,11 +15,10 @@ from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.checkpoints import delete_thread
 from langgraph_keel.engine.config import Address, is_task, thread_id_of
 from langgraph_keel.engine.entries import Header, pending_writes, waiting_tasks
-from langgraph_keel.engine.lineage import Memories, Moment, leaves, roots_in
+from langgraph_keel.engine.lineage import Memories, NodeAndHeader, leaves, roots_in
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Entry, Found, Node, Query, Stamp
 from langgraph_keel.engine.removal import (
-    Moments,
     Survey,
     carry_out,
     keep_memory_callers,
@@ -314,14 +313,14 @@ def delete_for_runs(session: Session, run_ids: Collection[str]) -> Plan[None]:
         yield from tell(session.hooks.after_runs_removed, session, run_ids, threads)
 
 
-def _of_other_runs(moments: Moments, run_ids: Collection[str]) -> set[Stamp]:
+def _of_other_runs(moments: Sequence[NodeAndHeader], run_ids: Collection[str]) -> set[Stamp]:
     return {node.stamp for node, _ in moments if node.run_id not in run_ids}
 
 
 # -- which checkpoints of subgraphs belong to steps that go on, or that a kept one must be read with -------------
 
 
-def find_open_heads(moments: Sequence[Moment], others: Collection[str | None] = ()) -> set[Stamp]:
+def find_open_heads(moments: Sequence[NodeAndHeader], others: Collection[str | None] = ()) -> set[Stamp]:
     """Return the latest checkpoint of every namespace, except those of subgraph calls that are over.
 
     Args:
@@ -331,7 +330,7 @@ def find_open_heads(moments: Sequence[Moment], others: Collection[str | None] = 
     return _Heads(moments, others).find_open()
 
 
-def find_called_from(moments: Sequence[Moment], ids: Collection[str | None]) -> set[Stamp]:
+def find_called_from(moments: Sequence[NodeAndHeader], ids: Collection[str | None]) -> set[Stamp]:
     """Return what subgraphs have put in the steps of these root checkpoints, however deep they are nested."""
     inner = [each for each in moments if each[0].address.checkpoint_ns] if ids else []
     return {node.stamp for node, header in inner if _parents(header).get("") in ids}
@@ -345,7 +344,7 @@ def _parents(header: Header) -> Mapping[str, Any]:
 class _Heads:
     """The latest checkpoint of every namespace, and whether the calls that they belong to are over."""
 
-    def __init__(self, moments: Sequence[Moment], others: Collection[str | None]) -> None:
+    def __init__(self, moments: Sequence[NodeAndHeader], others: Collection[str | None]) -> None:
         self._known = {(node.address.checkpoint_ns, node.address.checkpoint_id) for node, _ in moments}
         self._heads = {
             node.address.checkpoint_ns: (place, node, header)

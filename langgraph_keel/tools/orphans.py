@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from langgraph_keel._langgraph import CONFIG_KEY_CHECKPOINTER
 from langgraph_keel.engine.config import must_follow_head, stores_at_end
 from langgraph_keel.engine.entries import Header, UnreadHeader
-from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, Moment
+from langgraph_keel.engine.lineage import BRANCHED_FROM, REWOUND_TO, Ancestry, NodeAndHeader
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.session import Session, engine_of
@@ -88,7 +88,7 @@ class Past:
         return checkpoint_id in self.steps or checkpoint_id < self.invocations.get(invocation, "")
 
 
-def read_past(moments: Sequence[Moment], starts: Iterable[Node]) -> Past:
+def read_past(moments: Sequence[NodeAndHeader], starts: Iterable[Node]) -> Past:
     """Return what lies behind checkpoints of one namespace.
 
     Args:

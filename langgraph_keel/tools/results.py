@@ -31,7 +31,7 @@ _PREVIEW = 500
 _PROBE = "keel-probe"
 _OF_THREAD, _SHARED = "keel-tool", "keel-shared-tool"
 
-Change = Callable[[BaseMessage], BaseMessage]
+ChangeMessage = Callable[[BaseMessage], BaseMessage]
 
 
 def is_error(result: Any) -> bool:
@@ -50,7 +50,7 @@ def _messages(result: Any) -> list[BaseMessage]:
     return found
 
 
-def _map_messages(result: Any, change: Change) -> Any:
+def _map_messages(result: Any, change: ChangeMessage) -> Any:
     """Return a result with its messages changed: a message, a command whose update holds some, or a list of both."""
     if isinstance(result, BaseMessage):
         return change(result)

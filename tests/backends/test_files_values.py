@@ -23,7 +23,7 @@ from serde_values import values
 from tiers import examples
 
 from langgraph_keel.backends.files.values import FORMS, items_to_json, pack_item, pack_items
-from langgraph_keel.engine.encoding.bodies import array_header, element_end, split_array, unframe
+from langgraph_keel.engine.encoding.bodies import array_header, element_end, open_frame, split_array
 from langgraph_keel.engine.serde.serializer import Codec, KeelSerializer
 from langgraph_keel.engine.serde.types import MESSAGES, Leaf, Record, shape_of
 from langgraph_keel.errors import CorruptStore
@@ -142,7 +142,7 @@ def test_items_of_another_serializer(kind: str, payload: Any) -> None:
 
 
 def test_bodies_of_langgraphs_serializer() -> None:
-    body = unframe(Codec(JsonPlusSerializer()).encode([None, {"a": (1,)}, HumanMessage("x"), b"bytes", "text"]))
+    body = open_frame(Codec(JsonPlusSerializer()).encode([None, {"a": (1,)}, HumanMessage("x"), b"bytes", "text"]))
     assert [list(each) for each in assert_kept(body)] == [["$foreign"]] * 5
 
 

@@ -17,7 +17,7 @@ from langgraph_keel import CorruptStore, InvalidInput, MemorySaver, Retention
 from langgraph_keel.engine import removal
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.entries import Header
-from langgraph_keel.engine.lineage import Ancestry, Moment, find_steps_behind, leaves
+from langgraph_keel.engine.lineage import Ancestry, NodeAndHeader, find_steps_behind, leaves
 from langgraph_keel.engine.records import Graph, Node
 from langgraph_keel.engine.removal import Removal, Survey, plan_removal
 from langgraph_keel.engine.tables import Cells, CellTable
@@ -38,7 +38,7 @@ def moment(
     head: bool = False,
     ns: str = "",
     **metadata: Any,
-) -> Moment:
+) -> NodeAndHeader:
     """The checkpoint of this number, made so many hours after `START`."""
     said = {"source": source, **({} if step is None else {"step": step}), **metadata}
     header = Header({"ts": (START + timedelta(hours=number)).isoformat()}, said, {})
@@ -46,7 +46,7 @@ def moment(
     return Node(Address("t", ns, str(number)), above, number, b"", {}, run, head, False), header
 
 
-def line(*sources: str, start: int = 0) -> list[Moment]:
+def line(*sources: str, start: int = 0) -> list[NodeAndHeader]:
     """Checkpoints that follow each other, of these sources."""
     last = start + len(sources) - 1
     return [moment(n, n - 1 if n else None, n - 1, source, head=n == last) for n, source in enumerate(sources, start)]
@@ -61,7 +61,7 @@ CHAT = [
 ]
 
 
-def numbers(policy: Retention, moments: Sequence[Moment] = CHAT, named: Sequence[int] = ()) -> list[Any]:
+def numbers(policy: Retention, moments: Sequence[NodeAndHeader] = CHAT, named: Sequence[int] = ()) -> list[Any]:
     places = {Address("t", "", str(n)) for n in named}
     return sorted(choose(policy, moments, NOW, places), key=int)
 
@@ -166,7 +166,7 @@ def test_leaves_are_what_nothing_goes_on_from() -> None:
 CALL, NESTED = (f"{name}:{UUID(int=7)}" for name in ("call", "nested"))
 
 
-def called(number: int, ns: str, *, head: bool = True, **parents: str) -> Moment:
+def called(number: int, ns: str, *, head: bool = True, **parents: str) -> NodeAndHeader:
     """A subgraph's checkpoint; `root` and `call` say from which it was called."""
     names = {"root": "", "call": CALL}
     return moment(number, None, ns=ns, head=head, parents={names[name]: said for name, said in parents.items()})
@@ -206,12 +206,12 @@ def called(number: int, ns: str, *, head: bool = True, **parents: str) -> Moment
         "nested, nothing stored around it yet",
     ],
 )
-def test_which_calls_of_subgraphs_go_on(moments: list[Moment], kept: set[int]) -> None:
+def test_which_calls_of_subgraphs_go_on(moments: list[NodeAndHeader], kept: set[int]) -> None:
     heads = [(replace(node, is_head=node.is_head and node.stamp in _last_of(moments)), said) for node, said in moments]
     assert find_open_heads(heads) == kept
 
 
-def _last_of(moments: list[Moment]) -> set[Any]:
+def _last_of(moments: list[NodeAndHeader]) -> set[Any]:
     return set({node.address.checkpoint_ns: node.stamp for node, _ in moments}.values())
 
 
@@ -229,7 +229,7 @@ def test_what_subgraphs_have_put_in_a_step_belongs_to_it() -> None:
 
 
 @st.composite
-def threads(draw: st.DrawFn) -> list[Moment]:
+def threads(draw: st.DrawFn) -> list[NodeAndHeader]:
     """Any tree, with twins, gaps, unknown steps and unknown runs."""
     count = draw(st.integers(1, 14))
     made = []
@@ -255,7 +255,7 @@ POLICIES = st.builds(
 
 @given(threads(), POLICIES, st.integers(0, 13))
 @settings(max_examples=examples(120), deadline=None)
-def test_choosing_again_chooses_the_same(moments: list[Moment], policy: Retention, cut: int) -> None:
+def test_choosing_again_chooses_the_same(moments: list[NodeAndHeader], policy: Retention, cut: int) -> None:
     """After a prune that was carried out in part, the oldest first, and after one that was carried out."""
     heads = {node.stamp for node, _ in moments if node.is_head}
     kept = choose(policy, moments, NOW, ()) | heads

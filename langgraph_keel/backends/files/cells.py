@@ -34,7 +34,7 @@ from langgraph_keel.backends.files.disk import (
 from langgraph_keel.backends.files.log import line_of, unseal
 from langgraph_keel.backends.files.values import check_cell, items_to_json, pack_item
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
-from langgraph_keel.engine.encoding.bodies import body_of, unframe
+from langgraph_keel.engine.encoding.bodies import body_of, open_frame
 from langgraph_keel.errors import CorruptStore, InvalidInput
 
 SUFFIX = ".json"
@@ -89,7 +89,7 @@ def cell_of(text: bytes, key: str, has_body: bool = True) -> Cell:
 
 def _to_json(framed: bytes) -> Any:
     try:
-        [shown] = items_to_json(unframe(framed))
+        [shown] = items_to_json(open_frame(framed))
         text = orjson.dumps(shown)
         if _frame_of(orjson.loads(text)) == framed:
             return orjson.Fragment(text)

@@ -17,7 +17,7 @@ import orjson
 
 from langgraph_keel.backends.files.values import check_record, items_to_json, pack_item, pack_items
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import array_header, is_full, raw_frame, unframe
+from langgraph_keel.engine.encoding.bodies import array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.engine.thread import Log, Record, Thread
 from langgraph_keel.errors import CorruptStore, NewerFormat
@@ -100,7 +100,7 @@ class Draft:
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
         """Append items to a log, a line each."""
-        values = (value for row in rows for value in items_to_json(unframe(row.body)))
+        values = (value for row in rows for value in items_to_json(open_frame(row.body)))
         for number, value in enumerate(values, first):
             self.add("item", ns, ch=channel, n=number, v=self.value(value))
 
@@ -119,12 +119,12 @@ class Draft:
             run=entry.run_id,
             at=record.updated_at,
             ch={channel: ref_to_json(ref) for channel, ref in entry.refs.items()},
-            head=self.value(items_to_json(unframe(header))),
+            head=self.value(items_to_json(open_frame(header))),
         )
 
     def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
         """Append the writes of a task."""
-        heads, *values = items_to_json(unframe(batch.body))
+        heads, *values = items_to_json(open_frame(batch.body))
         w = items = None
         if _are_heads(heads, len(values)):
             w = [[*head, self.value(value)] for head, value in zip(heads, values, strict=True)]

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import frame, read_row, resolve, unframe
+from langgraph_keel.engine.encoding.bodies import frame, open_frame, read_row, resolve
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
@@ -281,7 +281,7 @@ def unpack_refs(body: bytes, slots: Slots) -> dict[str, Ref]:
     try:
         return {
             names[slot]: Ref(_KINDS[kind], tuple(zip(flat[::2], flat[1::2], strict=True)))
-            for slot, kind, *flat in PLAIN.unpack(unframe(body))
+            for slot, kind, *flat in PLAIN.unpack(open_frame(body))
         }
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptStore(f"the refs of an entry do not decode: {error!r}") from error

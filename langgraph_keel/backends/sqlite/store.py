@@ -34,7 +34,7 @@ from langgraph_keel.backends.sqlite.entries import (
 )
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import frame, unframe
+from langgraph_keel.engine.encoding.bodies import frame, open_frame
 from langgraph_keel.engine.plan import StorePlan
 from langgraph_keel.engine.records import (
     BaseGone,
@@ -300,7 +300,7 @@ def _remove_entries(
         if row:
             slots = read_slots(execute, row[0])
             kept = {slots[name].slot for name in channels if name in slots}
-            refs = [ref for ref in PLAIN.unpack(unframe(row[1])) if ref[0] in kept]
+            refs = [ref for ref in PLAIN.unpack(open_frame(row[1])) if ref[0] in kept]
             execute("UPDATE entries SET state = 2, refs = ? WHERE key = ?", (frame(PLAIN.pack(refs)), stamp))
 
 
@@ -454,7 +454,7 @@ def _ends_of(execute: Execute, part: Part) -> dict[int, int]:
     """Return, by the slots of the channels that entries show, the number after the last item that they show."""
     ends: dict[int, int] = {}
     for (refs,) in execute(f"SELECT e.refs FROM entries e WHERE {part.where}", part.parameters).fetchall():
-        for slot, _, *runs in PLAIN.unpack(unframe(refs)):
+        for slot, _, *runs in PLAIN.unpack(open_frame(refs)):
             ends[slot] = max([ends.get(slot, 0), *runs])
     return ends
 

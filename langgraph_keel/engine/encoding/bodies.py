@@ -226,7 +226,7 @@ def _open(body: bytes) -> tuple[bytes, memoryview]:
     return body[:1], memoryview(body)[HEAD:]
 
 
-def unframe(body: bytes, most: int = MAX_CONTENT) -> bytes:
+def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
     """Return what was framed.
 
     Raises:
@@ -245,7 +245,7 @@ def unframe(body: bytes, most: int = MAX_CONTENT) -> bytes:
 
 
 def content_size(body: bytes) -> int:
-    """Return how many bytes `unframe(body)` would return, without doing it."""
+    """Return how many bytes `open_frame(body)` would return, without doing it."""
     kind, rest = _open(body)
     return len(rest) if kind == RAW else zstandard.frame_content_size(rest)
 
@@ -290,7 +290,7 @@ def shrink(body: bytes) -> bytes:
     """Return the body that stands for a frame: itself, or something smaller."""
     if not HEAD < len(body) <= SMALL or content_size(body) > SHRUNK:
         return body
-    data = unframe(body)
+    data = open_frame(body)
     packed = _dictionary_compressor().compress(data)
     if len(packed) >= len(body) - HEAD:
         return body
@@ -373,7 +373,7 @@ def body_of(payloads: Sequence[bytes]) -> bytes:
     return frame(array_header(len(payloads)) + b"".join(payloads))
 
 
-def content_of(row: Row, opener: Callable[[bytes], bytes] = unframe) -> bytes:
+def content_of(row: Row, opener: Callable[[bytes], bytes] = open_frame) -> bytes:
     """Return the items of a row, as they are packed, one after the other; `opener` opens its frame.
 
     Raises:

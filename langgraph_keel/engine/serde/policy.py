@@ -34,7 +34,7 @@ from langgraph_keel.errors import RefusedType, TypeWarning, UnstorableValue
 
 Named: TypeAlias = type | tuple[str, ...]
 """How a class is listed: itself, or its module and name."""
-Note: TypeAlias = Callable[[Unread], Unread]
+OnUnread: TypeAlias = Callable[[Unread], Unread]
 
 # Modules that hold plain data, next to the classes that LangGraph lists itself; of `builtins`, exceptions are all that
 # is stored by name.
@@ -104,7 +104,7 @@ class TypePolicy:
     def __init__(self, types: Iterable[Named] | None, strict: bool) -> None:
         self.is_listed = types is not None
         self.shows = False
-        self.note: Note = _keep
+        self.note: OnUnread = _keep
         self._is_strict = strict
         self._classes: dict[tuple[str, str], type] = {}
         self._known: set[tuple[str, str]] = set()  # allowed, as was found out before
@@ -116,7 +116,7 @@ class TypePolicy:
         merged.is_listed, merged.shows, merged.note = self.is_listed, self.shows, self.note
         return self if merged.names == self.names else merged
 
-    def showing(self, note: Note | None) -> TypePolicy:
+    def showing(self, note: OnUnread | None) -> TypePolicy:
         """Return this policy for who only looks: what it refuses has a placeholder."""
         shown = copy.copy(self)
         shown.shows, shown.note = True, note or _keep

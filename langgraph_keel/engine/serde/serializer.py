@@ -32,12 +32,12 @@ from langgraph_keel.engine.encoding.bodies import (
     MOST_MEMORY,
     array_header,
     body_of,
+    open_frame,
     takes_more,
-    unframe,
 )
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.serde.pack import MARKS, Describer, Form, describe, flat, name_of
-from langgraph_keel.engine.serde.policy import Named, Note, TypePolicy
+from langgraph_keel.engine.serde.policy import Named, OnUnread, TypePolicy
 from langgraph_keel.engine.serde.types import MESSAGE_CODES, Leaf, Record, shape_of, state_of
 from langgraph_keel.engine.serde.unpack import LEAVES, RECORDS, Mark, leaf_or_unread, message_of, message_or_unread
 from langgraph_keel.engine.serde.unread import Unread
@@ -111,7 +111,7 @@ class KeelSerializer:
             return self
         return self._with(merged)
 
-    def with_placeholders(self, note: Note | None = None) -> KeelSerializer:
+    def with_placeholders(self, note: OnUnread | None = None) -> KeelSerializer:
         """Return a serializer for who only looks: an `Unread` stands for what may not be revived.
 
         Args:
@@ -543,7 +543,7 @@ class Codec:
         """Return whether this is the serializer."""
         return self._serde is serde
 
-    def with_placeholders(self, note: Note | None = None) -> Codec:
+    def with_placeholders(self, note: OnUnread | None = None) -> Codec:
         """Return a codec for who only looks: an `Unread` stands for what may not be revived, and is compared."""
         codec = Codec(with_placeholders(self._serde, note))
         codec._encode = encode
@@ -620,7 +620,7 @@ class Codec:
         most = (
             self.limit + HUGE_ROW * MOST_MEMORY
         )  # beside one that is as large as it may be, a row may hold small items
-        content = unframe(body, most)
+        content = open_frame(body, most)
         if takes_more(content, most):
             raise CorruptStore(f"a stored body of {len(body)} bytes is {too_large(self.limit)}")
         return content
@@ -668,7 +668,7 @@ def with_allowlist_of(serde: SerializerProtocol, extra: Collection[tuple[str, ..
     return _change_innermost(serde, "with_msgpack_allowlist", extra)
 
 
-def with_placeholders(serde: SerializerProtocol, note: Note | None = None) -> SerializerProtocol:
+def with_placeholders(serde: SerializerProtocol, note: OnUnread | None = None) -> SerializerProtocol:
     """Return a serializer that reads placeholders, through its layers; one of another kind stays as it is."""
     return _change_innermost(serde, "with_placeholders", note)
 

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph_keel._langgraph import INTERRUPT
 from langgraph_keel.engine import checkpoints
 from langgraph_keel.engine.config import Address, config_of
-from langgraph_keel.engine.lineage import Moment
+from langgraph_keel.engine.lineage import NodeAndHeader
 from langgraph_keel.engine.plan import AsyncDriver, Driver, Plan
 from langgraph_keel.engine.records import Query, Stamp
 from langgraph_keel.engine.removal import remove
@@ -234,7 +234,7 @@ class Fork:
         return [call for call in (*stored, *waiting) if call.id not in old]
 
 
-def _choose_kept(nodes: Sequence[Moment], before: Collection[str], first: str) -> set[Stamp]:
+def _choose_kept(nodes: Sequence[NodeAndHeader], before: Collection[str], first: str) -> set[Stamp]:
     """Return what stays of a copy: the way to its first checkpoint, and what other graphs had done by then."""
     places = [(node.stamp, node.address.checkpoint_ns, str(node.address.checkpoint_id)) for node, _ in nodes]
     return {stamp for stamp, namespace, name in places if (name < first if namespace else name in before)}

@@ -34,7 +34,7 @@ from langgraph_keel.engine.hooks import Copy, Hook, Put
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.records import Found, Kind, Ref, Run
 from langgraph_keel.engine.serde.serializer import Codec
-from langgraph_keel.engine.session import Base, Session
+from langgraph_keel.engine.session import KnownEntry, Session
 from langgraph_keel.errors import CheckpointConflict, StoreError
 from langgraph_keel.summaries.archive.parts import (
     ARCHIVE,
@@ -171,7 +171,7 @@ class Step:
 
     parent: Address
     number: int | None
-    base: Base | None
+    base: KnownEntry | None
     refs: Mapping[str, Ref]
     values: Mapping[str, Any]
     deltas: Collection[str] = ()
@@ -196,7 +196,7 @@ def _messages(value: object) -> list[BaseMessage]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ListChange:
     """What becomes of a list of messages.
 
     Attributes:
@@ -281,7 +281,7 @@ class ArchiveRule(Hook):
             changes.append(_find_change(session.codec, said, channel, before, after, {message.id for message in after}))
         yield from self._keep(session, step, [change for change in changes if change.gone])
 
-    def _keep(self, session: Session, step: Step, changes: Sequence[Change]) -> Plan[None]:
+    def _keep(self, session: Session, step: Step, changes: Sequence[ListChange]) -> Plan[None]:
         # What a window has moved on from is in no part, or in just this one. To look through all the parts would take
         # longer with every turn; a summary comes seldom.
         is_listed = any(change.came for change in changes)
@@ -342,7 +342,7 @@ def _find_change(
     before: Sequence[BaseMessage],
     left: Sequence[BaseMessage],
     here: Collection[str | None],
-) -> Change:
+) -> ListChange:
     """Return what has become of a list: messages without an id are known by what they are."""
     known: dict[str | None, BaseMessage] = {message.id: message for message in before if message.id}
     last = max((place for place, message in enumerate(left) if message.id in known), default=-1)
@@ -359,7 +359,7 @@ def _find_change(
         for message in before
         if (message.id not in there if message.id else codec.fingerprint(message) not in unnamed)
     ]
-    return Change(channel, before, gone, came)
+    return ListChange(channel, before, gone, came)
 
 
 def _repeats(message: BaseMessage, said: Sequence[str]) -> bool:
@@ -381,7 +381,7 @@ def _find_unarchived(codec: Codec, gone: Sequence[BaseMessage], heads: Sequence[
     ]
 
 
-def _find_previous(heads: Sequence[Archived], change: Change) -> str | None:
+def _find_previous(heads: Sequence[Archived], change: ListChange) -> str | None:
     """Return the part whose summary is among what is gone: what stands for that now, stands for the part, too."""
     own = [head for head in heads if head.channel == change.channel]
     found = {head.id for _, parts in _summaries(change.gone, own) for head in parts}
@@ -405,7 +405,9 @@ def _summaries(
             yield message, parts
 
 
-def _removal(codec: Codec, step: Step, change: Change, fresh: Sequence[BaseMessage], previous: str | None) -> Removal:
+def _removal(
+    codec: Codec, step: Step, change: ListChange, fresh: Sequence[BaseMessage], previous: str | None
+) -> Removal:
     namespace = step.parent.checkpoint_ns
     stands_for = change.summary
     return Removal(
