@@ -224,6 +224,7 @@ class HeldThread:
         runs: Who keeps it.
         session: Where it stands, and how it is written.
         was_at_question: Whether the run did nothing more than ask when the claim was to be renewed last.
+        is_settled: Whether the claim was made or refused, and what a dead run has asked in vain is closed.
     """
 
     claim: Claim
@@ -231,6 +232,7 @@ class HeldThread:
     runs: RunClaims
     session: Session
     was_at_question: bool = False
+    is_settled: bool = False
 
     @property
     def token(self) -> str:
@@ -417,14 +419,18 @@ class RunClaims(Hook):
         """Claim the thread for a run that asks: the answer may come while other tasks of the step run.
 
         Whoever goes on meanwhile would run those again. And as long as it stands, the checkpoint of the question may
-        still come. No trip, if it is not the first question of a run that began with new input.
+        still come. No trip, if it is not the first question of a run that began with new input; of two tasks of a run
+        that ask at the same moment, one claims, and the other waits: the claim closes what was asked before it.
         """
         runs = [each for each in live.find_runs(run_of(config)) if each.thread_id == thread_id]
         run = next((each for each in runs if each not in held_threads), None)
-        if run is None:
+        held = self._new_claim(run, session) if run else None
+        if run is None or held is None or held_threads.setdefault(run, held) is not held:
+            while any(map(_is_claiming, runs)):
+                yield Pause(_SOON)
             return
         try:
-            yield from self._take(self._new_claim(run, session))
+            yield from self._take(held)
         except ThreadTaken as error:
             _log.info("%s", error)  # of two runs with new input, one is told by `CheckpointConflict`
 
@@ -518,6 +524,8 @@ class RunClaims(Hook):
             self.keeper.hold(held)
             if held.claim.expected:
                 yield from close_all_unstored(held.session, held.claim.thread_id)
+        finally:
+            held.is_settled = True
 
     def is_over(self, claim: Kept[ClaimRecord], asked: float) -> bool | None:
         """Return whether a claim is over: see `IsOver`.
@@ -612,6 +620,12 @@ def _give_up(left: live.LiveRun, claim: Claim) -> None:
     live.refuse_run(left, ThreadTaken(claim.thread_id, claim.record.holder, claim.record.since))
     if held := held_threads.pop(left, None):
         held.runs.keeper.drop(held)
+
+
+def _is_claiming(run: live.LiveRun) -> bool:
+    """Return whether a task of a run claims its thread at this moment."""
+    held = held_threads.get(run)
+    return held is not None and not held.is_settled
 
 
 def _has_thread(thread_id: str) -> bool:

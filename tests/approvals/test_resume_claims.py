@@ -7,7 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +22,10 @@ from resume_runs import ANSWER, BACKENDS, CONFIG, Held, State, asked, book, clai
 from savers import SAVERS, needing
 
 from langgraph_keel import KeelSaver
+from langgraph_keel._langgraph import CONFIG_KEY_RUNTIME
 from langgraph_keel.approvals import run_claims as claims
-from langgraph_keel.engine.leases import this_holder
+from langgraph_keel.engine.leases import Pause, this_holder
+from langgraph_keel.engine.runs import begin_run, end_run
 from langgraph_keel.errors import ThreadTaken
 
 
@@ -123,6 +127,27 @@ def test_a_forked_child_does_not_have_what_its_parent_has(place: Place) -> None:
         held.may_go_on.set()
         thread.join()
         assert graph.get_state(CONFIG).values == {"answer": "yes"}
+
+
+def test_of_two_tasks_that_ask_at_once_one_claims_and_the_other_waits(saver: KeelSaver) -> None:
+    """Until what a dead run has asked is closed: what the other task asks before that would be closed with it."""
+    config: Any = {"configurable": {CONFIG_KEY_RUNTIME: SimpleNamespace(control=object())}}
+    session = saver.engine.session
+    plant(saver, this_holder() + "1", until=now() + 20_000)
+    run = begin_run(UUID(int=1), "t", session.store, config, False)
+    one, other = (runs_of(saver).claim_to_ask(session, "t", config) for _ in range(2))
+    request = next(one)
+    assert isinstance(next(other), Pause)
+    with suppress(StopIteration):
+        while True:
+            request = one.send(session.driver.send(request))
+            assert isinstance(next(other), Pause)
+    assert list(other) == []
+    claim = claim_of(saver)
+    assert claim
+    assert claim.record.run_id == str(UUID(int=1))
+    claims.held_threads.pop(run).release()
+    end_run(run)
 
 
 def test_two_savers_on_one_store(place: Place) -> None:
