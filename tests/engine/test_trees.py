@@ -255,6 +255,12 @@ def test_a_chain_of_edits_is_bounded() -> None:
         [[["list"], 2, 1, []]],
         [[["list"], 0, 1, "text"]],
         [[["text"], 0, 1, ["list"]]],
+        [[["text"], 0, 1, b"bytes"]],
+        [[["text"], 0, 9, "long"]],
+        [[["text"], 2, 1, "back"]],
+        [[["text"], -1, 1, "before"]],
+        [[["gone"], 0, 1, "text"]],
+        [["text", 0, 1, "text"]],
         [[["gone"]]],
         [["x"]],
         [7],
@@ -264,6 +270,17 @@ def test_a_chain_of_edits_is_bounded() -> None:
 def test_edits_that_do_not_fit_are_named(edits: Any) -> None:
     with pytest.raises(CorruptStore, match="does not fit"):
         replay([{"x": 1, "list": [1, 2], "text": "abc"}, edits])
+
+
+def test_edits_of_texts_count_in_their_order_beside_others() -> None:
+    """Those of one text are carried out together, but never past an edit that moves it."""
+    edits = [
+        [[["texts", 0], 0, 1, "QQ"], [["bytes"], 3, 3, b"d"]],
+        [[["texts", 0], 1, 3, ""], [["texts", 1], 2, 2, "!"]],
+        [[["texts"], 0, 1, []]],
+        [[["texts", 0], 0, 3, "W"], [["bytes"], 0, 1, b""], [["texts"], 1, 1, ["end"]], [["texts", 1], 3, 3, "ing"]],
+    ]
+    assert replay([{"texts": ["abc", "xy"], "bytes": b"abc"}, *edits]) == {"texts": ["W", "ending"], "bytes": b"bcd"}
 
 
 def nested(depth: int, wrap: Callable[[Any], Any]) -> Any:
