@@ -73,13 +73,18 @@ class RemovalContract(RigFixtures):
         author = rig.author()
         author.follow([{"a": 1}, {"a": 2}])
         rig.author("t", "sub").put({"a": 3})
+        shelves = Shelf("t", "label"), Shelf(None, "label")
+        for shelf in shelves:
+            rig.face.verb("swap_cell", shelf, "k", None, Cell("token", frame(b"head"), origin="t"))
         last = rig.face.verb("read_graph", "t").nodes[-1].stamp
         author.put({"a": 4})
         assert rig.face.verb("delete_thread", "t", last) is False
         assert len(list(rig.face.list(at("t", None)))) == 4
+        assert all(rig.face.verb("read_cells", shelf, ["k"]) for shelf in shelves)
         last = rig.face.verb("read_graph", "t").nodes[-1].stamp
         assert rig.face.verb("delete_thread", "t", last) is True
         assert list(rig.face.list(at("t", None))) == []
+        assert not any(rig.face.verb("read_cells", shelf, ["k"]) for shelf in shelves)
         assert rig.face.verb("delete_thread", "t", last) is False
 
     def test_a_ghost_does_not_count_as_put_last(self, rig: Rig) -> None:

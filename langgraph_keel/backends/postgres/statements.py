@@ -365,7 +365,8 @@ DELETE FROM {threads} t WHERE t.thread_id = %(thread)s AND t.epoch = %(epoch)s A
 RETURNING 1
 """
 # Where there was no row to lock, a first put may have come in between: what it stored is not what was to be deleted.
-GONE = "thread_id = %(thread)s AND NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
+NO_THREAD = "NOT EXISTS (SELECT 1 FROM {threads} t WHERE t.thread_id = %(thread)s)"
+GONE = f"thread_id = %(thread)s AND {NO_THREAD}"
 DELETE_CONTENT = f"""
 WITH e AS (DELETE FROM {{entries}} WHERE {GONE}),
 i AS (DELETE FROM {{items}} WHERE {GONE}),

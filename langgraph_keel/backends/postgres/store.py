@@ -120,7 +120,7 @@ SELECT count(*) FROM gone
 # Part of the deletion of a thread: one search in each of two indexes, however much is shared. Cells do not say to which
 # life of their thread they belong, so all of them are deleted.
 DELETE_OF_THREAD = """
-DELETE FROM {cells} c WHERE c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s
+DELETE FROM {cells} c WHERE (c.thread_id = %(thread)s OR c.thread_id = '' AND c.origin = %(thread)s)
 """
 # The names of all threads that have anything, except those that show a checkpoint.
 STRAYS = """
@@ -326,7 +326,7 @@ class PostgresStore(Store[Request, Reply]):
             return True
         mark = mark_of(last)
         parameters = {"thread": key(thread_id), "epoch": mark.epoch, "last": mark.seq}
-        texts = (sql.HOLD, sql.DELETE_UNCHANGED, sql.DELETE_CONTENT, DELETE_OF_THREAD + f"AND {sql.GONE}")
+        texts = (sql.HOLD, sql.DELETE_UNCHANGED, sql.DELETE_CONTENT, DELETE_OF_THREAD + f"AND {sql.NO_THREAD}")
         reply = yield self._request(parameters, *texts, writes=True)
         return bool(reply[1])
 
