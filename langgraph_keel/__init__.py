@@ -27,6 +27,7 @@ from langgraph_keel.errors import (
     InvalidConfig,
     InvalidInput,
     KeelError,
+    KeyMissing,
     MomentNotFound,
     NewerFormat,
     NotAKeelStore,
@@ -35,6 +36,7 @@ from langgraph_keel.errors import (
     NotSetUp,
     ReadOnlyStore,
     RefusedType,
+    SealBroken,
     StoreBusy,
     StoreClosed,
     StoreError,
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
     from langgraph_keel.history.moment import Moment
     from langgraph_keel.history.standing import Standing
     from langgraph_keel.history.timeline import Timeline
+    from langgraph_keel.keys.keyring import Keyring, LocalKey, MasterKey
+    from langgraph_keel.keys.methods import MasterKeys
     from langgraph_keel.opening import OpenOptions, open_saver
     from langgraph_keel.options import SaverOptions
     from langgraph_keel.provenance.drift import Change, DriftReport
@@ -113,6 +117,8 @@ _NAMES = {
     "history.moment": ("Moment",),
     "history.standing": ("Standing",),
     "history.timeline": ("Timeline",),
+    "keys.keyring": ("Keyring", "LocalKey", "MasterKey"),
+    "keys.methods": ("MasterKeys",),
     "opening": ("OpenOptions", "open_saver"),
     "options": ("SaverOptions",),
     "provenance.drift": ("Change", "DriftReport"),
@@ -186,7 +192,12 @@ __all__ = [
     "KeelSaver",
     "KeelSerializer",
     "KeptCall",
+    "KeyMissing",
+    "Keyring",
     "Label",
+    "LocalKey",
+    "MasterKey",
+    "MasterKeys",
     "MemorySaver",
     "ModelCall",
     "Moment",
@@ -209,6 +220,7 @@ __all__ = [
     "Resumed",
     "Retention",
     "SaverOptions",
+    "SealBroken",
     "SlidingWindow",
     "SqliteSaver",
     "Standing",

@@ -24,6 +24,8 @@
         ├── UnsafeStore                    the server is set up to throw data away
         ├── NewerFormat                    written by a newer Keel: upgrade
         ├── CorruptStore                   stored bytes do not add up
+        │   └── SealBroken                 ... though they were sealed: somebody has changed, moved or replaced them
+        ├── KeyMissing                     the store is encrypted, and this saver has not the key
         ├── StoreBusy (TimeoutError)       locked by somebody else for too long: try again
         ├── StoreFull (OSError)            no space left
         ├── ReadOnlyStore (PermissionError) the store may be read, not written
@@ -400,6 +402,18 @@ class CorruptStore(StoreError):
     """Stored bytes do not decode to what was written."""
 
     code = "corrupt_store"
+
+
+class SealBroken(CorruptStore):
+    """A sealed record was changed, cut off, moved or replaced, or stands there in plain text."""
+
+    code = "seal_broken"
+
+
+class KeyMissing(StoreError):
+    """The store is encrypted, and the saver has no keyring, or not the key; or the key was destroyed."""
+
+    code = "key_missing"
 
 
 class StoreBusy(StoreError, TimeoutError):

@@ -20,6 +20,7 @@ from langgraph_keel.engine.misspelt import check_names
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.provenance.hook import OnDrift
 
 
@@ -88,6 +89,10 @@ class OptionsBesidesTtl(TypedDict, total=False):
 
     memo_bytes: int
     """Most bytes the memo takes, about."""
+
+    encryption: Keyring | None
+    """The keys with which all that is stored is sealed (`Keyring`, extra `crypto`); `None`, the default, seals
+    nothing."""
 
     extra_hooks: Sequence[Hook]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
@@ -189,6 +194,7 @@ _RULES: Mapping[str, _Rule] = {
     "provenance": _FLAG,
     "memo_entries": ("a whole number of entries, from 0 up", lambda value: _is_whole(value, 0)),
     "memo_bytes": _BYTES,
+    "encryption": ("a Keyring, or None", lambda value: isinstance(value, Keyring | None)),
     "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
     # of more than one backend
     "timeout": _TIMEOUT,

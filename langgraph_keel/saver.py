@@ -70,6 +70,9 @@ from langgraph_keel.engine.store import Store
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.history.labels import LabelHook
 from langgraph_keel.history.methods import HistoryMethods
+from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.keys.methods import KeyMethods
+from langgraph_keel.keys.store import SealedStore
 from langgraph_keel.options import check_options, check_values
 from langgraph_keel.provenance.hook import OnDrift, build_recorder
 from langgraph_keel.provenance.methods import ProvenanceMethods
@@ -88,7 +91,7 @@ if TYPE_CHECKING:
 
 
 @publish
-class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods):
+class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods, KeyMethods):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -135,6 +138,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_entries: Most (thread, namespace) pairs the memo remembers.
         memo_bytes: Most bytes it takes, about.
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
+        encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
     """
 
     def __init__(
@@ -160,6 +164,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_entries: int = DEFAULT_ENTRIES,
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
+        encryption: Keyring | None = None,
         **others: Never,
     ) -> None:
         check_options(type(self), others)
@@ -171,6 +176,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
                 "memo_entries": memo_entries,
                 "memo_bytes": memo_bytes,
                 "extra_hooks": extra_hooks,
+                "encryption": encryption,
             }
         )
         if owner is not None and not callable(owner):
@@ -184,7 +190,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         hooks += [each for each in (archive_rule(archive_removed),) if each]
         hooks += [each for each in (upkeep_of(self, driver, keep_last, ttl, upkeep_every),) if each]
         session = Session(
-            store,
+            store if encryption is None else SealedStore(store, encryption),
             Codec(self.serde),
             Memo(memo_entries, memo_bytes),
             Hooks(hooks),

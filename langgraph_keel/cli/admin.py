@@ -11,9 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from langgraph_keel import open_saver
 from langgraph_keel.backends.registry import url_of
-from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_to_read
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, Yes, confirm, open_store, open_to_read
 from langgraph_keel.cli.output import bar, console, print_json
 from langgraph_keel.display.text import count_of, format_size, plain
 from langgraph_keel.errors import InvalidInput
@@ -101,7 +100,7 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
 
 def open_repairable(url: str, *, read_only: bool) -> Any:
     """Open a store that can be repaired: one of files, or of another package whose saver has `repair`."""
-    saver = open_saver(url, read_only=read_only)
+    saver = open_store(url, read_only=read_only)
     if not hasattr(saver, "repair"):
         raise InvalidInput(f"only stores of files can be repaired: files:DIRECTORY, not {url.split(':')[0]}:")
     return saver
@@ -165,7 +164,7 @@ def schema(
     if grant_to and not only_print:
         raise InvalidInput("--grant-to goes with --print: whoever owns the tables runs what it prints")
     options: dict[str, Any] = {"partitions": partitions} if partitions else {}
-    with open_saver(url, **options) as saver:
+    with open_store(url, **options) as saver:
         if not saver.ddl:
             raise InvalidInput(f"a store at {url.partition(':')[0]}: has no tables to create")
         grants = saver.grants(grant_to) if grant_to else ""

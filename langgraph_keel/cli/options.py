@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from langgraph_keel import open_saver
+from langgraph_keel import Keyring, open_saver
 from langgraph_keel.backends.registry import url_of
 from langgraph_keel.cli.output import console, without_password
 from langgraph_keel.display.text import count_of, plain
@@ -115,6 +115,15 @@ def moment_since(text: str) -> datetime:
         raise InvalidInput(f"--since {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
 
 
+def open_store(url: str, **options: Any) -> Any:
+    """Open a store, with the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one."""
+    if path := os.environ.get("KEEL_KEYS_FILE"):
+        options["encryption"] = Keyring.from_file(path)
+    elif os.environ.get("KEEL_KEYS"):
+        options["encryption"] = Keyring.from_env()
+    return open_saver(url, **options)
+
+
 @contextmanager
 def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
     """Open the store at `url` for reading only; values of the classes of these modules may be read.
@@ -124,7 +133,7 @@ def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
     """
     types = [cls for module in imports or () for cls in import_classes(module, "--import")]
     try:
-        with _name_store(url), open_saver(url, read_only=True, types=types or None) as saver:
+        with _name_store(url), open_store(url, read_only=True, types=types or None) as saver:
             yield saver.raw
     except RefusedType as error:
         raise advise_import(error) from None
@@ -134,7 +143,7 @@ def open_to_read(url: str, imports: list[str] | None = None) -> Iterator[Any]:
 def open_to_change(url: str) -> Iterator[Any]:
     """Open a store that is there already, to change it. An error about something missing names the store."""
     check_store(url)
-    with _name_store(url), open_saver(url) as saver:
+    with _name_store(url), open_store(url) as saver:
         yield saver
 
 
@@ -145,7 +154,7 @@ def check_store(url: str) -> None:
         NotFound: There is none; if none was named, the error says how to name one.
     """
     try:
-        with open_saver(url, read_only=True) as saver:
+        with open_store(url, read_only=True) as saver:
             saver.get_tuple({"configurable": {"thread_id": "is there a store?"}})
     except NotFound as error:
         if url == DEFAULT_URL and not os.environ.get("KEEL_URL"):

@@ -253,6 +253,7 @@ def _compose(
         on_conflict=session.on_conflict,
         run_id=None if run_id is None else text_of(str(run_id), "run_id"),
         updated_at=text_of(str(new.checkpoint.get("ts", "")), "ts"),
+        known=channels,
     )
     return Draft(entry, channels)
 

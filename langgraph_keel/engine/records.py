@@ -92,6 +92,8 @@ class NewEntry:
         on_conflict: What to do if it is not: refuse, or store it beside the trunk.
         run_id: The run that `delete_for_runs` would know it by.
         updated_at: ISO time of the checkpoint, kept as the thread's last activity.
+        known: Per channel with items, what the process knows of it: `rows` are those that `refs` name and are there
+            already. For a store that proves what it holds; never stored.
     """
 
     address: Address
@@ -105,6 +107,7 @@ class NewEntry:
     on_conflict: str = "raise"
     run_id: str | None = None
     updated_at: str = ""
+    known: Mapping[str, Any] = field(default_factory=dict)
 
 
 @record

@@ -142,16 +142,15 @@ class Thread:
             record.ghost = True
 
 
-def as_of(thread: Thread, upto: Stamp, header: bytes | None = None) -> Thread | None:
+def as_of(thread: Thread, upto: Entry) -> Thread | None:
     """Return what `Store.copy_thread` copies of a thread up to an entry; `None` if it has no such entry."""
-    last = thread.records.get(upto)
+    last = thread.records.get(upto.stamp)
     if last is None or last.ghost:
         return None
     order = list(thread.records)
-    records = {stamp: thread.records[stamp] for stamp in order[: order.index(upto)]}
+    records = {stamp: thread.records[stamp] for stamp in order[: order.index(upto.stamp)]}
     batches = {key: thread.batches[key] for key in map(_place_of, records.values()) if key in thread.batches}
-    entry = last.entry if header is None else replace(last.entry, header=header)
-    records[upto] = replace(last, entry=entry, trunk=True)
+    records[upto.stamp] = replace(last, entry=replace(last.entry, header=upto.header), trunk=True)
     ids: dict[tuple[str, str | None], Record] = {_place_of(record): record for record in records.values()}
     return Thread(thread.epoch, records, ids, _logs_of(thread, records.values()), batches)
 

@@ -138,7 +138,7 @@ def fork(session: Session, address: Address, target: str) -> Plan[Address]:
     origin = {"thread_id": address.thread_id, "checkpoint_id": entry.address.checkpoint_id}
     header.metadata[FORKED_FROM] = origin
     body = pack_header(header, session.codec, entry.address)
-    outcome = yield from session.store.copy_thread(address.thread_id, target, entry.stamp, body)
+    outcome = yield from session.store.copy_thread(address.thread_id, target, replace(entry, header=body))
     if isinstance(outcome, Occupied):
         raise ThreadExists(f"thread {target!r} already holds checkpoints: fork to a new thread id, or delete it first")
     if isinstance(outcome, BaseGone):

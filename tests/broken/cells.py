@@ -9,7 +9,7 @@ from typing import Any
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import CopyOutcome, Stamp
+from langgraph_keel.engine.records import CopyOutcome, Entry, Stamp
 
 Page = Sequence[tuple[str, Cell]]
 Swap = StorePlan[Request, Any, Swapped]
@@ -135,10 +135,8 @@ class ThreadsShareTheirCells(MemoryStore):
 class CopiesHaveDoneTheSame(MemoryStore):
     """Copies the cells of a thread with it."""
 
-    def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> StorePlan[Request, Any, CopyOutcome]:
-        copied = yield from super().copy_thread(source, target, upto, header)
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Request, Any, CopyOutcome]:
+        copied = yield from super().copy_thread(source, target, upto)
 
         def copy(state: State) -> None:
             for shelf in [shelf for shelf in state.cells if shelf.thread_id == source]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from langgraph_keel.backends.memory.store import MemoryStore, Request, State
 from langgraph_keel.engine.plan import StorePlan
-from langgraph_keel.engine.records import BaseGone, Copied, CopyOutcome, Stamp
+from langgraph_keel.engine.records import BaseGone, Copied, CopyOutcome, Entry
 from langgraph_keel.engine.thread import Record, Thread
 
 Copying: TypeAlias = StorePlan[Request, Any, CopyOutcome]
@@ -44,10 +44,10 @@ class CopyForgetsBranches(MemoryStore):
 class CopyWritesOver(MemoryStore):
     """Copies onto a thread that is there."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         def copy(state: State) -> CopyOutcome:
             before = state.pop(target, None)
-            (inner,) = super(CopyWritesOver, self).copy_thread(source, target, upto, header)
+            (inner,) = super(CopyWritesOver, self).copy_thread(source, target, upto)
             outcome: CopyOutcome = inner(state)
             if target not in state and before:
                 state[target] = before
@@ -60,9 +60,9 @@ class CopyWritesOver(MemoryStore):
 class CopyOfNothingIsNotRefused(MemoryStore):
     """Looks at the target only if there is something to copy."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         def copy(state: State) -> CopyOutcome:
-            (inner,) = super(CopyOfNothingIsNotRefused, self).copy_thread(source, target, upto, header)
+            (inner,) = super(CopyOfNothingIsNotRefused, self).copy_thread(source, target, upto)
             outcome: CopyOutcome = inner(state)
             return outcome if source in state else Copied()
 
@@ -73,13 +73,13 @@ class CopyOfNothingIsNotRefused(MemoryStore):
 class Altered(MemoryStore):
     """Copies up to an entry, and then changes something in the copy."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
-        (inner,) = super().copy_thread(source, target, upto, header)
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
+        (inner,) = super().copy_thread(source, target, upto)
 
         def copy(state: State) -> CopyOutcome:
             outcome: CopyOutcome = inner(state)
             if isinstance(outcome, Copied) and upto is not None:
-                self.alter(state[source], state[target], state[source].records[upto])
+                self.alter(state[source], state[target], state[source].records[upto.stamp])
             return outcome
 
         outcome: CopyOutcome = yield copy
@@ -93,7 +93,7 @@ class Altered(MemoryStore):
 class TheCutIsIgnored(MemoryStore):
     """Copies all of a thread, whatever the entry."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         outcome = yield from super().copy_thread(source, target)
         return outcome
 
@@ -101,8 +101,8 @@ class TheCutIsIgnored(MemoryStore):
 class WhatIsGoneMeansAll(MemoryStore):
     """Copies all of a thread if the entry is gone."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
-        outcome = yield from super().copy_thread(source, target, upto, header)
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
+        outcome = yield from super().copy_thread(source, target, upto)
         if isinstance(outcome, BaseGone):
             outcome = yield from super().copy_thread(source, target)
         return outcome
@@ -111,30 +111,36 @@ class WhatIsGoneMeansAll(MemoryStore):
 class WhatIsGoneIsNotTold(MemoryStore):
     """Copies nothing if the entry is gone, and says that it has."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
-        outcome = yield from super().copy_thread(source, target, upto, header)
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
+        outcome = yield from super().copy_thread(source, target, upto)
         return Copied() if isinstance(outcome, BaseGone) else outcome
 
 
 class GhostsAreCutAt(MemoryStore):
     """Copies up to a ghost, too."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
         def show(state: State) -> None:
-            record = state[source].records.get(upto or "") if source in state else None
+            record = state[source].records.get(upto.stamp) if upto and source in state else None
             if record:
                 record.ghost = False
 
         yield show
-        outcome = yield from super().copy_thread(source, target, upto, header)
+        outcome = yield from super().copy_thread(source, target, upto)
         return outcome
 
 
 class TheCutKeepsItsHeader(MemoryStore):
     """Leaves the header of the entry as it was."""
 
-    def copy_thread(self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None) -> Copying:
-        outcome = yield from super().copy_thread(source, target, upto)
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Copying:
+        def copy(state: State) -> CopyOutcome:
+            record = state[source].records.get(upto.stamp) if upto and source in state else None
+            (inner,) = super(TheCutKeepsItsHeader, self).copy_thread(source, target, record.entry if record else upto)
+            outcome: CopyOutcome = inner(state)
+            return outcome
+
+        outcome: CopyOutcome = yield copy
         return outcome
 
 

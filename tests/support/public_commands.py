@@ -6,6 +6,7 @@ The store that they look at is a golden one, so that nothing here depends on a c
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -15,8 +16,9 @@ from cli_threads import COMMANDS
 from golden import kinds, loaded, story
 from typer.testing import CliRunner
 
-from langgraph_keel import Retention, open_saver
+from langgraph_keel import Keyring, Retention, open_saver
 from langgraph_keel.cli import app
+from langgraph_keel.keys.keyring import parse_keys
 
 assert kinds.TYPES  # imported, so that its values can be read
 
@@ -71,6 +73,9 @@ def paths(value: Any, where: str = "") -> Iterator[str]:
         yield where
 
 
+KEYS = f"2026:{b64encode(bytes(range(32))).decode()}"
+
+
 def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     """The words of each command that can print JSON, by its path and what is asked of it; in the order of the runs."""
     place = loaded("v1", "sqlite", directory)
@@ -86,6 +91,9 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
     with log.open("ab") as damaged:
         damaged.write(b"not a line of Keel\n{}\n")
     store, tree = ("--url", place.url), ("--url", files.url)
+    sealed = ("--url", f"sqlite:///{directory / 'sealed.db'}")
+    with open_saver(sealed[1], encryption=Keyring(*parse_keys(KEYS, "KEYS"))) as saver:
+        saver.label(saver.put(story.config("t", checkpoint_ns=""), story.checkpoint(1, {}), {}, {}), "named")
     return {
         "threads": ("threads", *store),
         "info": ("info", *store),
@@ -133,6 +141,9 @@ def asked(directory: Path) -> dict[str, tuple[str, ...]]:
         "erase, only shown": ("erase", "--user", "eve", "--dry-run", *store),
         "erase": ("erase", "--user", "eve", "--yes", *store),
         "reclaim": ("reclaim", *store),
+        "keys new": ("keys", "new", "2026"),
+        "keys show": ("keys", "show", *sealed),
+        "keys rotate": ("keys", "rotate", *sealed),
         "cache clear": ("cache", "clear", "--nodes", "--yes", *store),
         "retention clear": ("retention", "clear", *store),
         "demo": ("demo", "--dir", str(directory / "demo"), "--pace", "0"),
@@ -143,7 +154,8 @@ def printed(directory: Path) -> dict[str, list[str]]:
     """The paths of the keys that each command prints with `--json`, and how it left."""
     found = {}
     for name, words in asked(directory).items():
-        result = CliRunner().invoke(app, [*words, "--json"], env={"COLUMNS": "80", "NO_COLOR": "1"})
+        env = {"COLUMNS": "80", "NO_COLOR": "1"} | ({"KEEL_KEYS": KEYS} if "sealed.db" in words[-1] else {})
+        result = CliRunner().invoke(app, [*words, "--json"], env=env)
         assert result.exit_code in (0, 1, 2), (name, words, result.output)
         left = [f"exit {result.exit_code}"] * bool(result.exit_code)
         found[name] = [*left, *sorted(set(paths(json.loads(result.stdout))))]

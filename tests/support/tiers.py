@@ -3,7 +3,8 @@
 quick   `pytest` alone. Not: tests that are marked slow; and where parameters multiply, what says nothing new. The
         contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
         and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
-        another one by their client only (a cluster of Redis, SQLite in memory). Any other test that is given a
+        another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
+        tier ci on SQLite and PostgreSQL, too. Any other test that is given a
         backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces. On each backend each parameter has each
@@ -45,6 +46,8 @@ FACES = ("sync-warm", "async-cold")
 """Each face, and each temperature: which of the two a store could mistake for another is the engine's business."""
 OTHER_CLIENTS = ("TestRedisCluster", "TestSqliteInMemory")
 """The same scripts and statements as another store of the contract, by another client or connection."""
+SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
+"""With a keyring; the other backends are for a full run."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
@@ -77,7 +80,8 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
         groups[item.nodeid.partition("[")[0]].append(item)
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
-        quick, ci = _of_contract(name, group) if "/test_contract.py::" in name else _of_backends(name, group)
+        is_contract = "/test_contract.py::" in name or "/test_sealed.py::" in name
+        quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
         tiers.update((item, "ci") for item in ci)
         tiers.update((item, "quick") for item in quick)
     for item in items:
@@ -93,6 +97,9 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     is_everywhere = any(words in name for words in EVERYWHERE)
     if store == "TestMemory":
         return group, group
+    if store in SEALED:
+        turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
+        return turn if store == SEALED[0] else (), turn
     if store in OTHER_CLIENTS:
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]])
     if store == "TestSqliteFile":

@@ -35,7 +35,7 @@ from langgraph_keel.backends.files.log import line_of, unseal
 from langgraph_keel.backends.files.values import check_cell, items_to_json, pack_item
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, key_of_cell, ruling
 from langgraph_keel.engine.encoding.bodies import body_of, open_frame
-from langgraph_keel.errors import CorruptStore, InvalidInput
+from langgraph_keel.errors import CorruptStore, InvalidInput, KeyMissing
 
 SUFFIX = ".json"
 
@@ -93,8 +93,8 @@ def _to_json(framed: bytes) -> Any:
         text = orjson.dumps(shown)
         if _frame_of(orjson.loads(text)) == framed:
             return orjson.Fragment(text)
-    except (CorruptStore, ValueError, TypeError):
-        pass  # no frame, not one item in it, or one that JSON does not hold
+    except (CorruptStore, KeyMissing, ValueError, TypeError):
+        pass  # no frame, or a sealed one, not one item in it, or one that JSON does not hold
     return {"$frame": b2a_base64(framed, newline=False).decode()}
 
 

@@ -79,17 +79,17 @@ class Compaction:
     def _stays(self, fields: Mapping[str, Any], line: Line) -> bool:
         kind = fields["k"]
         if kind == "item":
-            return self._item_stays((fields.get("ns", ""), fields["ch"]), fields["n"])
+            return self._item_stays((fields.get("ns", ""), fields["ch"]), fields["n"], fields.get("c", 1))
         if kind == "ckpt":
             return self._entry_stays(line, fields["seq"])
         return kind == "writes" and line.offset in self._batches
 
-    def _item_stays(self, key: tuple[str, str], number: int) -> bool:
-        is_live = any(lo <= number < hi for lo, hi in self._live.get(key, ()))
+    def _item_stays(self, key: tuple[str, str], number: int, count: int) -> bool:
+        is_live = any(lo < number + count and number < hi for lo, hi in self._live.get(key, ()))
         if is_live or (self._upto is not None and number >= self._upto.get(key, 0)):
-            self._ends[key] = number + 1
+            self._ends[key] = number + count
             return True
-        self.removed += 1
+        self.removed += count
         return False
 
     def _entry_stays(self, line: Line, seq: int) -> bool:

@@ -7,6 +7,7 @@ wrote. FORMAT.md is the specification of records.
 from __future__ import annotations
 
 import re
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -17,7 +18,7 @@ import orjson
 
 from langgraph_keel.backends.files.values import check_record, items_to_json, pack_item, pack_items
 from langgraph_keel.engine.config import Address
-from langgraph_keel.engine.encoding.bodies import array_header, is_full, open_frame, raw_frame
+from langgraph_keel.engine.encoding.bodies import SEALED, array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
 from langgraph_keel.engine.thread import Log, Record, Thread
 from langgraph_keel.errors import CorruptStore, NewerFormat
@@ -99,10 +100,17 @@ class Draft:
         return {"$blob": name}
 
     def items(self, ns: str, channel: str, first: int, rows: Sequence[Row]) -> None:
-        """Append items to a log, a line each."""
-        values = (value for row in rows for value in items_to_json(open_frame(row.body)))
-        for number, value in enumerate(values, first):
-            self.add("item", ns, ch=channel, n=number, v=self.value(value))
+        """Append items to a log, a line each; those of a row that is sealed, in one line."""
+        number = first
+        for row in rows:
+            if row.body.startswith(SEALED):
+                count = row.count if row.count > 1 else None
+                self.add("item", ns, ch=channel, n=number, c=count, v=self.value(shown(row.body)))
+                number += row.count
+                continue
+            for value in items_to_json(open_frame(row.body)):
+                self.add("item", ns, ch=channel, n=number, v=self.value(value))
+                number += 1
 
     def checkpoint(self, record: Record, seq: int, header: bytes) -> None:
         """Append an entry."""
@@ -119,18 +127,29 @@ class Draft:
             run=entry.run_id,
             at=record.updated_at,
             ch={channel: ref_to_json(ref) for channel, ref in entry.refs.items()},
-            head=self.value(items_to_json(open_frame(header))),
+            head=self.value(shown(header)),
         )
 
     def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
         """Append the writes of a task."""
-        heads, *values = items_to_json(open_frame(batch.body))
         w = items = None
-        if _are_heads(heads, len(values)):
-            w = [[*head, self.value(value)] for head, value in zip(heads, values, strict=True)]
+        values = shown(batch.body)
+        if isinstance(values, list) and _are_heads(values[0], len(values) - 1):
+            w = [[*head, self.value(value)] for head, value in zip(values[0], values[1:], strict=True)]
         else:
-            items = self.value([heads, *values])
+            items = self.value(values)
         self.add("writes", ns, id=checkpoint_id, task=batch.task_id, path=batch.task_path, w=w, items=items)
+
+
+def shown(body: bytes) -> Any:
+    """Return a body as it stands in a line: what it holds, as JSON; or that it is sealed, and the bytes."""
+    if body.startswith(SEALED):
+        return {"$sealed": b2a_base64(body, newline=False).decode()}
+    return items_to_json(open_frame(body))
+
+
+def _is_sealed(value: Any) -> bool:
+    return isinstance(value, dict) and "$sealed" in value
 
 
 def _are_heads(heads: Any, count: int) -> bool:
@@ -191,8 +210,11 @@ class Bodies:
 
     def _make(self, body: Line) -> bytes:
         fields = orjson.loads(memoryview(body))
+        whole = self._value(next((fields[name] for name in ("v", "head", "items") if name in fields), None))
+        if _is_sealed(whole):
+            return a2b_base64(whole["$sealed"], strict_mode=True)
         text = body if body.find(b'"$blob"') < 0 else None
-        return raw_frame(pack_items(self._values(fields), text))
+        return raw_frame(pack_items(self._values(fields, whole), text))
 
     def check(self, fields: Mapping[str, Any], line: Line) -> None:
         """Check that the body can be made for which a record stands.
@@ -203,12 +225,12 @@ class Bodies:
         if fields["k"] in ("item", "ckpt", "writes"):
             self.of(line)
 
-    def _values(self, fields: Mapping[str, Any]) -> Sequence[Any]:
+    def _values(self, fields: Mapping[str, Any], whole: Any) -> Sequence[Any]:
         if "v" in fields:
-            return [self._value(fields["v"])]
+            return [whole]
         if "w" in fields:
             return [[part[:2] for part in fields["w"]], *(self._value(part[2]) for part in fields["w"])]
-        values: Sequence[Any] = self._value(fields["head"] if "head" in fields else fields["items"])
+        values: Sequence[Any] = whole
         return values
 
     def _value(self, value: Any) -> Any:
@@ -324,18 +346,19 @@ class Replica:
         if number < log.end:
             raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
-        is_blob = isinstance(value, dict) and "$blob" in value
-        if is_blob or number != tail.lo + len(tail.payloads):
+        count = fields.get("c", 1)
+        is_row = _is_sealed(value) or (isinstance(value, dict) and "$blob" in value)
+        if is_row or number != tail.lo + len(tail.payloads):
             self._close_tail(log, tail, number)
-        if is_blob:
-            log.rows[number] = Row(number, 1, line)
-            tail.lo = number + 1
+        if is_row:
+            log.rows[number] = Row(number, count, line)
+            tail.lo = number + count
         else:
             tail.payloads.append(pack_item(value, line))
             tail.nbytes += len(tail.payloads[-1])
             if is_full(len(tail.payloads), tail.nbytes):
                 self._close_tail(log, tail, number + 1)
-        log.end = number + 1
+        log.end = number + (count if is_row else 1)
 
     def _close_tail(self, log: Log, tail: _Tail, number: int) -> None:
         if tail.payloads:

@@ -96,7 +96,7 @@ class Work:
     writes: bool = False
 
 
-def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: bytes | None) -> CopyOutcome:
+def copy(source: ThreadFiles, target: ThreadFiles, upto: Entry | None) -> CopyOutcome:
     """See `Store.copy_thread`. Up to an entry, no item is copied that no entry shows."""
     if target.log.exists():
         return Occupied()
@@ -109,7 +109,7 @@ def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: b
         if upto is None:
             draft = Draft()
             draft.lines = [begin, *(line + b"\n" for _, line in records[1:])]
-        elif (part := _upto(replica, records, begin, Bodies(source.load, str(source.log)), upto, header)) is None:
+        elif (part := _upto(replica, records, begin, Bodies(source.load, str(source.log)), upto)) is None:
             return BaseGone()
         else:
             draft = part
@@ -117,13 +117,11 @@ def copy(source: ThreadFiles, target: ThreadFiles, upto: Stamp | None, header: b
         return Copied() if target.create(draft.lines, blobs | draft.blobs) else Occupied()
 
 
-def _upto(
-    replica: Replica, records: Records, begin: bytes, bodies: Bodies, upto: Stamp, header: bytes | None
-) -> Draft | None:
-    thread = as_of(replica.thread, upto, header) if replica.thread else None
+def _upto(replica: Replica, records: Records, begin: bytes, bodies: Bodies, upto: Entry) -> Draft | None:
+    thread = as_of(replica.thread, upto) if replica.thread else None
     if thread is None:
         return None
-    return Compaction(thread, live_runs(graph_of(thread)), None, bodies, {upto}).of(records, begin)
+    return Compaction(thread, live_runs(graph_of(thread)), None, bodies, {upto.stamp}).of(records, begin)
 
 
 T = TypeVar("T")
@@ -252,11 +250,9 @@ class FileStore(Store[Work, Any]):
 
         return _send(delete, writes=True)
 
-    def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> StorePlan[Work, Any, CopyOutcome]:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
-        return _send(lambda root: copy(root.thread(source), root.thread(target), upto, header), writes=True)
+        return _send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""

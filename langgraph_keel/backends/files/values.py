@@ -466,12 +466,22 @@ def _is_blob(value: Any) -> bool:
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$blob"))
 
 
+def _is_sealed(value: Any) -> bool:
+    return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value > 0
+
+
 def _is_head(value: Any) -> bool:
-    return _is_blob(value) or (type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value)))
+    is_whole = type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value))
+    return is_whole or _is_blob(value) or _is_sealed(value)
 
 
 def _is_value(value: Any) -> bool:
-    return not (type(value) is dict and "$blob" in value) or _is_blob(value)
+    is_other = type(value) is dict and ("$blob" in value or "$sealed" in value)
+    return not is_other or _is_blob(value) or _is_sealed(value)
 
 
 def _is_write(value: Any) -> bool:
@@ -486,7 +496,7 @@ def _are_writes(value: Any) -> bool:
 
 
 def _are_items(value: Any) -> bool:
-    return _is_list(value) or _is_blob(value)
+    return _is_list(value) or _is_blob(value) or _is_sealed(value)
 
 
 def _are_numbers(value: Any) -> bool:
@@ -510,6 +520,7 @@ _ONE_OF: dict[str, set[str]] = {**{kind: {"k"} for kind in REQUIRED_FIELDS}, "it
 OPTIONAL: dict[str, Test] = {
     "ns": _is_text,
     "v": _is_value,
+    "c": _is_count,
     "parent": _is_text,
     "run": _is_text,
     "fork": _is_true,

@@ -213,9 +213,7 @@ class MemoryStore(Store[Request, Any]):
 
         return _send(delete)
 
-    def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> StorePlan[Request, Any, CopyOutcome]:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Request, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
 
         def copy(state: State) -> CopyOutcome:
@@ -223,7 +221,7 @@ class MemoryStore(Store[Request, Any]):
                 return Occupied()
             thread = state.get(source)
             if upto is not None:
-                thread = as_of(thread, upto, header) if thread else None
+                thread = as_of(thread, upto) if thread else None
             if thread:
                 state[target] = self._copy(thread, target)
             return Copied() if thread or upto is None else BaseGone()

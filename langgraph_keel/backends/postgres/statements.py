@@ -444,7 +444,7 @@ COPY_UPTO = (
         his, kept, names, header)
     SELECT %(target)s, ns, id, seq, token, CASE WHEN seq = %(upto)s THEN 0 ELSE state END, parent, run_id, put_at,
         channels, kinds, owners, los, his, kept, names,
-        CASE WHEN seq = %(upto)s THEN coalesce(%(header)s::bytea, header) ELSE header END
+        CASE WHEN seq = %(upto)s THEN %(header)s::bytea ELSE header END
     FROM chosen
 ), i AS (
     INSERT INTO {items} (thread_id, ns, channel, lo, count, body)

@@ -331,7 +331,7 @@ class PostgresStore(Store[Request, Reply]):
         return bool(reply[1])
 
     def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+        self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Reply, CopyOutcome]:
         """See `Store.copy_thread`. If it is sent again after a lost reply, it recognizes its own copy by the epoch."""
         parameters: dict[str, Any] = {
@@ -342,9 +342,9 @@ class PostgresStore(Store[Request, Reply]):
         }
         text = COPY_THREAD
         if upto is not None:
-            mark, text = mark_of(upto), COPY_UPTO
+            mark, text = mark_of(upto.stamp), COPY_UPTO
             parameters |= {"life": mark.epoch, "upto": mark.seq, "token": mark.token}
-            parameters["header"] = None if header is None else shrink(header)
+            parameters["header"] = shrink(upto.header)
         request = self._request(parameters, text, writes=True)
         for _ in range(RACES):
             reply = yield request

@@ -551,16 +551,14 @@ class RedisStore(Store[Request, Replies]):
         return True
 
     def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
+        self, source: str, target: str, upto: Entry | None = None
     ) -> StorePlan[Request, Replies, CopyOutcome]:
         """See `Store.copy_thread`. Two trips, as they may be on different nodes; the second makes all of the copy."""
         if upto is None:
             flat = yield from self._read(source, "read_thread")
         else:
-            mark, body = mark_of(upto), shrink(header or b"")
-            flat = yield from self._read(
-                source, "read_upto", mark.epoch, mark.place, body, "" if header is None else "1"
-            )
+            mark = mark_of(upto.stamp)
+            flat = yield from self._read(source, "read_upto", mark.epoch, mark.place, shrink(upto.header))
         if not flat:
             is_there = yield from self._read(target, "has_thread")
             return Occupied() if is_there else Copied() if upto is None else BaseGone()

@@ -78,11 +78,9 @@ class SqliteStore(SqliteEntries):
         """See `Store.delete_thread`."""
         return plan_of(partial(_delete_thread, thread_id, last), writes=True)
 
-    def copy_thread(
-        self, source: str, target: str, upto: Stamp | None = None, header: bytes | None = None
-    ) -> StorePlan[Work, Any, CopyOutcome]:
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
-        return plan_of(partial(_copy_thread, source, target, upto, header), writes=True)
+        return plan_of(partial(_copy_thread, source, target, upto), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
@@ -387,21 +385,22 @@ class Part(NamedTuple):
         return self.place.namespace, self.first, self.last
 
 
-def _copy_thread(source: str, target: str, upto: Stamp | None, header: bytes | None, execute: Execute) -> CopyOutcome:
+def _copy_thread(source: str, target: str, upto: Entry | None, execute: Execute) -> CopyOutcome:
     """See `Store.copy_thread`."""
     if execute("SELECT 1 FROM threads WHERE name = ?", (target,)).fetchone():
         return Occupied()
     old = execute("SELECT id FROM threads WHERE name = ?", (source,)).fetchone()
-    if upto is not None and not (old and _is_of(execute, old[0], upto)):
+    if upto is not None and not (old and _is_of(execute, old[0], upto.stamp)):
         return BaseGone()
     if old:
         # No number is used twice: an entry that was put again after `upto` has a later number, by which its children
         # know it.
         floor = last_seq(execute, old[0])
         ((new,),) = execute("INSERT INTO threads (name, floor) VALUES (?, ?) RETURNING id", (target, floor)).fetchall()
+        stamp = upto.stamp if upto else None
         for place, name in _namespaces_of(execute, source):
-            _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, upto)
-        _make_head(execute, new, upto, header)
+            _copy_namespace(execute, Part(place, span(old[0])[0], span(old[0])[1]), new, name, stamp)
+        _make_head(execute, new, upto)
     return Copied()
 
 
@@ -411,10 +410,10 @@ def _is_of(execute: Execute, thread: int, upto: Stamp) -> bool:
     return row.fetchone() is not None
 
 
-def _make_head(execute: Execute, thread: int, upto: Stamp | None, header: bytes | None) -> None:
+def _make_head(execute: Execute, thread: int, upto: Entry | None) -> None:
     if upto is not None:
-        key = span(thread)[0] | int(upto) & LAST
-        execute("UPDATE entries SET state = 0, header = coalesce(?, header) WHERE key = ?", (header, key))
+        key = span(thread)[0] | int(upto.stamp) & LAST
+        execute("UPDATE entries SET state = 0, header = ? WHERE key = ?", (upto.header, key))
 
 
 def _copy_namespace(execute: Execute, part: Part, thread: int, name: str, upto: Stamp | None) -> None:

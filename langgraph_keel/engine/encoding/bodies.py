@@ -40,7 +40,7 @@ import xxhash
 import zstandard
 
 from langgraph_keel.engine.records import NEW, Row, Run, record
-from langgraph_keel.errors import CorruptStore
+from langgraph_keel.errors import CorruptStore, KeyMissing
 
 # -- packed elements ---------------------------------------------------------------------------------------------------
 
@@ -237,6 +237,10 @@ def open_frame(body: bytes, most: int = MAX_CONTENT) -> bytes:
         if xxhash.xxh3_64_digest(content)[4:] == body[1:HEAD]:
             return content
     kind, rest = _open(body)
+    if kind == SEALED:
+        raise KeyMissing(
+            "this store is encrypted: open it with encryption=Keyring(...); for `keel`, set KEEL_KEYS_FILE"
+        )
     if kind not in (RAW, ZSTD):
         raise CorruptStore(f"a stored body begins with {kind!r}, which no version of Keel writes")
     if body[1:HEAD] != _checksum(kind, rest):
@@ -261,6 +265,8 @@ def _decompress(data: memoryview, most: int) -> bytes:
 
 
 WITH_DICTIONARY = b"\x02"
+SEALED = b"\x03"
+"""The kind of what only a keyring opens (`keys.sealing`); stores keep it as it is."""
 SMALL = 4096
 """Bytes of a frame above which its own content is past enough."""
 SHRUNK = 1 << 20
@@ -288,7 +294,7 @@ def _dictionary_decompressor() -> zstandard.ZstdDecompressor:
 
 def shrink(body: bytes) -> bytes:
     """Return the body that stands for a frame: itself, or something smaller."""
-    if not HEAD < len(body) <= SMALL or content_size(body) > SHRUNK:
+    if not HEAD < len(body) <= SMALL or body[:1] == SEALED or content_size(body) > SHRUNK:
         return body
     data = open_frame(body)
     packed = _dictionary_compressor().compress(data)

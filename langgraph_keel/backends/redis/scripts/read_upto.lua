@@ -1,6 +1,6 @@
 -- Store.copy_thread up to an entry, the first of two: the fields of the copy. With: fields, order
 -- Grows with: what is copied, which is all of the reply; not with what was put later, unless much of it was removed.
--- ARGV: epoch, place of the entry, its new header, '1' if that is given
+-- ARGV: epoch, place of the entry, its header in the copy
 -- Answers nothing if there is no such entry. The sequence number of the thread stays, so that none is used again: the
 -- parent of an entry may have been put again, and have a higher number than the copy.
 local thread = life(KEYS[1], get('thread'))
@@ -41,10 +41,7 @@ each_entry(KEYS[1], tonumber(seq) + 1, function(number, entry)
   local e = parse(entry)
   local name = string.format('%d', number)
   if name == seq then
-    entry = entry:gsub('^%l+', 'trunk', 1)
-    if ARGV[4] == '1' then
-      entry = entry:match('^[^\n]*\n') .. ARGV[3]
-    end
+    entry = entry:gsub('^%l+', 'trunk', 1):match('^[^\n]*\n') .. ARGV[3]
     e.state = 'trunk'
   else
     put_writes(e)

@@ -1,0 +1,58 @@
+"""The commands for the keys of an encrypted store: `keel keys`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from langgraph_keel.cli.options import DEFAULT_URL, AsJson, Url, open_to_change, open_to_read
+from langgraph_keel.cli.output import console, print_json
+from langgraph_keel.keys.keyring import new_key
+
+keys = typer.Typer(no_args_is_help=True, help="The keys of an encrypted store: make one, see which is needed, rotate.")
+
+
+@keys.command("new")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What to call it, such as the year.")],
+    json: AsJson = False,
+) -> None:
+    """Print a new master key, for `KEEL_KEYS` or a key file. It is stored nowhere: keep a copy.
+
+    Example: `(umask 077 && keel keys new 2026 > keel.keys)`
+    """
+    key = new_key(name)
+    if json:
+        print_json({"name": name, "key": key})
+    else:
+        print(key)
+
+
+@keys.command("show")
+def show(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Show which master key a store needs, and which one is the current one. No secret is shown.
+
+    Example: `KEEL_KEYS_FILE=keel.keys keel keys show`
+    """
+    with open_to_read(url) as saver:
+        found = saver.master_keys()
+    if json:
+        print_json(found.to_dict())
+    else:
+        console().print(str(found), markup=False)
+
+
+@keys.command("rotate")
+def rotate(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """Make the first key of the keyring the master key of a store. Runs go on; no record is touched.
+
+    Example: `KEEL_KEYS_FILE=keel.keys keel keys rotate`
+    """
+    with open_to_change(url) as saver:
+        found = saver.rotate_keys()
+    if json:
+        print_json({"before": found.needed, "now": found.current})
+    else:
+        was = "already" if found.is_current else f"now; it was {found.needed!r}"
+        console().print(f"The master key is {found.current!r} {was}.", markup=False)

@@ -1,0 +1,217 @@
+"""Master keys: where they come from, and what they do, which is to wrap other keys.
+
+Nothing is ever encrypted with a master key but keys: those of tenants, which wrap those of threads. So another master
+key means that a few small records are written again (`rotate`), and a key management service is asked once for each
+tenant and process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from os import PathLike
+from secrets import token_bytes
+from typing import Protocol, runtime_checkable
+
+from langgraph_keel.engine.serde.moved import publish
+from langgraph_keel.errors import InvalidInput, KeyMissing
+from langgraph_keel.keys.sealing import KEY_BYTES, Sealer
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+@publish
+@runtime_checkable
+class MasterKey(Protocol):
+    """A key that wraps other keys: one of this process (`LocalKey`), or of a key management service."""
+
+    @property
+    def id(self) -> str:
+        """Its name, which stands beside what it has wrapped: 1 to 64 letters, digits, `.`, `_` and `-`."""
+
+    def wrap(self, key: bytes, context: bytes) -> bytes:
+        """Return a key of 32 bytes so that only `unwrap` with the same context gives it back."""
+
+    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """Return what `wrap` was given. Any exception says that it cannot."""
+
+
+@publish
+class LocalKey:
+    """A master key that this process holds itself: AES-256-GCM.
+
+    Args:
+        id: Its name.
+        secret: 32 random bytes.
+
+    Raises:
+        InvalidInput: One of them cannot be that. The error never shows the secret.
+    """
+
+    __slots__ = ("_id", "_sealer")
+
+    def __init__(self, id: str, secret: bytes) -> None:
+        self._id = check_id(id)
+        if not isinstance(secret, bytes) or len(secret) != KEY_BYTES:
+            size = f"{len(secret)} bytes" if isinstance(secret, bytes) else f"a {type(secret).__name__}"
+            raise InvalidInput(f"the secret of key {id!r} must be {KEY_BYTES} bytes, not {size}: see `keel keys new`")
+        if len(set(secret)) < 4:
+            raise InvalidInput(f"the secret of key {id!r} is no random one: `keel keys new` makes one")
+        self._sealer = Sealer(secret)
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self._id
+
+    def wrap(self, key: bytes, context: bytes) -> bytes:
+        """See `MasterKey.wrap`."""
+        return self._sealer.seal(key, context)
+
+    def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
+        """See `MasterKey.unwrap`."""
+        return self._sealer.open(wrapped, context)
+
+    def __repr__(self) -> str:
+        """Show its name, and nothing of the secret."""
+        return f"<LocalKey {self._id}>"
+
+
+@publish
+class Keyring:
+    """The master keys of a saver: the first one wraps what is new, the others open what was wrapped with them.
+
+    Args:
+        keys: The keys, the current one first.
+
+    Raises:
+        InvalidInput: There is none, or two have one name.
+    """
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, *keys: MasterKey) -> None:
+        if not keys or not all(isinstance(key, MasterKey) for key in keys):
+            raise InvalidInput("a Keyring takes keys, the current one first: Keyring(LocalKey(id, secret), ...)")
+        self._keys: Mapping[str, MasterKey] = {check_id(key.id): key for key in keys}
+        if len(self._keys) != len(keys):
+            raise InvalidInput(f"two keys of a keyring have one name: {', '.join(key.id for key in keys)}")
+
+    @property
+    def current(self) -> MasterKey:
+        """The key that wraps what is new."""
+        return next(iter(self._keys.values()))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The names of all keys, the current one first."""
+        return tuple(self._keys)
+
+    def get(self, id: str) -> MasterKey:
+        """Return a key by its name.
+
+        Raises:
+            KeyMissing: It is not here.
+        """
+        if id not in self._keys:
+            raise KeyMissing(
+                f"the store was written with the master key {id!r}, and the keyring has {', '.join(self._keys)}: put "
+                "that key after the current one"
+            )
+        return self._keys[id]
+
+    @classmethod
+    def from_env(cls, name: str = "KEEL_KEYS") -> Keyring:
+        """Return the keyring in a variable of the environment: `id:secret`, separated by commas or white space.
+
+        Args:
+            name: The variable's name.
+
+        Raises:
+            InvalidInput: It is not set, or does not hold keys. The error does not show what it holds.
+        """
+        if not (text := os.environ.get(name, "").strip()):
+            raise InvalidInput(f"the environment has no {name}: set it to what `keel keys new` prints")
+        return cls(*parse_keys(text, f"the variable {name}"))
+
+    @classmethod
+    def from_file(cls, path: str | PathLike[str]) -> Keyring:
+        """Return the keyring in a file, as `from_env`; lines that begin with `#` are comments.
+
+        Raises:
+            InvalidInput: It cannot be read, does not hold keys, or others than its owner may read or change it.
+        """
+        try:
+            with open(path, encoding="utf-8") as file:
+                _refuse_open_file(path, os.fstat(file.fileno()).st_mode)
+                lines = file.read().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it holds no text"
+            raise InvalidInput(f"the key file {os.fspath(path)!r} cannot be read: {why}") from None
+        text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        return cls(*parse_keys(text, f"the key file {os.fspath(path)!r}"))
+
+    def __repr__(self) -> str:
+        """Show the names of the keys, and nothing of the secrets."""
+        return f"<Keyring {', '.join(self._keys)}>"
+
+
+def _refuse_open_file(path: str | PathLike[str], mode: int) -> None:
+    if os.name == "posix" and stat.S_IMODE(mode) & 0o077:
+        raise InvalidInput(
+            f"the key file {os.fspath(path)!r} may be read or changed by others than its owner (mode "
+            f"{stat.S_IMODE(mode):04o}): chmod 600 it, and think about who has read it"
+        )
+
+
+def parse_keys(text: str, where: str) -> list[LocalKey]:
+    """Return the keys in a text.
+
+    Args:
+        text: `id:secret` once or several times, separated by commas or white space; the secret in base64.
+        where: How an error names it.
+
+    Raises:
+        InvalidInput: It holds something else. The error does not show it.
+    """
+    parts = [part for part in re.split(r"[\s,]+", text) if part]
+    if not parts:
+        raise InvalidInput(f"{where} holds no key: `keel keys new` prints one")
+    return [_parse_key(part, nth, where) for nth, part in enumerate(parts, 1)]
+
+
+def _parse_key(part: str, nth: int, where: str) -> LocalKey:
+    id, colon, secret = part.partition(":")
+    try:
+        decoded = b64decode(secret, validate=True)
+    except ValueError:
+        decoded = b""
+    if not colon or not _ID.fullmatch(id) or len(decoded) != KEY_BYTES:
+        raise InvalidInput(
+            f"key {nth} of {where} is none: it takes id:secret, with a secret of {KEY_BYTES} bytes in base64, which is "
+            "44 characters. Was it cut off?"
+        )
+    return LocalKey(id, decoded)
+
+
+def new_key(id: str) -> str:
+    """Return a new key as `Keyring.from_env` and `from_file` read it.
+
+    Raises:
+        InvalidInput: Such a name is none.
+    """
+    return f"{check_id(id)}:{b64encode(token_bytes(KEY_BYTES)).decode()}"
+
+
+def check_id(id: object) -> str:
+    """Return the name of a master key.
+
+    Raises:
+        InvalidInput: It cannot be one.
+    """
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        raise InvalidInput(f"{id!r:.80} cannot name a key: use 1 to 64 letters, digits, '.', '_' and '-'")
+    return id

@@ -1,0 +1,131 @@
+"""How one record is sealed: AES-256-GCM with a random nonce, bound to where it stands.
+
+A sealed record is a frame of its own kind (`engine.encoding.bodies.SEALED`): the kind, four bytes that name the data
+key, twelve of nonce, and the ciphertext with its tag. Where a record stands (its *place*) is no part of it, but is
+authenticated with it: moved, it does not open. Compressed frames are sealed, not the other way round; their sizes are
+padded (`padded_size`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import ormsgpack
+
+from langgraph_keel.engine.encoding.bodies import HEAD, SEALED
+from langgraph_keel.errors import CorruptStore, InvalidInput, SealBroken
+
+KEY_BYTES = 32
+_NONCE = 12
+_TAG = 16
+_VERSION = "keel 1"
+_END = b"\x80"
+"""Begins the padding, which goes on with NUL (ISO/IEC 7816-4)."""
+
+
+class Sealer:
+    """Seals with one key.
+
+    NIST SP 800-38D allows 2**32 records with random nonces for a key: a thread would have to be put four thousand
+    million times.
+
+    Args:
+        secret: The key, 32 bytes.
+
+    Raises:
+        InvalidInput: The package `cryptography` is missing.
+    """
+
+    __slots__ = ("_decrypt", "_encrypt")
+
+    def __init__(self, secret: bytes) -> None:
+        try:
+            from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+        except ImportError:
+            raise InvalidInput("encryption needs another package: pip install 'langgraph-keel[crypto]'") from None
+        cipher = AESGCM(secret)
+        self._encrypt, self._decrypt = cipher.encrypt, cipher.decrypt
+
+    def seal(self, data: bytes, place: bytes) -> bytes:
+        """Return a nonce, the ciphertext, and its tag."""
+        nonce = os.urandom(_NONCE)
+        return nonce + self._encrypt(nonce, data, place)
+
+    def open(self, sealed: bytes, place: bytes) -> bytes:
+        """Return what was sealed.
+
+        Raises:
+            SealBroken: It is not what was sealed here.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        if len(sealed) < _NONCE + _TAG:
+            raise SealBroken("it was cut off")
+        try:
+            return self._decrypt(sealed[:_NONCE], sealed[_NONCE:], place)
+        except InvalidTag:
+            raise SealBroken("it was changed, or put there from elsewhere") from None
+
+
+def place_of(*parts: Any) -> bytes:
+    """Return where a record stands as bytes; no two places have the same, for each part says how long it is."""
+    return ormsgpack.packb([_VERSION, *parts])
+
+
+def seal_frame(frame: bytes, key_id: bytes, sealer: Sealer, place: bytes) -> bytes:
+    """Return a frame, sealed."""
+    padded = frame + _END
+    padded += b"\0" * (padded_size(len(padded)) - len(padded))
+    return SEALED + key_id + sealer.seal(padded, place)
+
+
+def key_in(body: bytes) -> bytes | None:
+    """Return what names the data key of a sealed record; `None` if it is not sealed."""
+    return body[1:HEAD] if body[:1] == SEALED and len(body) > HEAD else None
+
+
+def open_sealed(body: bytes, sealer: Sealer, place: bytes) -> bytes:
+    """Return the frame that was sealed.
+
+    Raises:
+        SealBroken: It is not what was sealed here.
+        CorruptStore: What was sealed has no padding.
+    """
+    padded = sealer.open(body[HEAD:], place)
+    end = padded.rstrip(b"\0")
+    if not end.endswith(_END):
+        raise CorruptStore("a sealed record has no end")
+    return end[:-1]
+
+
+def padded_size(size: int) -> int:
+    """Return the size that data is padded to: Padmé, of which an eighth is the most that it adds, from 64 bytes on.
+
+    It tells of a size of n bytes log2(log2(n)) bits (Nikitin et al., "Reducing Metadata Leakage from Encrypted Files
+    and Communication with PURBs", PoPETs 2019).
+    """
+    if size <= 64:
+        return 64
+    exponent = size.bit_length() - 1
+    low = exponent - exponent.bit_length()
+    mask = (1 << low) - 1
+    return (size + mask) & ~mask
+
+
+def pack(parts: Sequence[Any]) -> bytes:
+    """Return plain parts as bytes."""
+    return ormsgpack.packb(list(parts))
+
+
+def unpack(data: bytes) -> Any:
+    """Return what `pack` was given.
+
+    Raises:
+        CorruptStore: It is something else.
+    """
+    try:
+        return ormsgpack.unpackb(data)
+    except ValueError as error:
+        raise CorruptStore(f"a record of keys does not decode: {error}") from None

@@ -1,0 +1,580 @@
+"""A store that seals what another one keeps: headers, rows of values, writes and cells, each where it stands.
+
+It stands between the engine and any backend, so neither knows of it. Everything the engine gives it in the clear is
+sealed on its way in, and what comes out was sealed at that very place, or a named error is raised. What stands in the
+clear: ids of threads, checkpoints, runs and tasks, names of namespaces and channels, which items a version shows, keys
+and tokens of cells, times of last activity, and sizes, padded.
+
+*Order.* The number of an item is given by the store in the very request that writes it, so no row can be bound to it.
+Instead the sealed header of each entry holds a digest of each of its channels: of the items that it shows, in their
+order. Rows that were exchanged, left out, or are of another version do not add up to it. It costs what is new: a list
+that grows goes on from the digest of what it was.
+
+*What it cannot see*: that a whole thread, or a whole cell, was put back to what it was at an earlier time, and that the
+last entries or writes of a thread were taken away. For that, something outside of the store has to know what is last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+from langgraph_keel.engine.cells import Cell, Shelf, Swapped
+from langgraph_keel.engine.config import Address
+from langgraph_keel.engine.encoding.bodies import array_header, content_of, resolve, row_index, split_array
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.records import (
+    NEW,
+    Batch,
+    Copied,
+    CopyOutcome,
+    Entry,
+    Found,
+    Graph,
+    NewEntry,
+    Outcome,
+    Query,
+    Ref,
+    Row,
+    Run,
+    Stamp,
+    Stored,
+    ThreadInfo,
+    Unchanged,
+)
+from langgraph_keel.engine.store import Store
+from langgraph_keel.errors import CorruptStore, KeyMissing, SealBroken
+from langgraph_keel.keys.datakeys import DataKeys, KeyChest
+from langgraph_keel.keys.keyring import Keyring
+from langgraph_keel.keys.sealing import key_in, open_sealed, pack, place_of, seal_frame, unpack
+
+T = TypeVar("T")
+_DIGEST = 20
+"""Bytes of a digest that are kept."""
+_MOST = 10_000
+"""Channels, and namespaces, of which the latest is remembered."""
+_ENTRIES = 1000
+"""Entries whose digests are remembered until their values are read."""
+_PLAIN = "it stands there in plain text, and the saver has a keyring: somebody without keys has written it"
+
+_OTHER = "it was put after another checkpoint, or by another run, than is said"
+
+Digests: TypeAlias = dict[str, tuple[int, bytes]]
+"""By channel, in their order: the kind of the value, and the digest of its items; empty where it has none."""
+
+
+class SealedStore(Store[Any, Any]):
+    """Seals what another store keeps.
+
+    Args:
+        store: That store.
+        keyring: The master keys.
+    """
+
+    def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
+        self.inner = store
+        self.chest = KeyChest(store, keyring)
+        self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
+        self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests]] = OrderedDict()
+        self._latest: OrderedDict[tuple[str, str], tuple[Stamp, Address, str | None]] = OrderedDict()
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def write_entry(self, new: NewEntry) -> Plan[Outcome]:
+        """See `Store.write_entry`. Up to four trips more for the first one of a thread."""
+        address = new.address
+        sums = {name: found for name, ref in new.refs.items() if ref.runs and (found := self._sum(new, name))}
+        again = {} if len(sums) == sum(bool(ref.runs) for ref in new.refs.values()) else (yield from self._again(new))
+        digests = {
+            name: again[name] if ref.runs and name not in sums else (int(ref.kind), _digest_of(sums.get(name)))
+            for name, ref in new.refs.items()
+        }
+        if is_first := new.base is None and not (new.checked and new.parent):
+            # Nothing in it says that the thread is the one that this process knows: its keys are looked up.
+            self.chest.forget(address.thread_id)
+        seals = yield from self._seals(address.thread_id)
+        sealed = replace(
+            new,
+            header=seals.header(new.header, address, new.parent, new.run_id, digests),
+            appends={name: seals.rows(rows, address, name) for name, rows in new.appends.items()},
+            repacks={name: seals.rows(rows, address, name) for name, rows in new.repacks.items()},
+        )
+        outcome: Outcome = yield from self.inner.write_entry(sealed)
+        if isinstance(outcome, Stored):
+            for name, found in sums.items():
+                ref = new.refs[name]
+                self._remember(address, name, Ref(ref.kind, resolve(ref.runs, outcome.first.get(name, 0))), found)
+            _keep(self._latest, _namespace(address), (outcome.stamp, address, new.parent))
+            if is_first:
+                yield from self.chest.keep(address.thread_id)
+        return outcome
+
+    def write_batch(self, address: Address, batch: Batch) -> Plan[None]:
+        """See `Store.write_batch`. Up to four trips more for the first one of a thread."""
+        seals = yield from self._seals(address.thread_id)
+        yield from self.inner.write_batch(address, seals.batch(batch, address))
+
+    def read_entry(self, address: Address) -> Plan[Found | None]:
+        """See `Store.read_entry`. Up to two trips more for the first one of a thread."""
+        return (yield from self._read(lambda: self._read_entry(address)))
+
+    def _read_entry(self, address: Address) -> Plan[Found | None]:
+        found: Found | None = yield from self.inner.read_entry(address)
+        if found is None:
+            self.chest.forget(address.thread_id)  # if it comes again, it has other keys
+            return None
+        return (yield from self._open_found(found))
+
+    def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
+        """See `Store.read_known`."""
+        stamp, latest, parent = self._latest.get(_namespace(address), (None, address, None))
+        if stamp != known:
+            return (yield from self.read_entry(address))
+        found: Found | Unchanged | None = yield from self.inner.read_known(address, known)
+        if isinstance(found, Unchanged) and found.parent not in (None, parent):
+            raise SealBroken(f"{latest}: {_OTHER}")
+        if isinstance(found, Unchanged) and found.batches:
+            seals = yield from self._opener(address.thread_id, [batch.body for batch in found.batches])
+            return Unchanged(found.parent, [seals.open_batch(batch, latest) for batch in found.batches])
+        if isinstance(found, Found):
+            return (yield from self._open_found(found))
+        return found
+
+    def scan(self, query: Query) -> Plan[Sequence[Entry]]:
+        """See `Store.scan`. A trip more for each thread whose keys are not known."""
+        return (yield from self._read(lambda: self._scan(query)))
+
+    def _scan(self, query: Query) -> Plan[Sequence[Entry]]:
+        entries: Sequence[Entry] = yield from self.inner.scan(query)
+        opened = []
+        for entry in entries:
+            seals = yield from self._opener(entry.address.thread_id, [entry.header])
+            found, digests = seals.open_entry(entry)
+            self._learn(entry, digests)
+            opened.append(found)
+        return opened
+
+    def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+        """See `Store.read_values`."""
+        return (yield from self._read(lambda: self._read_values(entries)))
+
+    def _read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
+        found: Sequence[Found] = yield from self.inner.read_values(entries)
+        asked = {entry.stamp: entry for entry in entries}
+        opened = []
+        for each in found:
+            entry = asked[each.entry.stamp]
+            # Some stores give back the entry that they were given, which is open.
+            is_open = each.entry.header == entry.header
+            opened.append((yield from self._open_found(each, entry.refs, is_part=True, is_open=is_open)))
+        return opened
+
+    def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
+        """See `Store.read_history`."""
+        return (yield from self._read(lambda: self._read_history(address, channels)))
+
+    def _read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
+        found: Sequence[Found] = yield from self.inner.read_history(address, channels)
+        opened = []
+        for each in found:
+            opened.append((yield from self._open_found(each, channels, is_part=True)))
+        return opened
+
+    def read_graph(self, thread_id: str) -> Plan[Graph]:
+        """See `Store.read_graph`."""
+        return (yield from self._read(lambda: self._read_graph(thread_id)))
+
+    def _read_graph(self, thread_id: str) -> Plan[Graph]:
+        graph: Graph = yield from self.inner.read_graph(thread_id)
+        if not graph.nodes:
+            return graph
+        seals = yield from self._opener(thread_id, [node.header for node in graph.nodes])
+        nodes = [replace(node, header=seals.open_header(node.header, node.address)[0]) for node in graph.nodes]
+        return Graph(nodes, graph.ends, graph.epoch)
+
+    # -- threads -----------------------------------------------------------------------------------------------
+
+    def remove_entries(
+        self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
+    ) -> Plan[None]:
+        """See `Store.remove_entries`."""
+        yield from self.inner.remove_entries(thread_id, gone, ghosts)
+
+    def remove_rows(self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph) -> Plan[int]:
+        """See `Store.remove_rows`."""
+        removed: int = yield from self.inner.remove_rows(thread_id, live, graph)
+        return removed
+
+    def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
+        """See `Store.delete_thread`. Its keys go with it: what is left of it in a backup can be read by nobody."""
+        try:
+            is_deleted: bool = yield from self.inner.delete_thread(thread_id, last)
+        finally:
+            self.chest.forget(thread_id)
+        return is_deleted
+
+    def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> Plan[CopyOutcome]:
+        """See `Store.copy_thread`. Records stay sealed as they are: the target gets the keys of the source first."""
+        occupying: Sequence[Entry] = yield from self.inner.scan(Query(target, limit=1))
+        if occupying:  # keys would be given, and taken away again
+            return (yield from self.inner.copy_thread(source, target, upto))
+        before, keys = yield from self.chest.adopt(source, target)
+        if upto is not None and keys is not None and upto.address.thread_id == source:
+            upto = yield from self._reseal(upto, keys)
+        outcome: CopyOutcome = yield from self.inner.copy_thread(source, target, upto)
+        if not isinstance(outcome, Copied):
+            yield from self.chest.restore(target, before)
+        return outcome
+
+    def _reseal(self, entry: Entry, keys: DataKeys) -> Plan[Entry]:
+        """Return an entry whose header was changed, sealed with the rest of what its header says. One trip."""
+        query = Query(entry.address.thread_id, entry.address.checkpoint_ns, entry.address.checkpoint_id)
+        stored: Sequence[Entry] = yield from self.inner.scan(query)
+        if not stored or stored[0].stamp != entry.stamp:
+            return entry  # it is gone, which the copy will say
+        seals = _Seals(self.chest.store_id, keys)
+        _, parent, run_id, digests = seals.open_parts(stored[0].header, entry.address)
+        return replace(entry, header=seals.header(entry.header, entry.address, parent, run_id, digests))
+
+    def find_runs(self, run_ids: Collection[str]) -> Plan[Sequence[str]]:
+        """See `Store.find_runs`."""
+        names: Sequence[str] = yield from self.inner.find_runs(run_ids)
+        return names
+
+    def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.read_threads`. A trip more for each thread whose keys are not known."""
+        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self.inner.read_threads(after, limit)
+        return (yield from self._open_threads(page))
+
+    def show_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+        """See `Store.show_threads`."""
+        page: Sequence[tuple[ThreadInfo, bytes]] = yield from self.inner.show_threads(after, limit)
+        return (yield from self._open_threads(page))
+
+    def _open_threads(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
+        opened = []
+        for info, header in page:
+            if header:
+                seals = yield from self._opener(info.thread_id, [header])
+                header = seals.open_header(header, Address(info.thread_id, "", info.latest))[0]
+            opened.append((info, header))
+        return opened
+
+    def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
+        """See `Store.list_strays`."""
+        names: Sequence[str] = yield from self.inner.list_strays(after, limit)
+        return names
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def swap_cell(self, shelf: Shelf, key: str, expected: str | None, new: Cell | None) -> Plan[Swapped]:
+        """See `Store.swap_cell`."""
+        sealed = None if new is None else (yield from self._seals(shelf.thread_id)).cell(new, shelf, key)
+        swapped: Swapped = yield from self.inner.swap_cell(shelf, key, expected, sealed)
+        if swapped.cell is None:
+            return swapped
+        seals = yield from self._opener(shelf.thread_id, [swapped.cell.header])
+        return Swapped(swapped.done, seals.open_cell(swapped.cell, shelf, key, has_body=True))
+
+    def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
+        """See `Store.read_cells`."""
+        cells: Mapping[str, Cell] = yield from self.inner.read_cells(shelf, keys)
+        if not cells:
+            return cells
+        seals = yield from self._opener(shelf.thread_id, [cell.header for cell in cells.values()])
+        return {key: seals.open_cell(cell, shelf, key, has_body=True) for key, cell in cells.items()}
+
+    def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
+        """See `Store.list_cells`."""
+        cells: Sequence[tuple[str, Cell]] = yield from self.inner.list_cells(shelf, prefix, after, limit)
+        if not cells:
+            return cells
+        seals = yield from self._opener(shelf.thread_id, [cell.header for _, cell in cells])
+        return [(key, seals.open_cell(cell, shelf, key, has_body=False)) for key, cell in cells]
+
+    def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
+        """See `Store.remove_cells`."""
+        removed: int = yield from self.inner.remove_cells(shelf, tokens)
+        return removed
+
+    # -- keys and digests --------------------------------------------------------------------------------------
+
+    def _seals(self, thread_id: str | None) -> Plan[_Seals]:
+        """Return what seals records of a thread, or of what threads share. No trip if its keys are known."""
+        keys = yield from (self.chest.shared() if thread_id is None else self.chest.make(thread_id))
+        return _Seals(self.chest.store_id, keys)
+
+    def _opener(self, thread_id: str | None, bodies: Sequence[bytes]) -> Plan[_Seals]:
+        """Return what opens records of a thread, or of what threads share. No trip if its keys are known."""
+        if thread_id is None:
+            return (yield from self._seals(None))
+        if (names := {key_in(body) for body in bodies}) == {None}:
+            raise SealBroken(f"thread {thread_id!r}: {_PLAIN}")
+        names.discard(None)
+        keys = yield from self.chest.find(thread_id)
+        if keys is not None and not names <= keys.keys.keys():
+            self.chest.forget(thread_id)  # it was deleted and has come again, or has got the keys of another one
+            keys = yield from self.chest.find(thread_id)
+        if keys is None:
+            raise KeyMissing(f"thread {thread_id!r}: its key was destroyed: what it held can be read by nobody")
+        return _Seals(self.chest.store_id, keys)
+
+    def _read(self, read: Callable[[], Plan[T]]) -> Plan[T]:
+        """Read and open; once more if a key is missing: nothing is found then of a thread that was just deleted."""
+        try:
+            return (yield from read())
+        except (KeyMissing, _UnknownKey):
+            return (yield from read())
+
+    def _open_found(
+        self, found: Found, only: Collection[str] | None = None, *, is_part: bool = False, is_open: bool = False
+    ) -> Plan[Found]:
+        """Return an entry, opened, and proved to be what was put.
+
+        Args:
+            found: The entry, sealed.
+            only: The channels whose rows were asked for; `None` is all that it shows.
+            is_part: Whether it may show less than was put: it is a ghost, or less was asked for.
+            is_open: Whether its header was opened before.
+        """
+        entry, address = found.entry, found.entry.address
+        bodies = [row.body for rows in found.rows.values() for row in rows]
+        bodies += [batch.body for batch in found.batches] + ([] if is_open else [entry.header])
+        seals = yield from self._opener(address.thread_id, bodies)
+        rows = {name: seals.open_rows(each, address, name) for name, each in found.rows.items()}
+        batches = [seals.open_batch(batch, address) for batch in found.batches]
+        if is_open:
+            opened, (refs, digests) = entry, (yield from self._digests_of(entry))
+        else:
+            opened, digests = seals.open_entry(entry, is_part=is_part)
+            self._learn(entry, digests)
+            refs = entry.refs
+            if not is_part:
+                parent = seals.open_parts(entry.header, address)[1]
+                _keep(self._latest, _namespace(address), (entry.stamp, address, parent))
+        for name, ref in entry.refs.items():
+            # Of a part of a value, as a timeline reads what is new, each row is proved, and nothing of their order.
+            if ref.runs and (only is None or name in only) and refs.get(name) == ref:
+                found_sum = _sum_items(ref, rows.get(name, ()))
+                if name not in digests or _digest_of(found_sum) != digests[name][1]:
+                    raise SealBroken(f"{address}, channel {name!r}: its items are not those that were put there")
+                if not is_part:
+                    self._remember(address, name, ref, found_sum)
+        return Found(opened, rows, batches)
+
+    def _digests_of(self, entry: Entry) -> Plan[tuple[Mapping[str, Ref], Digests]]:
+        """Return what an entry that was read before shows, and the digests. No trip, unless that was long ago."""
+        key = entry.address.thread_id, entry.stamp
+        if key not in self._digests:
+            address = entry.address
+            yield from self.scan(Query(address.thread_id, address.checkpoint_ns, address.checkpoint_id))
+        return self._digests.get(key, ({}, {}))
+
+    def _again(self, new: NewEntry) -> Plan[Digests]:
+        """Return the digests of the entry that is put again, as a rewind does. One trip."""
+        thread_id = new.address.thread_id
+        graph: Graph = yield from self.inner.read_graph(thread_id)
+        node = next((node for node in graph.nodes if node.stamp == new.base), None)
+        if node is None:
+            return dict.fromkeys(new.refs, (0, b""))  # it is gone, which the put will say
+        seals = yield from self._opener(thread_id, [node.header])
+        return seals.open_header(node.header, node.address)[1]
+
+    def _learn(self, entry: Entry, digests: Digests) -> None:
+        """Remember the digests of an entry: its values may be read next."""
+        _keep(self._digests, (entry.address.thread_id, entry.stamp), (entry.refs, digests), _ENTRIES)
+
+    def _sum(self, new: NewEntry, channel: str) -> Any:
+        """Return the sum of the items that a channel is put with, which goes on from the last one if that is possible.
+
+        `None` if its items are not at hand, as it is put again just as it stands in `base`.
+        """
+        ref, fresh = new.refs[channel], new.appends.get(channel, ())
+        known = self._sums.get((*_namespace(new.address), channel))
+        if known is not None and _goes_on(known[0], ref):
+            found = known[1].copy()
+            _add_items(found, ref.runs[len(known[0].runs) :], fresh)
+            return found
+        if channel not in new.known:
+            return _sum_items(ref, fresh) if fresh else None
+        return _sum_items(ref, [*new.known[channel].rows, *fresh])
+
+    def _remember(self, address: Address, channel: str, ref: Ref, found: Any) -> None:
+        _keep(self._sums, (*_namespace(address), channel), (ref, found))
+
+
+def _goes_on(before: Ref, ref: Ref) -> bool:
+    """Return whether a value shows what it showed before, and then only what is new."""
+    count = len(before.runs)
+    is_same = ref.kind is before.kind and ref.runs[:count] == before.runs
+    return is_same and all(lo >= NEW for lo, _ in ref.runs[count:])
+
+
+class _UnknownKey(SealBroken):
+    """A record was sealed with a key that its thread has not, or not any more."""
+
+
+def _namespace(address: Address) -> tuple[str, str]:
+    return address.thread_id, address.checkpoint_ns
+
+
+def _keep(remembered: OrderedDict[Any, Any], key: Any, value: Any, most: int = _MOST) -> None:
+    # Each step is one of the interpreter's, so that threads need no lock.
+    remembered.pop(key, None)
+    remembered[key] = value
+    while len(remembered) > most:
+        remembered.popitem(last=False)
+
+
+def _sum_items(ref: Ref, rows: Sequence[Row]) -> Any:
+    """Return a SHA-256 of the items that a channel shows, in their order, which more can be added to."""
+    found = hashlib.sha256(bytes([ref.kind]))
+    _add_items(found, ref.runs, rows)
+    return found
+
+
+def _add_items(found: Any, runs: Sequence[Run], rows: Sequence[Row]) -> None:
+    for content in _contents(runs, rows):
+        found.update(content)
+
+
+def _contents(runs: Sequence[Run], rows: Sequence[Row]) -> Iterator[bytes]:
+    """Yield the bytes of the items in runs, in order, some at once."""
+    for lo, hi in runs:
+        while lo < hi:
+            row = rows[row_index(rows, lo)]
+            content, stop = content_of(row), min(hi, row.lo + row.count)
+            if (lo, stop) != (row.lo, row.lo + row.count):
+                items = split_array(array_header(row.count) + content)
+                content = b"".join(items[lo - row.lo : stop - row.lo])
+            yield content
+            lo = stop
+
+
+def _digest_of(found: Any) -> bytes:
+    """Return what stands in a header of a sum; nothing of a value that has no items."""
+    return b"" if found is None else found.digest()[:_DIGEST]
+
+
+class _Seals:
+    """Seals and opens the records of one thread, or those that threads share.
+
+    Args:
+        store_id: What tells the store from others.
+        keys: The keys.
+    """
+
+    __slots__ = ("_keys", "_store_id")
+
+    def __init__(self, store_id: str, keys: DataKeys) -> None:
+        self._store_id = store_id
+        self._keys = keys
+
+    def _seal(self, frame: bytes, *place: Any) -> bytes:
+        key = self._keys.current
+        return seal_frame(frame, key.id, key.sealer, place_of(self._store_id, key.origin, *place))
+
+    def _open(self, body: bytes, where: str, *place: Any) -> bytes:
+        name = key_in(body)
+        if name is None:
+            raise SealBroken(f"{where}: {_PLAIN}")
+        key = self._keys.keys.get(name)
+        if key is None:
+            raise _UnknownKey(f"{where}: it was sealed with a key that is not there: by another store, or destroyed")
+        try:
+            return open_sealed(body, key.sealer, place_of(self._store_id, key.origin, *place))
+        except CorruptStore as error:
+            raise SealBroken(f"{where}: {error}") from None
+
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    def header(self, frame: bytes, address: Address, parent: str | None, run_id: str | None, digests: Digests) -> bytes:
+        """Return a header, sealed with what else must not be changed of its entry."""
+        parts = pack([frame, parent, run_id, [[name, *each] for name, each in digests.items()]])
+        return self._seal(parts, "entry", address.checkpoint_ns, address.checkpoint_id)
+
+    def open_parts(self, body: bytes, address: Address) -> tuple[bytes, str | None, str | None, Digests]:
+        """Return what `header` was given.
+
+        Raises:
+            SealBroken: It was changed, or put there from elsewhere.
+        """
+        parts = self._open(body, f"{address}: its header", "entry", address.checkpoint_ns, address.checkpoint_id)
+        frame, parent, run_id, digests = unpack(parts)
+        return frame, parent, run_id, {name: (kind, digest) for name, kind, digest in digests}
+
+    def open_header(self, body: bytes, address: Address) -> tuple[bytes, Digests]:
+        """Return a header, and the digests of the channels."""
+        frame, _, _, digests = self.open_parts(body, address)
+        return frame, digests
+
+    def open_entry(self, entry: Entry, *, is_part: bool = False) -> tuple[Entry, Digests]:
+        """Return an entry, opened, and the digests of its channels.
+
+        Raises:
+            SealBroken: It continues another checkpoint than it was put after, is of another run, or shows other
+                channels than were put; if `is_part`, it may show fewer.
+        """
+        frame, parent, run_id, digests = self.open_parts(entry.header, entry.address)
+        shown = {name: int(ref.kind) for name, ref in entry.refs.items()}
+        put = {name: kind for name, (kind, _) in digests.items()}
+        if entry.parent not in (None, parent) or entry.run_id != run_id:
+            raise SealBroken(f"{entry.address}: {_OTHER}")
+        if not (shown.items() <= put.items() if is_part else list(shown.items()) == list(put.items())):
+            raise SealBroken(f"{entry.address}: it shows other channels than were put")
+        return replace(entry, header=frame), digests
+
+    def rows(self, rows: Sequence[Row], address: Address, channel: str) -> tuple[Row, ...]:
+        """Return rows, sealed."""
+        ns = address.checkpoint_ns
+        return tuple(Row(row.lo, row.count, self._seal(row.body, "row", ns, channel, row.count)) for row in rows)
+
+    def open_rows(self, rows: Sequence[Row], address: Address, channel: str) -> Sequence[Row]:
+        """Return rows, opened."""
+        ns, where = address.checkpoint_ns, f"{address}, channel {channel!r}: a row"
+        return [Row(row.lo, row.count, self._open(row.body, where, "row", ns, channel, row.count)) for row in rows]
+
+    def batch(self, batch: Batch, address: Address) -> Batch:
+        """Return writes, sealed."""
+        return replace(batch, body=self._seal(batch.body, *_place_of_batch(batch, address)))
+
+    def open_batch(self, batch: Batch, address: Address) -> Batch:
+        """Return writes, opened."""
+        where = f"{address}: writes of task {batch.task_id}"
+        return replace(batch, body=self._open(batch.body, where, *_place_of_batch(batch, address)))
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def cell(self, cell: Cell, shelf: Shelf, key: str) -> Cell:
+        """Return a cell, sealed; its header says whether it has a body."""
+        place = _place_of_cell(cell, shelf, key)
+        header = self._seal(pack([cell.header, bool(cell.body)]), "cell", *place)
+        return replace(cell, header=header, body=self._seal(cell.body, "body", *place) if cell.body else b"")
+
+    def open_cell(self, cell: Cell, shelf: Shelf, key: str, *, has_body: bool) -> Cell:
+        """Return a cell, opened.
+
+        Args:
+            cell: The cell.
+            shelf: Where it stands.
+            key: Its key.
+            has_body: Whether its body was asked for.
+        """
+        place = _place_of_cell(cell, shelf, key)
+        whose = "what threads share" if shelf.thread_id is None else f"thread {shelf.thread_id!r}"
+        where = f"{whose}: the {shelf.kind} {key}"
+        header, had_body = unpack(self._open(cell.header, where, "cell", *place))
+        if has_body and had_body is not bool(cell.body):
+            raise SealBroken(f"{where}: a part of it was taken away, or put there")
+        return replace(cell, header=header, body=self._open(cell.body, where, "body", *place) if cell.body else b"")
+
+
+def _place_of_batch(batch: Batch, address: Address) -> tuple[Any, ...]:
+    return "writes", address.checkpoint_ns, address.checkpoint_id, batch.task_id, batch.task_path
+
+
+def _place_of_cell(cell: Cell, shelf: Shelf, key: str) -> tuple[Any, ...]:
+    return shelf.thread_id is None, shelf.kind, key, cell.token, cell.origin, cell.expires_at

@@ -1,0 +1,136 @@
+"""The whole contract once more with a keyring: what is sealed behaves as what is not."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers import PostgresServer, RedisServer
+from stores import MemoryUnderTest, SqliteUnderTest
+from stores_files import FilesUnderTest
+from stores_postgres import PostgresUnderTest, postgres_store
+from stores_redis import RedisUnderTest, redis_store
+
+from langgraph_keel import KeelSaver, Keyring, LocalKey
+from langgraph_keel.keys import store as sealed_store
+from langgraph_keel.keys.datakeys import KEY, STORE
+from langgraph_keel.keys.sealing import seal_frame
+from langgraph_keel.testing import SaverContract
+
+KEYRING = Keyring(LocalKey("k1", bytes(range(32))))
+
+
+class Sealed:
+    """A store whose savers all have a keyring. What it holds is shown with what was sealed, to look for secrets."""
+
+    def __init__(self, store: Any, made: dict[bytes, bytes]) -> None:
+        self._store = store
+        self._made = made
+
+    def open(self, **options: Any) -> KeelSaver:
+        saver: KeelSaver = self._store.open(encryption=KEYRING, **options)
+        return saver
+
+    def wipe(self) -> None:
+        """Remove all but the keys of the store: savers that are open know them."""
+        with self.open() as saver:
+            inner = saver.engine.session.store.inner  # type: ignore[attr-defined]
+            cells = saver.engine.run(inner.read_cells(STORE, [KEY]))
+            self._store.wipe()
+            for key, cell in cells.items():
+                saver.engine.run(inner.swap_cell(STORE, key, None, cell))
+
+    def raw(self) -> bytes:
+        data = self._store.raw()
+        assert not any(frame in data for frame in self._made.values())
+        kept = [frame for sealed, frame in self._made.items() if sealed in data or _base64(sealed) in data]
+        return b"\n".join([data, *kept])
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def _base64(sealed: bytes) -> bytes:
+    return b2a_base64(sealed, newline=False)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, bytes]:
+    """What was sealed, by what became of it."""
+    found: dict[bytes, bytes] = {}
+
+    def seal(frame: bytes, *args: Any) -> bytes:
+        sealed = seal_frame(frame, *args)
+        found[sealed] = frame
+        return sealed
+
+    monkeypatch.setattr(sealed_store, "seal_frame", seal)
+    return found
+
+
+class SealedContract(SaverContract):
+    """The contract, but for trips, which are counted in tests/keys: the first of a thread and of a saver take more."""
+
+
+for _name in (
+    "test_each_verb_is_one_trip",
+    "test_one_round_trip_each",
+    "test_one_round_trip_each_without_a_memo",
+    "test_rewinding_takes_few_round_trips",
+    "test_forking_takes_few_round_trips",
+    # What is refused has given the target keys, and has taken them away again.
+    "test_an_entry_that_is_gone_is_not_copied_up_to",
+):
+    setattr(SealedContract, _name, None)
+
+
+class TestSealedMemory(SealedContract):
+    @pytest.fixture
+    def backend(self, made: dict[bytes, bytes]) -> Any:
+        return Sealed(MemoryUnderTest(), made)
+
+
+class TestSealedSqlite(SealedContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path, made: dict[bytes, bytes]) -> Iterator[Any]:
+        store = SqliteUnderTest(str(tmp_path / "keel.db"))
+        yield Sealed(store, made)
+        store.close()
+
+
+class TestSealedFiles(SealedContract):
+    @pytest.fixture
+    def backend(self, tmp_path: Path, made: dict[bytes, bytes]) -> Iterator[Any]:
+        store = FilesUnderTest(tmp_path / "files")
+        yield Sealed(store, made)
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def redis(redis_server: RedisServer) -> Iterator[RedisUnderTest]:
+    with redis_store(redis_server.url) as store:
+        yield store
+
+
+class TestSealedRedis(SealedContract):
+    @pytest.fixture
+    def backend(self, redis: RedisUnderTest, made: dict[bytes, bytes]) -> Any:
+        redis.wipe()
+        return Sealed(redis, made)
+
+
+@pytest.fixture(scope="module")
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresUnderTest]:
+    """One store for all tests, which empty it: to make the tables takes longer than most of them."""
+    with postgres_store(postgres_server.url) as store:
+        yield store
+
+
+class TestSealedPostgres(SealedContract):
+    @pytest.fixture
+    def backend(self, postgres: PostgresUnderTest, made: dict[bytes, bytes]) -> Any:
+        postgres.wipe()
+        return Sealed(postgres, made)
