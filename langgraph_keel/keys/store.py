@@ -17,6 +17,7 @@ last entries or writes of a thread were taken away. For that, something outside 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,7 @@ from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.keys.sealing import key_in, open_sealed, pack, place_of, seal_frame, unpack
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _DIGEST = 20
 """Bytes of a digest that are kept."""
 _MOST = 10_000
@@ -250,9 +252,16 @@ class SealedStore(Store[Any, Any]):
         return (yield from self._open_threads(page))
 
     def show_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
-        """See `Store.show_threads`."""
+        """See `Store.show_threads`. A thread that does not open is listed with what stands in the clear, and logged."""
         page: Sequence[tuple[ThreadInfo, bytes]] = yield from self.inner.show_threads(after, limit)
-        return (yield from self._open_threads(page))
+        opened: list[tuple[ThreadInfo, bytes]] = []
+        for each in page:
+            try:
+                opened += yield from self._open_threads([each])
+            except (CorruptStore, KeyMissing) as error:
+                _log.warning("%s", error)
+                opened.append((each[0], b""))
+        return opened
 
     def _open_threads(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
         opened = []

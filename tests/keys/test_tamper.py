@@ -256,3 +256,12 @@ def test_a_thread_whose_key_is_destroyed_can_be_read_by_nobody() -> None:
     with pytest.raises(KeyMissing, match="destroyed"):
         SyncFace(store.open).get_tuple(at("t"))
     assert SyncFace(store.open).get_tuple(at("u")) is not None
+
+
+def test_a_thread_that_does_not_open_does_not_stop_a_listing(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store()
+    del store.state.cells[Shelf("t", KIND)]
+    with store.open() as saver:
+        found = {info.thread_id: info.step for info in saver.threads()}
+    assert found == {"t": None, "u": 1}
+    assert "its key was destroyed" in caplog.text
