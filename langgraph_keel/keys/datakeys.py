@@ -1,8 +1,7 @@
 """The keys that records are sealed with: one for each thread, one for what threads share, and what wraps them.
 
-A master key wraps the key of a tenant, that wraps the keys of threads, and these seal records. Wrapped keys stand in
-cells, which are the only ones that are not sealed: that of a thread goes with the thread, and what is left of it in a
-backup can be read by nobody then.
+A master key wraps the key of the store, that wraps the keys of threads, and these seal records. Wrapped keys stand in
+cells, which are the only ones that are not sealed. That of a thread goes with the thread; a backup of before has both.
 
 What a thread has been copied from stays sealed as it was: its cell then holds the key of the other thread, too.
 """

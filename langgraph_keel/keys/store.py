@@ -211,7 +211,7 @@ class SealedStore(Store[Any, Any]):
         return removed
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> Plan[bool]:
-        """See `Store.delete_thread`. Its keys go with it: what is left of it in a backup can be read by nobody."""
+        """See `Store.delete_thread`. Its keys go with it."""
         try:
             is_deleted: bool = yield from self.inner.delete_thread(thread_id, last)
         finally:

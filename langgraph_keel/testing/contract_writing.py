@@ -384,6 +384,9 @@ MEANWHILE: dict[str, Callable[[Face], object]] = {
 class FaultContract(RigFixtures):
     """Round trips, and errors between a saver and its store."""
 
+    most_trips = 12
+    """Of a removal."""
+
     def test_one_round_trip_each(self, warm: Rig) -> None:
         counter = Counter()
         face = warm.on(with_tap(warm.face.saver, counter))
@@ -452,7 +455,7 @@ class FaultContract(RigFixtures):
     @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
     def test_removal_may_break_anywhere(self, warm: Rig, change: str, lost_reply: bool) -> None:
         intended = intended_by(change, warm)
-        for trip in range(1, 20):
+        for trip in range(1, self.most_trips):
             refill(warm)
             before = told(warm.open())
             fault = Fault(trip, lost_reply=lost_reply)
@@ -464,7 +467,7 @@ class FaultContract(RigFixtures):
             assert told(warm.open()) == intended
             if not fault.fired:
                 return
-        raise AssertionError("a removal takes more than twenty round trips")
+        raise AssertionError("a removal takes too many round trips")
 
     @pytest.mark.parametrize("action", MEANWHILE)
     @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
@@ -472,7 +475,7 @@ class FaultContract(RigFixtures):
         refill(warm)
         MEANWHILE[action](warm.open())
         intended = newest_of(warm.open())  # as if the others had acted before
-        for trip in range(1, 20):
+        for trip in range(1, self.most_trips):
             refill(warm)
             meanwhile = Meanwhile(trip, partial(MEANWHILE[action], SyncFace(warm.backend.open)))
             CHANGES[change](warm.on(with_tap(warm.backend.open(), meanwhile)))
@@ -482,7 +485,7 @@ class FaultContract(RigFixtures):
             told(warm.open())  # all that is left can be read
             CHANGES[change](warm.open())
             assert newest_of(warm.open()) == intended
-        raise AssertionError("a removal takes more than twenty round trips")
+        raise AssertionError("a removal takes too many round trips")
 
     @pytest.mark.parametrize("lost_reply", [False, True])
     def test_a_failed_put_teaches_the_memo_nothing_wrong(self, warm: Rig, lost_reply: bool) -> None:

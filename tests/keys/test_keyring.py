@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_threads import keel, keel_json
+from retention_threads import BACKENDS
 
 from langgraph_keel import InvalidInput, KeelSaver, KeyMissing, Keyring, LocalKey, MemorySaver, SqliteSaver
 from langgraph_keel.keys.keyring import new_key
 from langgraph_keel.keys.sealing import padded_size
-from langgraph_keel.testing.faults import Meanwhile, with_tap
+from langgraph_keel.testing.faults import Counter, Meanwhile, with_tap
 from langgraph_keel.testing.rig import at, checkpoint_of
 
 SECRET = bytes(range(32))
@@ -166,6 +168,32 @@ def test_a_service_is_asked_once_by_each_saver(tmp_path: Path) -> None:
     saver = SqliteSaver(tmp_path / "keel.db", encryption=Keyring(service))
     with saver, pytest.raises(KeyMissing, match="ConnectionError"):
         values(saver)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_after_the_first_a_put_and_a_read_are_one_trip(stores: Any, backend: str) -> None:
+    keyring, counter = Keyring(LocalKey("a", SECRET)), Counter()
+
+    def opened() -> KeelSaver:
+        return with_tap(stores[backend].open(encryption=keyring), counter)
+
+    def trips(call: Callable[[], Any]) -> int:
+        counter.taken()
+        call()
+        return counter.taken()
+
+    saver, configs = opened(), [at("t")]
+    assert trips(lambda: configs.append(put(saver, 1))) <= 6
+    for number in range(2, 6):
+        assert trips(lambda: configs.append(put(saver, number, configs[-1]))) == 1  # noqa: B023
+        assert trips(lambda: saver.put_writes(configs[-1], [("a", 1)], f"task {number}")) == 1  # noqa: B023
+        assert trips(lambda: saver.get_tuple(at("t"))) == 1
+    assert trips(lambda: put(saver, 6, at("t", "", "00000002"))) <= 3  # a branch
+    other = opened()
+    assert trips(lambda: other.get_tuple(at("t"))) <= 3
+    assert trips(lambda: other.get_tuple(at("t"))) == 1
+    assert trips(lambda: list(other.list(at("t"), limit=2))) <= 2
+    stores[backend].wipe()
 
 
 def test_sizes_are_padded_to_steps() -> None:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import orjson
 
-from langgraph_keel.backends.files.values import check_record, items_to_json, pack_item, pack_items
+from langgraph_keel.backends.files.values import check_record, is_sealed, items_to_json, pack_item, pack_items
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import SEALED, array_header, is_full, open_frame, raw_frame
 from langgraph_keel.engine.records import Batch, Entry, Kind, Ref, Row, Run
@@ -105,7 +105,7 @@ class Draft:
         for row in rows:
             if row.body.startswith(SEALED):
                 count = row.count if row.count > 1 else None
-                self.add("item", ns, ch=channel, n=number, c=count, v=self.value(shown(row.body)))
+                self.add("item", ns, ch=channel, n=number, c=count, v=self.value(body_to_json(row.body)))
                 number += row.count
                 continue
             for value in items_to_json(open_frame(row.body)):
@@ -127,13 +127,13 @@ class Draft:
             run=entry.run_id,
             at=record.updated_at,
             ch={channel: ref_to_json(ref) for channel, ref in entry.refs.items()},
-            head=self.value(shown(header)),
+            head=self.value(body_to_json(header)),
         )
 
     def writes(self, ns: str, checkpoint_id: str, batch: Batch) -> None:
         """Append the writes of a task."""
         w = items = None
-        values = shown(batch.body)
+        values = body_to_json(batch.body)
         if isinstance(values, list) and _are_heads(values[0], len(values) - 1):
             w = [[*head, self.value(value)] for head, value in zip(values[0], values[1:], strict=True)]
         else:
@@ -141,15 +141,11 @@ class Draft:
         self.add("writes", ns, id=checkpoint_id, task=batch.task_id, path=batch.task_path, w=w, items=items)
 
 
-def shown(body: bytes) -> Any:
+def body_to_json(body: bytes) -> Any:
     """Return a body as it stands in a line: what it holds, as JSON; or that it is sealed, and the bytes."""
     if body.startswith(SEALED):
         return {"$sealed": b2a_base64(body, newline=False).decode()}
     return items_to_json(open_frame(body))
-
-
-def _is_sealed(value: Any) -> bool:
-    return isinstance(value, dict) and "$sealed" in value
 
 
 def _are_heads(heads: Any, count: int) -> bool:
@@ -211,7 +207,7 @@ class Bodies:
     def _make(self, body: Line) -> bytes:
         fields = orjson.loads(memoryview(body))
         whole = self._value(next((fields[name] for name in ("v", "head", "items") if name in fields), None))
-        if _is_sealed(whole):
+        if is_sealed(whole):
             return a2b_base64(whole["$sealed"], strict_mode=True)
         text = body if body.find(b'"$blob"') < 0 else None
         return raw_frame(pack_items(self._values(fields, whole), text))
@@ -347,7 +343,7 @@ class Replica:
             raise CorruptStore(f"item {number} of {fields['ch']!r} is there twice: two histories in one log?")
         tail = self._tails.setdefault((fields.get("ns", ""), fields["ch"]), _Tail())
         count = fields.get("c", 1)
-        is_row = _is_sealed(value) or (isinstance(value, dict) and "$blob" in value)
+        is_row = is_sealed(value) or (isinstance(value, dict) and "$blob" in value)
         if is_row or number != tail.lo + len(tail.payloads):
             self._close_tail(log, tail, number)
         if is_row:

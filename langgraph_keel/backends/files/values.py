@@ -466,7 +466,8 @@ def _is_blob(value: Any) -> bool:
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$blob"))
 
 
-def _is_sealed(value: Any) -> bool:
+def is_sealed(value: Any) -> bool:
+    """Return whether a value of a line stands for a record that only a keyring opens."""
     return type(value) is dict and len(value) == 1 and _is_text(value.get("$sealed"))
 
 
@@ -476,12 +477,12 @@ def _is_count(value: Any) -> bool:
 
 def _is_head(value: Any) -> bool:
     is_whole = type(value) is list and len(value) in (3, 4) and all(map(_is_dict, value))
-    return is_whole or _is_blob(value) or _is_sealed(value)
+    return is_whole or _is_blob(value) or is_sealed(value)
 
 
 def _is_value(value: Any) -> bool:
     is_other = type(value) is dict and ("$blob" in value or "$sealed" in value)
-    return not is_other or _is_blob(value) or _is_sealed(value)
+    return not is_other or _is_blob(value) or is_sealed(value)
 
 
 def _is_write(value: Any) -> bool:
@@ -496,7 +497,7 @@ def _are_writes(value: Any) -> bool:
 
 
 def _are_items(value: Any) -> bool:
-    return _is_list(value) or _is_blob(value) or _is_sealed(value)
+    return _is_list(value) or _is_blob(value) or is_sealed(value)
 
 
 def _are_numbers(value: Any) -> bool:
