@@ -12,6 +12,7 @@ everything in it is checked against the store by the entry it is based on.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 from collections import OrderedDict
@@ -312,11 +313,17 @@ def run(plan: StorePlan[Q, R, T], driver: Driver[Q, R]) -> T:
 
 async def arun(plan: StorePlan[Q, R, T], driver: AsyncDriver[Q, R]) -> T:
     """As `run`, asynchronously."""
+    task = asyncio.current_task()
+    cancels = task.cancelling() if task else 0
     try:
         request = next(plan)
         while True:
             try:
                 reply = await driver.send(request)
+                if task and task.cancelling() > cancels:
+                    # psycopg and redis-py wait with wait_for, which up to Python 3.11 swallows a cancellation that
+                    # comes together with the reply (bpo-37658).
+                    raise asyncio.CancelledError
             except BaseException as error:
                 request = plan.throw(error)
             else:

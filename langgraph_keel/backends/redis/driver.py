@@ -338,15 +338,6 @@ class AsyncRedisDriver:
 
     async def send(self, request: Request) -> list[Any]:
         """As `RedisDriver.send`, without blocking the running loop."""
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
-        replies = await self._send(request)
-        if task and task.cancelling() > cancels:
-            # redis-py waits for its buffer with wait_for, which up to Python 3.11 swallows a cancellation (bpo-37658).
-            raise asyncio.CancelledError
-        return replies
-
-    async def _send(self, request: Request) -> list[Any]:
         if self._make is None:
             return await asyncio.to_thread(self._driver.send, request)
         with named_errors(self._driver.where):

@@ -1,0 +1,73 @@
+"""How plans are carried out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from langgraph_keel.engine.plan import Plan
+from langgraph_keel.engine.session import arun
+
+
+class Swallowing:
+    """A driver whose reply comes together with a cancellation, which is lost, as `asyncio.wait_for` does."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.is_asked = asyncio.Event()
+
+    async def send(self, request: Any) -> Any:
+        self.requests.append(request)
+        self.is_asked.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "a reply"
+        raise AssertionError("nobody has cancelled it")
+
+
+async def test_a_cancellation_that_a_client_loses_ends_the_plan() -> None:
+    ended: list[BaseException] = []
+
+    def plan() -> Plan[None]:
+        try:
+            yield "first"
+            yield "second"
+        except BaseException as error:
+            ended.append(error)
+            raise
+
+    driver = Swallowing()
+    task = asyncio.create_task(arun(plan(), driver))
+    await driver.is_asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert driver.requests == ["first"]
+    assert [type(error) for error in ended] == [asyncio.CancelledError]
+
+
+async def test_a_cancellation_of_before_ends_no_plan() -> None:
+    """A program may go on after one, to put things in order."""
+
+    async def main() -> str:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return await arun(plan(), Answering())
+        raise AssertionError("nobody has cancelled it")
+
+    class Answering:
+        async def send(self, request: Any) -> str:
+            return f"a reply to {request}"
+
+    def plan() -> Plan[str]:
+        reply: str = yield "a request"
+        return reply
+
+    task = asyncio.create_task(main())
+    await asyncio.sleep(0)
+    task.cancel()
+    assert await task == "a reply to a request"
