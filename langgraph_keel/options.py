@@ -22,6 +22,7 @@ from langgraph_keel.engine.session import OnConflict
 from langgraph_keel.errors import InvalidInput
 from langgraph_keel.keys.keyring import Keyring
 from langgraph_keel.provenance.hook import OnDrift
+from langgraph_keel.tenants.methods import Tenants
 
 
 class OptionsBesidesTtl(TypedDict, total=False):
@@ -93,6 +94,10 @@ class OptionsBesidesTtl(TypedDict, total=False):
     encryption: Keyring | None
     """The keys with which all that is stored is sealed (`Keyring`, extra `crypto`); `None`, the default, seals
     nothing."""
+
+    tenants: Tenants
+    """Whether this saver has threads itself, beside those of tenants ("allowed", the default), or refuses every call
+    but `for_tenant` ("required")."""
 
     extra_hooks: Sequence[Hook]
     """Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen."""
@@ -195,6 +200,7 @@ _RULES: Mapping[str, _Rule] = {
     "memo_entries": ("a whole number of entries, from 0 up", lambda value: _is_whole(value, 0)),
     "memo_bytes": _BYTES,
     "encryption": ("a Keyring, or None", lambda value: isinstance(value, Keyring | None)),
+    "tenants": ("'allowed' or 'required'", lambda value: value in ("allowed", "required")),
     "extra_hooks": ("a list of hooks, objects of subclasses of Hook", _is_list_of_hooks),
     # of more than one backend
     "timeout": _TIMEOUT,

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import copy
 from asyncio import to_thread
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from secrets import token_hex
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
+from weakref import WeakValueDictionary
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -81,6 +84,7 @@ from langgraph_keel.retention.methods import RetentionMethods
 from langgraph_keel.retention.owners import OwnerHook
 from langgraph_keel.summaries.archive.hook import ArchiveHook, ArchiveRule
 from langgraph_keel.summaries.methods import ArchiveMethods
+from langgraph_keel.tenants.methods import TenantMethods, Tenants
 from langgraph_keel.tools.hook import LedgerHook
 from langgraph_keel.tools.methods import ToolMethods
 
@@ -89,9 +93,14 @@ if TYPE_CHECKING:
     from langgraph_keel.approvals.notices import AsyncSource, Source
     from langgraph_keel.retention.info import StoreFacts, StoreInfo
 
+_VIEWS = 16
+"""Tenants whose views are held though nobody else does: a server asks for the same ones again."""
+
 
 @publish
-class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods, KeyMethods):
+class KeelSaver(
+    TenantMethods, HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods, ArchiveMethods, KeyMethods
+):
     """A LangGraph checkpointer over one store.
 
     Every method is there twice: `put` blocks, `aput` does not block the running loop; both may be used on the same
@@ -139,6 +148,8 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_bytes: Most bytes it takes, about.
         extra_hooks: Features of your own (`langgraph_keel.engine.hooks.Hook`); they hear first what is about to happen.
         encryption: The keys (`Keyring`) with which all that is stored is sealed; `None` seals nothing.
+        tenants: Whether this saver has threads itself, beside those of tenants ("allowed"), or refuses every call but
+            `for_tenant` ("required").
     """
 
     def __init__(
@@ -165,6 +176,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         memo_bytes: int = DEFAULT_BYTES,
         extra_hooks: Sequence[Hook] = (),
         encryption: Keyring | None = None,
+        tenants: Tenants = "allowed",
         **others: Never,
     ) -> None:
         check_options(type(self), others)
@@ -177,6 +189,7 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
                 "memo_bytes": memo_bytes,
                 "extra_hooks": extra_hooks,
                 "encryption": encryption,
+                "tenants": tenants,
             }
         )
         if owner is not None and not callable(owner):
@@ -184,30 +197,56 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
         if serde is not None and types is not None:
             raise InvalidInput("types= belongs to Keel's own serializer: pass types= or serde=, not both")
         super().__init__(serde=serde or KeelSerializer(types=types))
-        hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook(), ApprovalHook()]
-        hooks.append(build_recorder(graph_version, on_drift, provenance))
-        hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
-        hooks += [each for each in (archive_rule(archive_removed),) if each]
-        hooks += [each for each in (upkeep_of(self, driver, keep_last, ttl, upkeep_every),) if each]
-        session = Session(
-            store if encryption is None else SealedStore(store, encryption),
-            Codec(self.serde),
-            Memo(memo_entries, memo_bytes),
-            Hooks(hooks),
-            clock=partial(datetime.now, UTC),
-            new_token=partial(token_hex, 16),
-            new_id=lambda step: str(uuid6(clock_seq=step)),
-            driver=driver,
-            on_conflict=on_conflict,
-            owner=owner,
-        )
-        self._engine = Engine(session, async_driver)
+        upkeep = upkeep_of(self, driver, keep_last, ttl, upkeep_every)
+
+        def open_session(store: Store[Any, Any], tenant: str | None) -> Session:
+            # A feature remembers threads by their ids: each tenant has its own.
+            hooks: list[Hook] = [*extra_hooks, RunClaims(plain_resume, on_busy, busy_timeout), OwnerHook()]
+            hooks += [ApprovalHook(), build_recorder(graph_version, on_drift, provenance)]
+            hooks += [LabelHook(), LedgerHook(), ArchiveHook()]
+            hooks += [each for each in (archive_rule(archive_removed), upkeep) if each]
+            return Session(
+                store,
+                Codec(self.serde),
+                Memo(memo_entries, memo_bytes),
+                Hooks(hooks),
+                clock=partial(datetime.now, UTC),
+                new_token=partial(token_hex, 16),
+                new_id=lambda step: str(uuid6(clock_seq=step)),
+                driver=driver,
+                on_conflict=on_conflict,
+                owner=owner,
+                tenant=tenant,
+            )
+
+        self._open_session = open_session
+        self._shared_hooks = (*extra_hooks, upkeep)
+        self._views: WeakValueDictionary[str, Self] = WeakValueDictionary()
+        self._last_views: deque[Self] = deque(maxlen=_VIEWS)
+        self._viewing = Lock()
+        sealed = store if encryption is None else SealedStore(store, encryption)
+        self._engine = Engine(open_session(sealed, "" if tenants == "allowed" else None), async_driver)
         if not getattr(driver, "read_only", False):  # else no graph runs on it
             watch(provenance)
 
     def __repr__(self) -> str:
         """Say which store this is, without asking it and without a password."""
-        return f"<{f'{type(self).__name__} {plain(self._place())}'.strip()}>"
+        tenant = f"tenant {self.tenant}" if self.tenant else ""
+        return f"<{' '.join(part for part in (type(self).__name__, plain(self._place()), tenant) if part)}>"
+
+    def _view(self, tenant: str) -> Self:
+        if self._engine.session.hooks.find(LookOnly):
+            raise InvalidInput("write saver.for_tenant(name).raw, and not saver.raw.for_tenant(name)")
+        with self._viewing:
+            view = self._views.get(tenant)
+            if view is None:
+                own = self._engine.session
+                view = copy.copy(self)
+                session = self._open_session(own.store.of_tenant(tenant), tenant)
+                view._engine = Engine(session, self._engine.async_driver)
+                self._views[tenant] = view
+                self._last_views.append(view)
+            return view
 
     def _place(self) -> str:
         """Return where the store is, as far as the saver knows, for `repr`; backends override it."""
@@ -273,9 +312,14 @@ class KeelSaver(HistoryMethods, RetentionMethods, ProvenanceMethods, ToolMethods
 
         What needs the store afterwards raises `StoreClosed`.
         """
-        for closer in (*self.engine.closers, *self.engine.session.hooks.all):
-            closer.close()
-        self._close()
+        if self.tenant is None:
+            for view in list(self._views.values()):
+                view.close()
+        for closer in (*self._engine.closers, *self._engine.session.hooks.all):
+            if self.tenant is None or closer not in self._shared_hooks:
+                closer.close()
+        if self.tenant is None:
+            self._close()
 
     async def aclose(self) -> None:
         """As `close`, asynchronously."""

@@ -240,9 +240,9 @@ def calls_in(page: Path) -> Iterator[str]:
 
 def wrong_with(call: str) -> str:
     """Return what is wrong with a call of `keel`; nothing if it could be made."""
-    words = [word.strip("[]") for word in re.sub(r"[<>]", "", call).split()[1:]]
+    words = [word.strip("[]") for word in re.sub(r"[<>]|--tenant (acme|\"\$name\")", "", call).split()[1:]]
     if words[0].startswith("--"):
-        return "" if words[0] in ("--version", "--help", "--install-completion") else "no such option"
+        return "" if words[0] in ("--version", "--help", "--install-completion", "--tenant") else "no such option"
     known = [name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS]
     if not known:
         is_group = any(name.startswith(f"{words[0]} ") for name in COMMANDS)

@@ -17,7 +17,7 @@ PACKAGE = TESTS.parent / "langgraph_keel"
 FLOORS = (
     {"errors", "_langgraph"},
     {"display", "engine"},
-    {"keys"},
+    {"keys", "tenants"},
     {"tools", "provenance", "approvals", "summaries", "retention"},
     {"history"},
     {"options"},

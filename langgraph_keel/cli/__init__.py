@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langgraph_keel.cli.commands import PANELS, hide_types, load_command
+from langgraph_keel.cli.commands import PANELS, TENANT, hide_types, load_command
 from langgraph_keel.errors import InvalidInput, KeelError
 
 __all__ = ["app", "main"]
@@ -88,13 +88,20 @@ Version = Annotated[
 ]
 
 
+Tenant = Annotated[
+    str | None,
+    typer.Option("--tenant", envvar="KEEL_TENANT", metavar="NAME", help="Only what this tenant has in the store."),
+]
+
+
 @app.callback()
-def keel(show_version: Version = False) -> None:
+def keel(show_version: Version = False, tenant: Tenant = None) -> None:
     """Look into the threads that LangGraph agents keep in Keel.
 
     New here? `keel demo` kills an agent at work and resumes it, in a few seconds. `keel threads` lists what is in
     agent.db; --url, or KEEL_URL, names another store.
     """
+    TENANT.set(tenant)
 
 
 def main() -> None:

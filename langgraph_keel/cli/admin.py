@@ -1,9 +1,10 @@
-"""The commands for whoever looks after a store: `info`, `check`, `repair` for files, and `schema` for tables."""
+"""The commands for whoever looks after a store: `tenants`, `info`, `check`, `repair` for files, `schema` for tables."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -26,6 +27,19 @@ StoreUrl = Annotated[
 ]
 _STYLE = {"harmless": "dim", "repairable": "yellow", "decide": "bold magenta", "lost": "bold red"}
 _MARK = {"harmless": "·", "repairable": "!", "decide": "?", "lost": "✗"}
+
+
+def tenants(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
+    """List the tenants that have something in a store.
+
+    Example: `for name in $(keel tenants); do keel --tenant "$name" sweep; done`
+    """
+    with open_to_read(url) as saver:
+        names = list(saver.tenants())
+    if json:
+        print_json({"tenants": names})
+    else:
+        print("\n".join(names) if names else "No tenant has anything here.", file=sys.stdout if names else sys.stderr)
 
 
 def info(url: Url = DEFAULT_URL, json: AsJson = False) -> None:
@@ -98,12 +112,13 @@ def repair(url: StoreUrl, yes: Yes = False, json: AsJson = False) -> None:
         console().print(Text("Nothing was changed: --yes repairs what is marked with !", "bold"))
 
 
-def open_repairable(url: str, *, read_only: bool) -> Any:
+@contextmanager
+def open_repairable(url: str, *, read_only: bool) -> Iterator[Any]:
     """Open a store that can be repaired: one of files, or of another package whose saver has `repair`."""
-    saver = open_store(url, read_only=read_only)
-    if not hasattr(saver, "repair"):
-        raise InvalidInput(f"only stores of files can be repaired: files:DIRECTORY, not {url.split(':')[0]}:")
-    return saver
+    with open_store(url, read_only=read_only) as saver:
+        if not hasattr(saver, "repair"):
+            raise InvalidInput(f"only stores of files can be repaired: files:DIRECTORY, not {url.split(':')[0]}:")
+        yield saver
 
 
 def is_clean(found: Sequence[Any]) -> bool:

@@ -37,6 +37,7 @@ from langgraph_keel.cli.options import (
     Full,
     Url,
     confirm,
+    keel_words,
     open_to_change,
     open_to_read,
     url_to_name,
@@ -112,10 +113,12 @@ def advice(found: Sequence[ApprovalRequest], url: str) -> Iterator[Text]:
         return
     words = [_ids_of(found)[first.id], *(["--url", url] if url else [])]
     yield Text(f"Look at one, then decide ({', '.join(map(plain, first.allowed))}):", "dim")
-    yield Text("  " + " ".join(map(shell_word, ["keel", "approval", *words])), "cyan")
+    yield Text("  " + " ".join(map(shell_word, [*keel_words(), "approval", *words])), "cyan")
     if first.allowed:
         needs = {"edit": ["--args", "JSON"], "answer": ["--value", "TEXT"]}.get(first.allowed[0], [])
-        yield Text("  " + " ".join(map(shell_word, ["keel", first.allowed[0], *words, "--by", "NAME", *needs])), "cyan")
+        yield Text(
+            "  " + " ".join(map(shell_word, [*keel_words(), first.allowed[0], *words, "--by", "NAME", *needs])), "cyan"
+        )
 
 
 def _wants(request: ApprovalRequest, full: bool) -> Text:

@@ -7,12 +7,16 @@ docstring; a test holds the two equal.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from importlib import import_module
 from inspect import getdoc
 from typing import Any
 
 import typer
 from typer.main import get_group
+
+TENANT: ContextVar[str | None] = ContextVar("keel_tenant", default=None)
+"""Whose threads the command is about that runs: what `keel --tenant` says."""
 
 PANELS: Mapping[str, Mapping[str, str]] = {
     "Begin": {
@@ -76,6 +80,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "The store": {
+        "tenants": "List the tenants that have something in a store.",
         "info": "Show what a store is and holds: backend, format, durability, size, threads, what waits.",
         "check": "Read all that is stored, and say what is not as it was written. Changes nothing.",
         "repair": "Make the damaged logs of a store of files readable again, up to the damage.",
@@ -98,7 +103,7 @@ _NAMES = {
     "approvals": ("approvals", "approval", "approve", "reject", "edit", "answer", "sweep"),
     "audit": ("audit",),
     "retention": ("prune", "delete", "erase", "reclaim", "retention"),
-    "admin": ("info", "check", "repair", "schema"),
+    "admin": ("tenants", "info", "check", "repair", "schema"),
     "keys": ("keys",),
 }
 _MODULES = {name: f"langgraph_keel.cli.{module}" for module, names in _NAMES.items() for name in names}

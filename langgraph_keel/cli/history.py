@@ -27,6 +27,7 @@ from langgraph_keel.cli.options import (
     Ns,
     Thread,
     Url,
+    keel_words,
     open_to_change,
     open_to_read,
     tell_names,
@@ -371,7 +372,7 @@ def _sentence(before: str, thread: str, after: str) -> Text:
 
 def _hint(words: Sequence[str], url: str, what: str) -> None:
     name = url_to_name(url)
-    line = " ".join(["keel", *map(shell_word, words), *(["--url", shell_word(name)] if name else [])])
+    line = " ".join([*keel_words(), *map(shell_word, words), *(["--url", shell_word(name)] if name else [])])
     console().print(Text(f"{line}  {what}", "dim"))
 
 

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from langgraph_keel import Keyring, open_saver
 from langgraph_keel.backends.registry import url_of
+from langgraph_keel.cli.commands import TENANT
 from langgraph_keel.cli.output import console, without_password
 from langgraph_keel.display.text import count_of, plain
 from langgraph_keel.engine.serde.serializer import find_unread
@@ -115,13 +116,19 @@ def moment_since(text: str) -> datetime:
         raise InvalidInput(f"--since {text!r}: say how long ago (90m, 12h, 7d), or when (2026-11-23)") from None
 
 
-def open_store(url: str, **options: Any) -> Any:
-    """Open a store, with the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one."""
+@contextmanager
+def open_store(url: str, **options: Any) -> Iterator[Any]:
+    """Open a store, or what the tenant that `keel --tenant` names has in it.
+
+    With the keyring in the file that `KEEL_KEYS_FILE` names, or in `KEEL_KEYS`, if there is one.
+    """
     if path := os.environ.get("KEEL_KEYS_FILE"):
         options["encryption"] = Keyring.from_file(path)
     elif os.environ.get("KEEL_KEYS"):
         options["encryption"] = Keyring.from_env()
-    return open_saver(url, **options)
+    tenant = TENANT.get()
+    with open_saver(url, **options) as saver:
+        yield saver if tenant is None else saver.for_tenant(tenant)
 
 
 @contextmanager
@@ -172,6 +179,12 @@ def _name_store(url: str) -> Iterator[None]:
     except NotFound as error:
         check_store(url)  # if that is missing, there is no more to say
         raise NotFound(f"{error} (in {without_password(url)})") from None
+
+
+def keel_words() -> list[str]:
+    """Return with what words a command begins that is about the same tenant."""
+    tenant = TENANT.get()
+    return ["keel"] if tenant is None else ["keel", "--tenant", tenant]
 
 
 def url_to_name(url: str) -> str:

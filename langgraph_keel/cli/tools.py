@@ -25,6 +25,7 @@ from langgraph_keel.cli.options import (
     Url,
     Yes,
     confirm,
+    keel_words,
     open_to_change,
     open_to_read,
     tell_unread,
@@ -121,7 +122,7 @@ def _commands(text: str, decision: str, where: Sequence[str], calls: Sequence[Ke
     if calls:
         yield Text(text, "magenta")
     for call in calls[: -_ADVISED - 1 : -1]:  # the newest first
-        words = ["keel", "settle", short_key(call.key), decision, *where]
+        words = [*keel_words(), "settle", short_key(call.key), decision, *where]
         yield Text("  " + " ".join(map(shell_word, words)), "cyan")
     if len(calls) > _ADVISED:
         yield Text(f"  and {len(calls) - _ADVISED:,} more", "dim")

@@ -27,6 +27,7 @@ from langgraph_keel._langgraph import (
     CONFIG_KEY_RUNTIME,
     CONFIG_KEY_TASK_ID,
 )
+from langgraph_keel.engine.tenants import MARK
 from langgraph_keel.errors import InvalidConfig, InvalidInput
 
 
@@ -92,13 +93,17 @@ def thread_id_of(value: object) -> str:
     """Return a valid thread id; an int or a UUID is accepted, as LangGraph does.
 
     Raises:
-        InvalidConfig: It is missing, of another type, empty, or not text that any encoding can carry.
+        InvalidConfig: It is missing, of another type, empty, not text that any encoding can carry, or begins as the
+            names of tenants' threads do where all share tables.
     """
     if value is None:
         raise InvalidConfig("config has no thread_id: pass {'configurable': {'thread_id': ...}}")
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 4096:
         return str(value)
-    return text_of(value, "thread_id", empty=False)
+    text = text_of(value, "thread_id", empty=False)
+    if text[0] == MARK:
+        raise InvalidConfig(f"a thread_id cannot begin with U+001F, which marks the threads of tenants: {text!r:.80}")
+    return text
 
 
 def text_of(value: object, what: str, empty: bool = True) -> str:

@@ -16,7 +16,7 @@ import asyncio
 import copy
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Lock
@@ -264,6 +264,7 @@ class Session:
         driver: Carries out plans, blocking: for what a feature does in a thread of its own. No plan uses it.
         on_conflict: What becomes of the second of two puts that continue one checkpoint.
         owner: The program's own function, which says whose a run is where its config does not.
+        tenant: Whose threads these are; empty for those of no tenant, and `None` where none but tenants may have any.
     """
 
     store: Store[Any, Any]
@@ -276,6 +277,7 @@ class Session:
     driver: Driver[Any, Any]
     on_conflict: OnConflict = "raise"
     owner: Owner | None = None
+    tenant: str | None = ""
 
     def with_placeholders(self) -> Session:
         """Return a session for who only looks: placeholders stand for what may not be read, and none is remembered."""
@@ -409,7 +411,11 @@ class Engine:
         return replace(self, session=session, async_driver=async_driver or self.async_driver)
 
     def is_same_store(self, other: Engine) -> bool:
-        """Return whether another engine has the same store open, by the same connections."""
+        """Return whether another engine has the same threads, by the same connections."""
+        return self.is_same_place(other) and self.session.tenant == other.session.tenant
+
+    def is_same_place(self, other: Engine) -> bool:
+        """Return whether another engine has the same connections, for the same threads or for those of a tenant."""
         return self.driver is other.driver
 
 
@@ -426,11 +432,25 @@ class EngineSaver(BaseCheckpointSaver[Any]):
 
     @property
     def engine(self) -> Engine:
-        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`)."""
+        """What this saver runs on: for those who write a feature of their own (`langgraph_keel.engine`).
+
+        Raises:
+            InvalidInput: It was made with `tenants="required"`, and is no tenant's.
+        """
+        if self._engine.session.tenant is None:
+            raise InvalidInput('this saver was made with tenants="required": use saver.for_tenant(name)')
         # Programs assign `saver.serde`.
         if not self._engine.session.codec.uses(self.serde):
             self._engine = self._engine.with_serde(self.serde)
         return self._engine
+
+    def engine_of(self, tenant: str) -> Engine:
+        """Return what the threads of a tenant run on; of the empty name, those of none."""
+        return self.engine
+
+    def list_engines(self) -> Iterator[Engine]:
+        """Yield what the threads of no tenant run on, and those of each: for work on all that a store holds. Blocks."""
+        yield self.engine
 
     def with_engine(self, engine: Engine) -> Self:
         """Return a copy of this saver that runs on another engine."""

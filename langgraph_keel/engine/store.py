@@ -32,6 +32,7 @@ from langgraph_keel.engine.records import (
     ThreadInfo,
     Unchanged,
 )
+from langgraph_keel.errors import InvalidInput
 
 CELLS = 500
 """Cells that are listed at once."""
@@ -238,3 +239,25 @@ class Store(ABC, Generic[Q, R]):
         Any number of trips, and it may look at all keys for each page: nothing keeps an index of what should not be.
         `after` is the last name of the page before; fewer than `limit` mean that there are no more.
         """
+
+    def of_tenant(self, tenant: str) -> Store[Q, R]:
+        """Return the store of a tenant, in the same place and for the same drivers. No trip.
+
+        In it, only that tenant's threads and cells exist; and in this one, nothing that any tenant has.
+
+        Args:
+            tenant: A name that `tenants.check_tenant` has returned.
+
+        Raises:
+            InvalidInput: This is no store that tenants share.
+        """
+        raise InvalidInput(f"{type(self).__name__} has no tenants")
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Q, R, Sequence[str]]:
+        """Name the tenants that have something, in the order of their names.
+
+        Any number of trips, and it may look at the names of all threads. `after` is the last name of the page before;
+        fewer than `limit` mean that there are no more.
+        """
+        yield from ()
+        return ()

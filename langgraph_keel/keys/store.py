@@ -78,6 +78,7 @@ class SealedStore(Store[Any, Any]):
 
     def __init__(self, store: Store[Any, Any], keyring: Keyring) -> None:
         self.inner = store
+        self._keyring = keyring
         self.chest = KeyChest(store, keyring)
         self._sums: OrderedDict[tuple[str, str, str], tuple[Ref, Any]] = OrderedDict()
         self._digests: OrderedDict[tuple[str, Stamp], tuple[Mapping[str, Ref], Digests]] = OrderedDict()
@@ -275,6 +276,17 @@ class SealedStore(Store[Any, Any]):
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
         """See `Store.list_strays`."""
         names: Sequence[str] = yield from self.inner.list_strays(after, limit)
+        return names
+
+    # -- tenants -----------------------------------------------------------------------------------------------
+
+    def of_tenant(self, tenant: str) -> SealedStore:
+        """See `Store.of_tenant`. Each tenant has a key, which wraps those of its threads."""
+        return SealedStore(self.inner.of_tenant(tenant), self._keyring)
+
+    def list_tenants(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
+        """See `Store.list_tenants`."""
+        names: Sequence[str] = yield from self.inner.list_tenants(after, limit)
         return names
 
     # -- cells -------------------------------------------------------------------------------------------------

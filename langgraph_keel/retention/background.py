@@ -10,7 +10,7 @@ from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 from langgraph_keel.engine.hooks import Hook, Put
-from langgraph_keel.engine.session import EngineSaver, Session
+from langgraph_keel.engine.session import Engine, EngineSaver, Session
 from langgraph_keel.errors import CorruptStore, InvalidInput, StoreClosed, StoreError, StoreUnavailable
 from langgraph_keel.retention.policy import Retention, seconds_of
 
@@ -74,7 +74,7 @@ class UpkeepThread(Hook):
         self._keep = keep
         self._ttl = ttl
         self._every = every
-        self.put_to: set[str] = set()
+        self.put_to: set[tuple[str, str]] = set()
         self._stop = Event()
         self._lock = Lock()
         self.thread: Thread | None = None
@@ -82,7 +82,7 @@ class UpkeepThread(Hook):
     def after_put(self, session: Session, put: Put) -> None:
         """Note a thread that was put to, and see that the background thread runs. No trip, and no wait."""
         if self._keep is not None:
-            self.put_to.add(put.address.thread_id)
+            self.put_to.add((session.tenant or "", put.address.thread_id))
         # After a fork of the process the thread is not there.
         if self.thread is None or not self.thread.is_alive():
             self._start()
@@ -133,43 +133,49 @@ class UpkeepThread(Hook):
 
     def _prune(self, goes_on: Callable[[], bool]) -> None:
         """Prune what was put to since the last round, one thread after the other, as long as it may."""
-        stored = self._read_policies() if self.put_to else ()
-        for thread_id in list(self.put_to):
-            if not goes_on():
-                return
-            self.put_to.discard(thread_id)  # before: what is put meanwhile is for the next round
-            error = self._attempt(f"thread {thread_id!r}", self._prune_thread, thread_id, stored)
-            if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
-                self.put_to.add(thread_id)  # a store may be busy now and not at the next round
-            if isinstance(error, StoreUnavailable | StoreClosed):
-                return
+        for tenant in sorted({tenant for tenant, _ in self.put_to}):
+            engine = self.saver.engine_of(tenant)
+            stored = _read_policies(engine)
+            for thread in [thread for thread in self.put_to if thread[0] == tenant]:
+                if not goes_on():
+                    return
+                self.put_to.discard(thread)  # before: what is put meanwhile is for the next round
+                error = self._attempt(f"thread {thread[1]!r}", self._prune_thread, engine, thread[1], stored)
+                if isinstance(error, StoreError) and not isinstance(error, CorruptStore):
+                    self.put_to.add(thread)  # a store may be busy now and not at the next round
+                if isinstance(error, StoreUnavailable | StoreClosed):
+                    return
 
-    def _read_policies(self) -> Sequence[Retention]:
-        from langgraph_keel.retention.sweep import read_policies
-
-        return self.saver.engine.run(read_policies(self.saver.engine.session))
-
-    def _prune_thread(self, thread_id: str, stored: Sequence[Retention]) -> None:
+    def _prune_thread(self, engine: Engine, thread_id: str, stored: Sequence[Retention]) -> None:
         from langgraph_keel.retention.prune import Pruning, prune
         from langgraph_keel.retention.sweep import policy_for
 
         policy = policy_for(thread_id, stored) or self._keep
         # One with `idle` is for a sweep: somebody has just put to this thread.
         if policy is not None and not policy.keeps_all and policy.idle is None:
-            engine = self.saver.engine
             engine.run(prune(engine.session, thread_id, Pruning(policy, engine.session.milliseconds)))
 
     def _expire(self, ttl: Retention) -> None:
+        for engine in self.saver.list_engines():
+            self._expire_threads(engine, ttl)
+
+    def _expire_threads(self, engine: Engine, ttl: Retention) -> None:
         from langgraph_keel.retention.prune import Pruning
         from langgraph_keel.retention.sweep import Sweep
 
-        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in self._read_policies()), ttl]
-        engine = self.saver.engine
+        stored = _read_policies(engine)
+        policies = [*(Retention(threads=each.threads, ttl=each.ttl or _NEVER) for each in stored), ttl]
         sweep = Sweep(engine.session, policies, Pruning(None, engine.session.milliseconds))
         while not self._stop.is_set() and engine.run(sweep.next()):
             pass
         for thread_id, why in sweep.report().failed.items():
             _log.warning("upkeep of thread %r: %s", thread_id, why)
+
+
+def _read_policies(engine: Engine) -> Sequence[Retention]:
+    from langgraph_keel.retention.sweep import read_policies
+
+    return engine.run(read_policies(engine.session))
 
 
 def _run_rounds(ours: weakref.ref[UpkeepThread], stop: Event, every: float) -> None:

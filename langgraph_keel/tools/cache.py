@@ -10,7 +10,8 @@ import atexit
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from weakref import WeakSet
@@ -202,6 +203,16 @@ class ToolCache:
         policies = {} if policies is None else policies
         check_cache(saver, policies, default, secret, lease)
         self.saver = saver
+        self._twin = partial(
+            ToolCache,
+            policies=policies,
+            default=default,
+            secret=secret,
+            context=context,
+            lease=lease,
+            store_arguments=store_arguments,
+        )
+        self._of_tenants: dict[str, ToolCache] = {}
         self._secret = HashSecret(secret)
         self._builder = CallBuilder(dict(policies), default or ToolPolicy(), context, store_arguments)
         self._lease = int(lease * 1000)
@@ -236,8 +247,9 @@ class ToolCache:
 
     @property
     def stats(self) -> CacheStats:
-        """What this cache has seen in this process."""
-        return self._account.stats
+        """What this cache has seen in this process, of all tenants."""
+        parts = [self._account.stats, *(cache.stats for cache in list(self._of_tenants.values()))]
+        return CacheStats(*(sum(each) for each in zip(*map(astuple, parts), strict=True)))
 
     # -- where it plugs in ---------------------------------------------------------------------------------------
 
@@ -323,6 +335,8 @@ class ToolCache:
         by_time: bool,
     ) -> Steps:
         """Plan one call of a tool that is kept; `make` runs it, given the idempotency key. For `by_time` see `Flow`."""
+        if (cache := self._of_run(config)) is not self:
+            return (yield from cache.answer(tool, args, call_id, config, make, by_time))
         slot = take_slot(config)
         try:
             session = self._session_of(config)
@@ -336,6 +350,15 @@ class ToolCache:
             return (yield from flow.answer(call))
         finally:
             slot.calls.learn(slot)
+
+    def _of_run(self, config: RunnableConfig) -> ToolCache:
+        """Return the cache of the tenant whose graph runs, for the ledger is the tenant's; this one, if it is ours."""
+        saver: Any = (config.get("configurable") or {}).get(CONFIG_KEY_CHECKPOINTER)
+        ours, engine = self.saver.engine, engine_of(saver)
+        if engine is None or not engine.is_same_place(ours) or engine.is_same_store(ours):
+            return self
+        tenant = engine.session.tenant or ""
+        return self._of_tenants.get(tenant) or self._of_tenants.setdefault(tenant, self._twin(saver))
 
     def _session_of(self, config: RunnableConfig) -> Session:
         # In strict mode LangGraph runs on a copy of the saver, which alone may revive classes of the graph's schema.

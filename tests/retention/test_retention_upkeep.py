@@ -176,7 +176,7 @@ def three_threads(**options: Any) -> KeelSaver:
 def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, Failing(StoreBusy("locked"), times=1))
-    monkeypatch.setattr(upkeep, "_read_policies", tuple)
+    monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
     upkeep.round()
     assert sorted(counts(saver).values()) == [1, 1, 3]
     upkeep.round()
@@ -187,7 +187,7 @@ def test_a_thread_that_was_busy_is_pruned_at_the_next_round(monkeypatch: pytest.
 def test_a_thread_that_cannot_be_read_is_not_tried_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(CorruptStore("broken"), times=3))
-    monkeypatch.setattr(upkeep, "_read_policies", tuple)
+    monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
     upkeep.round()
     upkeep.round()
     assert tap.asked == 3
@@ -208,7 +208,7 @@ def test_policies_that_cannot_be_read_prune_nothing(caplog: pytest.LogCaptureFix
 def test_a_server_that_is_away_is_asked_once_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     saver = three_threads()
     upkeep = upkeep_with(saver, tap := Failing(StoreUnavailable("away")))
-    monkeypatch.setattr(upkeep, "_read_policies", tuple)
+    monkeypatch.setattr(upkeep_thread, "_read_policies", lambda engine: ())
     upkeep.round()
     assert tap.asked == 1
     saver.close()

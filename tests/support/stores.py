@@ -36,11 +36,14 @@ class MemoryUnderTest:
     def wipe(self) -> None:
         self._state.clear()
         self._state.cells.clear()
+        self._state.tenants.clear()
 
     def raw(self) -> bytes:
-        parts = [part for name, thread in self._state.items() for part in (name, *_parts(thread))]
-        for cells in self._state.cells.values():
-            parts += [part for key, cell in cells.items() for part in (key, cell.header, cell.body)]
+        parts: list[Any] = []
+        for state in (self._state, *self._state.tenants.values()):
+            parts += [part for name, thread in state.items() for part in (name, *_parts(thread))]
+            for cells in state.cells.values():
+                parts += [part for key, cell in cells.items() for part in (key, cell.header, cell.body)]
         return b"\n".join(part if isinstance(part, bytes) else str(part).encode() for part in parts)
 
     def close(self) -> None:

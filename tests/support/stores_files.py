@@ -26,7 +26,7 @@ class FilesUnderTest:
         return KeelSaver(FileStore(), driver, AsyncFileDriver(driver), **options)
 
     def wipe(self) -> None:
-        for path in [*self.root.glob("threads/*/"), *self.root.glob("shared")]:
+        for path in [*self.root.glob("threads/*/"), *self.root.glob("shared"), *self.root.glob("tenants/*/*")]:
             shutil.rmtree(path)
 
     def raw(self) -> bytes:

@@ -43,7 +43,7 @@ class RedisUnderTest:
         return b"\n".join(part for key in sorted(self.stored_keys()) for part in (key, *self._parts(key)))
 
     def stored_keys(self) -> list[bytes]:
-        found = self._client.scan_iter(match=f"{self.prefix}:*", count=1000)
+        found = self._client.scan_iter(match=f"*{self.prefix}:*", count=1000)
         return [key for key in found if not key.endswith(b":keel")]
 
     def _parts(self, key: bytes) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ quick   `pytest` alone. Not: tests that are marked slow; and where parameters mu
         contract is run on memory by each face with each temperature, on a file of SQLite by the blocking face, warm,
         and the async face, cold, and on the other stores by one of these, turn about; not on those that differ from
         another one by their client only (a cluster of Redis, SQLite in memory). With a keyring it is run in memory; in
-        tier ci on SQLite and PostgreSQL, too. Any other test that is given a
+        tier ci on SQLite and PostgreSQL, too; for a tenant, in tier ci on SQLite. Any other test that is given a
         backend is run with all combinations on the first one, and once on each other one.
 ci      And the slow tests, on samples: kills, power cuts, LangGraph's own suite, the notebooks. The contract is run on
         SQLite by each face with each temperature, on the others by both faces. On each backend each parameter has each
@@ -48,6 +48,8 @@ OTHER_CLIENTS = ("TestRedisCluster", "TestSqliteInMemory")
 """The same scripts and statements as another store of the contract, by another client or connection."""
 SEALED = ("TestSealedMemory", "TestSealedSqlite", "TestSealedPostgres")
 """With a keyring; the other backends are for a full run."""
+OF_TENANT = "TestSqliteOfTenant"
+"""A tenant where all share tables; the other backends are for a full run."""
 # A fault at every request of an operation, one after another: the same requests, whoever sends them.
 EVERYWHERE = ("break_anywhere", "others_may_write", "an_error_before_sending", "a_lost_reply")
 
@@ -80,7 +82,9 @@ def tiers_of(items: Sequence[pytest.Item]) -> Iterator[Tier]:
         groups[item.nodeid.partition("[")[0]].append(item)
     tiers: dict[pytest.Item, Tier] = {}
     for name, group in groups.items():
-        is_contract = "/test_contract.py::" in name or "/test_sealed.py::" in name
+        is_contract = any(
+            each in name for each in ("/test_contract.py::", "/test_sealed.py::", "/test_of_tenants.py::")
+        )
         quick, ci = _of_contract(name, group) if is_contract else _of_backends(name, group)
         tiers.update((item, "ci") for item in ci)
         tiers.update((item, "quick") for item in quick)
@@ -100,6 +104,8 @@ def _of_contract(name: str, group: Sequence[pytest.Item]) -> tuple[Iterable[pyte
     if store.startswith("TestSealed"):
         turn = list(_covering(name, by_face[FACES[crc32(name.encode()) % 2]]))
         return turn if store == SEALED[0] else (), turn if store in SEALED else ()
+    if store.endswith("OfTenant"):
+        return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]]) if store == OF_TENANT else ()
     if store in OTHER_CLIENTS:
         return (), _covering(name, by_face[FACES[crc32(name.encode()) % 2]])
     if store == "TestSqliteFile":

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from langgraph_keel.backends.files.cells import SHARED, Shelves
-from langgraph_keel.backends.files.disk import FOLDER_MODE, directory_of, named_errors, sync_directory, write_durably
+from langgraph_keel.backends.files.disk import (
+    FOLDER_MODE,
+    directory_of,
+    named_errors,
+    sync_directory,
+    thread_of,
+    write_durably,
+)
 from langgraph_keel.backends.files.git import SETTINGS
 from langgraph_keel.backends.files.listing import Listing, any_id_of, id_of, last_put, names_in
 from langgraph_keel.backends.files.log import FORMAT
@@ -44,6 +51,9 @@ MARK = "keel.json"
 THREADS = "threads"
 READS, WRITES = 16, 64
 """Most calls at once from loops: they mostly wait for the disk, and writes also for other processes."""
+TENANTS = "tenants"
+MOST_TENANTS = 64
+"""Tenants of which what was read is kept."""
 ABANDONED = 3600.0
 """Seconds after which a thread that is still being made is taken for abandoned."""
 EVERY = 64
@@ -51,190 +61,58 @@ EVERY = 64
 _LOOKED_AT = 1000
 """Files of a directory that is no store, among which a database is looked for."""
 # Names that may stand in a directory which becomes a store: of a new repository, or made by another process.
-_MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|keel\.json)$|.*\.tmp$", re.IGNORECASE)
+_MAY_BE_THERE = re.compile(r"\.|readme|licen[cs]e|(threads|shared|tenants|keel\.json)$|.*\.tmp$", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from langgraph_keel.backends.files.check import Check
 
 
-class FileDriver:
-    """All threads of one root, for any thread of the process.
+class FileRoot:
+    """The threads of one directory, and the cells that they share.
 
     Args:
         root: The directory.
         timeout: Seconds to wait for others.
-        read_only: Never write.
-        auto_setup: Whether the first write may make the store.
         memory: About how many bytes of what was read to keep.
     """
 
-    def __init__(self, root: Path, *, timeout: float, read_only: bool, auto_setup: bool, memory: int) -> None:
+    def __init__(self, root: Path, timeout: float, memory: int) -> None:
         self.root = root
         self.timeout = timeout
-        self.read_only = read_only
-        self.auto_setup = auto_setup
         self._memory = memory
-        self._is_closed = False
         self._forget()
 
     def _forget(self) -> None:
         # In a forked child there are no threads, and nobody releases a lock that one held at the fork.
-        self._process = os.getpid()
-        self._lock, self._preparing = Lock(), Lock()
+        self._lock = Lock()
         self._threads: OrderedDict[str, ThreadFiles] = OrderedDict()
         self._asked = 0
+        self.is_made = False
         self._find_shared()
-        self._may_read = self._may_write = False
-        self._pools: dict[bool, ThreadPoolExecutor] = {}
 
     def _find_shared(self) -> None:
         self._listing = Listing(self.root / THREADS)
         self._shared = Shelves(self.root, (SHARED,), self.timeout, SETTINGS)
 
-    def _settle(self) -> None:
-        """Hold on to the working directory of the first use, where the saver was made in a running loop."""
-        if not self.root.is_absolute():
-            self.root = Path(os.path.abspath(self.root))
-            self._find_shared()
+    def make(self, *, is_new: bool) -> None:
+        """Make the directories, if they are not there, and see that their names are durable.
 
-    # -- the root ------------------------------------------------------------------------------------------------
+        Whoever made them may have died before they were; and git keeps no empty directories.
 
-    def setup(self) -> None:
-        """Make the store, if it is not there. Safe from many processes at once."""
-        self._settle()
-        with named_errors(self.root):
-            if self._is_closed:
-                raise refuse_closed(self.root)
-            if self._format() is None:
-                self._make()
-            # Whoever made them may have died before their names were durable; and git keeps no empty directories.
-            threads = self.root / THREADS
-            threads.mkdir(FOLDER_MODE, exist_ok=True)
-            for path in (threads, self.root, self.root.parent):
-                sync_directory(path)
-            self._may_read = self._may_write = True
-
-    def _make(self) -> None:
+        Args:
+            is_new: Whether git's settings are to be there, too.
+        """
         threads = self.root / THREADS
-        missing = [path for path in (*reversed(self.root.parents), self.root, threads) if not path.exists()]
+        missing = [path for path in (*self.root.parents, self.root, threads) if not path.exists()]
         self.root.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         threads.mkdir(FOLDER_MODE, exist_ok=True)
-        for name, text in SETTINGS.items():
+        for name, text in SETTINGS.items() if is_new else ():
             # In the directory of threads: the root may have files of these names, of the repository itself.
             if not (threads / name).exists():
                 write_durably(threads / name, text.encode())
-        # The last file: if it is there, so are all others.
-        write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
-        for path in {path.parent for path in missing}:
+        for path in {threads, self.root, self.root.parent, *(path.parent for path in missing)}:
             sync_directory(path)
-
-    def _format(self) -> int | None:
-        """Return the format that is there.
-
-        Raises:
-            NotAKeelStore: The directory is not empty, and not a store.
-            NewerFormat: A newer Keel made it.
-        """
-        try:
-            mark = orjson.loads((self.root / MARK).read_bytes())
-            version = mark["format"]
-            if mark["keel"] != "files" or type(version) is not int or version < 1:
-                raise ValueError(f"{mark!r:.80}")
-        except FileNotFoundError:
-            self._refuse_others()
-            return None
-        except NotADirectoryError as error:
-            raise NotAKeelStore(f"{self.root}: this is no directory") from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
-        if version > FORMAT:
-            raise NewerFormat(f"{self.root}: written in format {version} by a newer Keel; this one knows {FORMAT}")
-        return version
-
-    def _refuse_others(self) -> None:
-        names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
-        others = [name for name in names if not _MAY_BE_THERE.match(name)]
-        database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
-        if database:
-            raise (NotFound if self.read_only else NotAKeelStore)(
-                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use "
-                "SqliteSaver, or open_saver with its path"
-            )
-        if self.read_only:
-            raise NotFound(f"{self.root}: there is no store of Keel")
-        if others:
-            raise NotAKeelStore(
-                f"{self.root}: not empty, and no store of Keel (there is {others[0]!r}): pass an empty "
-                f"directory, such as {self.root / 'threads'}"
-            )
-
-    @property
-    def format(self) -> int:
-        """The format of the store.
-
-        Raises:
-            NotFound: There is none.
-        """
-        with named_errors(self.root):
-            version = self._format()
-        if version is None:
-            raise NotFound(f"{self.root}: there is no store of Keel")
-        return version
-
-    def open_check(self, writes: bool) -> Check:
-        """Return a check of the store.
-
-        Raises:
-            NotFound: There is none.
-            StoreError: As `prepare`.
-        """
-        from langgraph_keel.backends.files.check import Check
-
-        assert self.format
-        with named_errors(self.root):
-            self.prepare(writes)
-            return Check(self.root, self.timeout)
-
-    def prepare(self, writes: bool) -> None:
-        """Check that there is a store, and that it may be read or written; make it before the first write.
-
-        Raises:
-            StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
-                `NotFound`).
-        """
-        if self._is_closed:
-            raise refuse_closed(self.root)
-        if writes and self.read_only:
-            raise ReadOnlyStore(f"{self.root}: opened to be read only")
-        if self._process != os.getpid():
-            self._forget()
-        if not (self._may_write or (self._may_read and not writes)):
-            with self._preparing:
-                self._open(writes)
-
-    def _open(self, writes: bool) -> None:
-        self._settle()
-        version = self._format()
-        if version is None and not self.auto_setup:
-            raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
-        if writes and not self._may_write:
-            self.setup()
-            self.clean()
-        self._may_read = version is not None
-
-    def clean(self, abandoned: float = ABANDONED) -> None:
-        """Finish interrupted deletions, and remove threads whose making was abandoned.
-
-        Args:
-            abandoned: Seconds after which a thread that is still being made is.
-        """
-        for path in (self.root / THREADS).glob(".*-*"):
-            with suppress(FileNotFoundError):
-                is_old = time.time() - path.stat().st_mtime > abandoned
-                if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
-                    shutil.rmtree(path, ignore_errors=True)
-
-    # -- threads -------------------------------------------------------------------------------------------------
+        self.is_made = True
 
     def thread(self, thread_id: str) -> ThreadFiles:
         """Return the files of a thread, which need not be there."""
@@ -308,6 +186,181 @@ class FileDriver:
 
     def _activity(self, thread_id: str) -> str:
         return self.thread(thread_id).read(lambda thread: info_of(thread_id, thread)[0].updated_at if thread else "")
+
+
+class FileDriver(FileRoot):
+    """All threads of one root, for any thread of the process.
+
+    Args:
+        root: The directory.
+        timeout: Seconds to wait for others.
+        read_only: Never write.
+        auto_setup: Whether the first write may make the store.
+        memory: About how many bytes of what was read to keep.
+    """
+
+    def __init__(self, root: Path, *, timeout: float, read_only: bool, auto_setup: bool, memory: int) -> None:
+        self.read_only = read_only
+        self.auto_setup = auto_setup
+        self._is_closed = False
+        super().__init__(root, timeout, memory)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._process = os.getpid()
+        self._preparing = Lock()
+        self._may_read = self._may_write = False
+        self._pools: dict[bool, ThreadPoolExecutor] = {}
+        self._tenants: OrderedDict[str, FileRoot] = OrderedDict()
+
+    def _settle(self) -> None:
+        """Hold on to the working directory of the first use, where the saver was made in a running loop."""
+        if not self.root.is_absolute():
+            self.root = Path(os.path.abspath(self.root))
+            self._find_shared()
+
+    # -- the root ------------------------------------------------------------------------------------------------
+
+    def setup(self) -> None:
+        """Make the store, if it is not there. Safe from many processes at once."""
+        self._settle()
+        with named_errors(self.root):
+            if self._is_closed:
+                raise refuse_closed(self.root)
+            is_new = self._format() is None
+            self.make(is_new=is_new)
+            if is_new:
+                # The last file: if it is there, so are all others.
+                write_durably(self.root / MARK, orjson.dumps({"keel": "files", "format": FORMAT}) + b"\n")
+            self._may_read = self._may_write = True
+
+    def _format(self) -> int | None:
+        """Return the format that is there.
+
+        Raises:
+            NotAKeelStore: The directory is not empty, and not a store.
+            NewerFormat: A newer Keel made it.
+        """
+        try:
+            mark = orjson.loads((self.root / MARK).read_bytes())
+            version = mark["format"]
+            if mark["keel"] != "files" or type(version) is not int or version < 1:
+                raise ValueError(f"{mark!r:.80}")
+        except FileNotFoundError:
+            self._refuse_others()
+            return None
+        except NotADirectoryError as error:
+            raise NotAKeelStore(f"{self.root}: this is no directory") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise NotAKeelStore(f"{self.root / MARK}: not written by Keel ({error})") from error
+        if version > FORMAT:
+            raise NewerFormat(f"{self.root}: written in format {version} by a newer Keel; this one knows {FORMAT}")
+        return version
+
+    def _refuse_others(self) -> None:
+        names = sorted(path.name for path in self.root.iterdir()) if self.root.exists() else []
+        others = [name for name in names if not _MAY_BE_THERE.match(name)]
+        database = find_sqlite_store(self.root / name for name in others[:_LOOKED_AT])
+        if database:
+            raise (NotFound if self.read_only else NotAKeelStore)(
+                f"{self.root}: there is no store of files, but a SQLite database of Keel's, {database}: use "
+                "SqliteSaver, or open_saver with its path"
+            )
+        if self.read_only:
+            raise NotFound(f"{self.root}: there is no store of Keel")
+        if others:
+            raise NotAKeelStore(
+                f"{self.root}: not empty, and no store of Keel (there is {others[0]!r}): pass an empty "
+                f"directory, such as {self.root / 'threads'}"
+            )
+
+    @property
+    def format(self) -> int:
+        """The format of the store.
+
+        Raises:
+            NotFound: There is none.
+        """
+        with named_errors(self.root):
+            version = self._format()
+        if version is None:
+            raise NotFound(f"{self.root}: there is no store of Keel")
+        return version
+
+    def open_check(self, writes: bool, tenant: str = "") -> Check:
+        """Return a check of the store, or of what a tenant has in it.
+
+        Raises:
+            NotFound: There is none.
+            StoreError: As `prepare`.
+        """
+        from langgraph_keel.backends.files.check import Check
+
+        assert self.format
+        with named_errors(self.root):
+            self.prepare(writes)
+            root = self.tenant(tenant, writes=False).root if tenant else self.root
+            return Check(root, self.timeout)
+
+    def prepare(self, writes: bool) -> None:
+        """Check that there is a store, and that it may be read or written; make it before the first write.
+
+        Raises:
+            StoreError: It may not be (`ReadOnlyStore`, `StoreClosed`, `NotSetUp`), or is none (`NotAKeelStore`,
+                `NotFound`).
+        """
+        if self._is_closed:
+            raise refuse_closed(self.root)
+        if writes and self.read_only:
+            raise ReadOnlyStore(f"{self.root}: opened to be read only")
+        if self._process != os.getpid():
+            self._forget()
+        if not (self._may_write or (self._may_read and not writes)):
+            with self._preparing:
+                self._open(writes)
+
+    def _open(self, writes: bool) -> None:
+        self._settle()
+        version = self._format()
+        if version is None and not self.auto_setup:
+            raise NotSetUp(f"{self.root}: no store of Keel: call setup() once")
+        if writes and not self._may_write:
+            self.setup()
+            self.clean()
+        self._may_read = version is not None
+
+    def clean(self, abandoned: float = ABANDONED) -> None:
+        """Finish interrupted deletions, and remove threads whose making was abandoned.
+
+        Args:
+            abandoned: Seconds after which a thread that is still being made is.
+        """
+        for path in (self.root / THREADS).glob(".*-*"):
+            with suppress(FileNotFoundError):
+                is_old = time.time() - path.stat().st_mtime > abandoned
+                if path.name.startswith(".gone-") or (path.name.startswith(".new-") and is_old):
+                    shutil.rmtree(path, ignore_errors=True)
+
+    # -- tenants -------------------------------------------------------------------------------------------------
+
+    def tenant(self, tenant: str, writes: bool) -> FileRoot:
+        """Return the directory of a tenant, which is made before the first write."""
+        with self._lock:
+            found = self._tenants.get(tenant)
+            if found is None:
+                directory = self.root / TENANTS / directory_of(tenant)
+                found = self._tenants[tenant] = FileRoot(directory, self.timeout, self._memory // 8)
+            self._tenants.move_to_end(tenant)
+            while len(self._tenants) > MOST_TENANTS:
+                self._tenants.popitem(last=False)
+        if writes and not found.is_made:
+            found.make(is_new=not (found.root / THREADS).exists())
+        return found
+
+    def tenants(self) -> list[str]:
+        """Return the tenants that have a directory."""
+        names = (thread_of(name) for name in names_in(self.root / TENANTS))
+        return sorted(name for name in names if name)
 
     # -- calls ---------------------------------------------------------------------------------------------------
 

@@ -586,7 +586,12 @@ class CommittingStore(FileStore):
     """A store of files that commits each removal."""
 
     def __init__(self, commits: Commits) -> None:
+        super().__init__()
         self._commits = commits
+
+    def of_tenant(self, tenant: str) -> FileStore:
+        """Refuse: one history of git would hold what all tenants have."""
+        raise InvalidInput("with git=True there are no tenants: one history would hold what all of them have")
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph

@@ -157,7 +157,7 @@ class FileSaver(KeelSaver):
 
     def _check(self) -> Iterator[Finding]:
         """Read every file; return damage, leftovers, and conflicts of git."""
-        return self._files.open_check(writes=False).findings()
+        return self._files.open_check(writes=False, tenant=self.tenant or "").findings()
 
     def repair(self) -> Iterator[Finding]:
         """Replace each damaged log by a new one with all that can be read, and empty damaged cells. Old files are kept.
@@ -169,7 +169,7 @@ class FileSaver(KeelSaver):
             NotFound: There is no store.
             ReadOnlyStore: This saver only reads.
         """
-        return self._files.open_check(writes=True).repair()
+        return self._files.open_check(writes=True, tenant=self.tenant or "").repair()
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         with named_errors(self._files.root):

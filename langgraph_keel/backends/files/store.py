@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class Root(Protocol):
-    """What requests use of a driver."""
+    """The threads of one directory."""
 
     def thread(self, thread_id: str) -> ThreadFiles:
         """Return the files of a thread, which need not exist."""
@@ -88,11 +88,23 @@ class Root(Protocol):
         ...
 
 
+class StoreRoot(Root, Protocol):
+    """What requests use of a driver: the threads of no tenant, and those of each."""
+
+    def tenant(self, tenant: str, writes: bool) -> Root:
+        """Return the directory of a tenant, which is made before the first write."""
+        ...
+
+    def tenants(self) -> list[str]:
+        """Return the tenants that have a directory."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """One request. It reads or changes one thread, atomically; or it reads several, one after the other."""
 
-    run: Callable[[Root], Any]
+    run: Callable[[StoreRoot], Any]
     writes: bool = False
 
 
@@ -128,20 +140,36 @@ T = TypeVar("T")
 Look = Callable[[Thread, Bodies], T]
 
 
-def _send(run: Callable[[Root], T], writes: bool = False) -> StorePlan[Work, Any, T]:
-    """Plan one request, and return its reply. The arguments are those of `Work`."""
-    reply: T = yield Work(run, writes)
-    return reply
-
-
 class FileStore(Store[Work, Any]):
-    """A directory of threads, each an append-only log. Stateless."""
+    """A directory of threads, each an append-only log. Stateless.
+
+    Args:
+        tenant: Whose directory; the empty name is for the threads of none.
+    """
+
+    def __init__(self, tenant: str = "") -> None:
+        self._tenant = tenant
+
+    def of_tenant(self, tenant: str) -> FileStore:
+        """See `Store.of_tenant`."""
+        return FileStore(tenant)
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
+        """See `Store.list_tenants`."""
+        names: list[str] = yield Work(lambda root: root.tenants())
+        return [name for name in names if name > (after or "")][:limit]
+
+    def _send(self, run: Callable[[Root], T], writes: bool = False) -> StorePlan[Work, Any, T]:
+        """Plan one request, and return its reply. The arguments are those of `Work`."""
+        tenant = self._tenant
+        reply: T = yield Work((lambda root: run(root.tenant(tenant, writes))) if tenant else run, writes)
+        return reply
 
     def _look(self, thread_id: str, look: Look[T], otherwise: T) -> StorePlan[Work, Any, T]:
-        return _send(lambda root: _look_at(root.thread(thread_id), look, otherwise))
+        return self._send(lambda root: _look_at(root.thread(thread_id), look, otherwise))
 
     def _change(self, thread_id: str, decide: Callable[[Replica, Draft], T]) -> StorePlan[Work, Any, T]:
-        return _send(lambda root: root.thread(thread_id).change(decide), writes=True)
+        return self._send(lambda root: root.thread(thread_id).change(decide), writes=True)
 
     def write_entry(self, new: NewEntry) -> StorePlan[Work, Any, Outcome]:
         """See `Store.write_entry`. Leaves repacks out: a log has no rows."""
@@ -183,7 +211,7 @@ class FileStore(Store[Work, Any]):
             threads = [root.thread(query.thread_id)] if query.thread_id is not None else root.threads()
             return page((entry for files in threads for entry in _scan_thread(files, query)), query)
 
-        return _send(read)
+        return self._send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -200,7 +228,7 @@ class FileStore(Store[Work, Any]):
             keys = [(entry.address.thread_id, entry.stamp) for entry in entries]
             return [there[key] for key in keys if key in there]
 
-        return _send(read)
+        return self._send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Work, Any, Sequence[Found]]:
         """See `Store.read_history`."""
@@ -237,7 +265,7 @@ class FileStore(Store[Work, Any]):
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
     ) -> StorePlan[Work, Any, int]:
         """See `Store.remove_rows`. Makes a new log; a row is an item."""
-        return _send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
+        return self._send(lambda root: compact(root.thread(thread_id), live, graph), writes=True)
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Work, Any, bool]:
         """See `Store.delete_thread`. Reads every shared cell, to find those of the thread."""
@@ -248,11 +276,11 @@ class FileStore(Store[Work, Any]):
                 root.cells(None).remove_shared_by(thread_id)
             return is_deleted
 
-        return _send(delete, writes=True)
+        return self._send(delete, writes=True)
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Work, Any, CopyOutcome]:
         """See `Store.copy_thread`. All of the source's log is read."""
-        return _send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
+        return self._send(lambda root: copy(root.thread(source), root.thread(target), upto), writes=True)
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`. Every log is read."""
@@ -263,7 +291,7 @@ class FileStore(Store[Work, Any]):
         def find(root: Root) -> list[str]:
             return [files.thread_id for files in root.threads() if _look_at(files, has_run, False)]
 
-        return _send(find)
+        return self._send(find)
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -274,7 +302,7 @@ class FileStore(Store[Work, Any]):
             infos = (_look_at(files, partial(_info, place), None) for place, files in root.newest(after))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
-        return _send(read)
+        return self._send(read)
 
     def show_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -285,31 +313,31 @@ class FileStore(Store[Work, Any]):
             infos = (_look_or_pass(place, files) for place, files in root.newest(after, passes=True))
             return [*islice((info for info in infos if info and info[0].checkpoints), limit)]
 
-        return _send(read)
+        return self._send(read)
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
     ) -> StorePlan[Work, Any, Swapped]:
         """See `Store.swap_cell`."""
-        return _send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
+        return self._send(lambda root: root.cells(shelf.thread_id).swap(shelf.kind, key, expected, new), writes=True)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Work, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        return _send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
+        return self._send(lambda root: root.cells(shelf.thread_id).read(shelf.kind, keys))
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`. Looks at all names of the shelf, and reads the cells of the page."""
-        return _send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
+        return self._send(lambda root: root.cells(shelf.thread_id).page(shelf.kind, prefix, after, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
         """See `Store.remove_cells`. A power cut may come between two of them."""
-        return _send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
+        return self._send(lambda root: root.cells(shelf.thread_id).remove(shelf.kind, tokens), writes=True)
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks at the end of every log, and at every shared cell."""
-        return _send(lambda root: [*islice(root.strays(after), limit)])
+        return self._send(lambda root: [*islice(root.strays(after), limit)])
 
 
 def _look_at(files: ThreadFiles, look: Look[T], otherwise: T) -> T:

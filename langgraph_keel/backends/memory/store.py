@@ -5,6 +5,7 @@ A request is a function of the state; the driver calls it under the store's lock
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
@@ -56,6 +57,7 @@ class State(dict[str, Thread]):
     def __init__(self) -> None:
         super().__init__()
         self.cells: dict[Shelf, dict[str, Cell]] = {}
+        self.tenants: defaultdict[str, State] = defaultdict(State)
 
     def threads_with_cells(self) -> set[str]:
         """Return the threads that have cells, or have written shared ones."""
@@ -80,21 +82,40 @@ Request: TypeAlias = Callable[[State], Any]
 T = TypeVar("T")
 
 
-def _send(request: Callable[[State], T]) -> StorePlan[Request, Any, T]:
-    """Plan one request, and return its reply."""
-    reply: T = yield request
-    return reply
-
-
 class MemoryStore(Store[Request, Any]):
-    """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice."""
+    """Keeps threads in a dictionary. Stamps are counted, so none is ever used twice.
 
-    def __init__(self) -> None:
+    Args:
+        tenant: Whose threads; the empty name is for those of none.
+    """
+
+    def __init__(self, tenant: str = "") -> None:
         self._stamps = count(1)
+        self._tenant = tenant
+
+    def of_tenant(self, tenant: str) -> MemoryStore:
+        """See `Store.of_tenant`."""
+        store = MemoryStore(tenant)
+        store._stamps = self._stamps
+        return store
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
+        """See `Store.list_tenants`."""
+
+        def read(state: State) -> list[str]:
+            names = (name for name, there in state.tenants.items() if there or any(there.cells.values()))
+            return sorted(name for name in names if name > (after or ""))[:limit]
+
+        return self._send(read)
+
+    def _send(self, request: Callable[[State], T]) -> StorePlan[Request, Any, T]:
+        """Plan one request, and return its reply."""
+        reply: T = yield (lambda state: request(state.tenants[self._tenant])) if self._tenant else request
+        return reply
 
     def write_entry(self, new: NewEntry) -> StorePlan[Request, Any, Outcome]:
         """See `Store.write_entry`."""
-        return _send(lambda state: self._write(state, new))
+        return self._send(lambda state: self._write(state, new))
 
     def _write(self, state: State, new: NewEntry) -> Outcome:
         thread = state.get(new.address.thread_id) or Thread()
@@ -123,7 +144,7 @@ class MemoryStore(Store[Request, Any]):
             key = address.checkpoint_ns, str(address.checkpoint_id)
             thread.batches.setdefault(key, []).append(batch)
 
-        return _send(write)
+        return self._send(write)
 
     def read_entry(self, address: Address) -> StorePlan[Request, Any, Found | None]:
         """See `Store.read_entry`."""
@@ -133,7 +154,7 @@ class MemoryStore(Store[Request, Any]):
             record = thread and thread.visible(address.checkpoint_ns, address.checkpoint_id)
             return found(thread, record) if thread and record else None
 
-        return _send(read)
+        return self._send(read)
 
     def scan(self, query: Query) -> StorePlan[Request, Any, Sequence[Entry]]:
         """See `Store.scan`."""
@@ -142,7 +163,7 @@ class MemoryStore(Store[Request, Any]):
             names = [query.thread_id] if query.thread_id is not None else list(state)
             return page((entry for name in names if name in state for entry in selected(state[name], query)), query)
 
-        return _send(read)
+        return self._send(read)
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Any, Sequence[Found]]:
         """See `Store.read_values`."""
@@ -151,7 +172,7 @@ class MemoryStore(Store[Request, Any]):
             threads = [(state.get(entry.address.thread_id), entry) for entry in entries]
             return [found(t, t.records[e.stamp], e.refs) for t, e in threads if t and e.stamp in t.records]
 
-        return _send(read)
+        return self._send(read)
 
     def read_history(self, address: Address, channels: Collection[str]) -> StorePlan[Request, Any, Sequence[Found]]:
         """See `Store.read_history`."""
@@ -160,11 +181,11 @@ class MemoryStore(Store[Request, Any]):
             thread = state.get(address.thread_id)
             return list(ancestors(thread, address, channels)) if thread else []
 
-        return _send(read)
+        return self._send(read)
 
     def read_graph(self, thread_id: str) -> StorePlan[Request, Any, Graph]:
         """See `Store.read_graph`."""
-        return _send(lambda state: graph_of(state.get(thread_id) or Thread()))
+        return self._send(lambda state: graph_of(state.get(thread_id) or Thread()))
 
     def remove_entries(
         self, thread_id: str, gone: Collection[Stamp], ghosts: Mapping[Stamp, Collection[str]]
@@ -178,7 +199,7 @@ class MemoryStore(Store[Request, Any]):
             for stamp, channels in ghosts.items():
                 thread.make_ghost(stamp, channels)
 
-        return _send(remove)
+        return self._send(remove)
 
     def remove_rows(
         self, thread_id: str, live: Mapping[tuple[str, str], Sequence[Run]], graph: Graph
@@ -199,7 +220,7 @@ class MemoryStore(Store[Request, Any]):
                 del log.rows[lo]
             return len(dead)
 
-        return _send(remove)
+        return self._send(remove)
 
     def delete_thread(self, thread_id: str, last: Stamp | None = None) -> StorePlan[Request, Any, bool]:
         """See `Store.delete_thread`."""
@@ -211,7 +232,7 @@ class MemoryStore(Store[Request, Any]):
             state.drop_cells(thread_id)
             return True
 
-        return _send(delete)
+        return self._send(delete)
 
     def copy_thread(self, source: str, target: str, upto: Entry | None = None) -> StorePlan[Request, Any, CopyOutcome]:
         """See `Store.copy_thread`."""
@@ -226,7 +247,7 @@ class MemoryStore(Store[Request, Any]):
                 state[target] = self._copy(thread, target)
             return Copied() if thread or upto is None else BaseGone()
 
-        return _send(copy)
+        return self._send(copy)
 
     def _copy(self, source: Thread, target: str) -> Thread:
         thread = Thread()
@@ -248,7 +269,7 @@ class MemoryStore(Store[Request, Any]):
                 if any(record.entry.run_id in run_ids for record in thread.records.values())
             ]
 
-        return _send(find)
+        return self._send(find)
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
@@ -260,7 +281,7 @@ class MemoryStore(Store[Request, Any]):
             infos.sort(key=lambda pair: (pair[0].updated_at, pair[0].thread_id), reverse=True)
             return [pair for pair in infos if after is None or (pair[0].updated_at, pair[0].thread_id) < after][:limit]
 
-        return _send(read)
+        return self._send(read)
 
     def swap_cell(
         self, shelf: Shelf, key: str, expected: str | None, new: Cell | None
@@ -281,11 +302,11 @@ class MemoryStore(Store[Request, Any]):
                 del state.cells[shelf][key]
             return Swapped(True)
 
-        return _send(swap)
+        return self._send(swap)
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> StorePlan[Request, Any, Mapping[str, Cell]]:
         """See `Store.read_cells`."""
-        return _send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
+        return self._send(lambda state: {key: cell for key, cell in state.cells.get(shelf, {}).items() if key in keys})
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
         """See `Store.list_strays`."""
@@ -295,7 +316,7 @@ class MemoryStore(Store[Request, Any]):
             seen = {name for name in names if name in state and info_of(name, state[name])[0].checkpoints}
             return sorted(names - seen)[:limit]
 
-        return _send(read)
+        return self._send(read)
 
     def list_cells(
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
@@ -307,7 +328,7 @@ class MemoryStore(Store[Request, Any]):
             keys = sorted(key for key in cells if key.startswith(prefix) and key > (after or ""))
             return [(key, replace(cells[key], body=b"")) for key in keys[:limit]]
 
-        return _send(read)
+        return self._send(read)
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Request, Any, int]:
         """See `Store.remove_cells`."""
@@ -319,4 +340,4 @@ class MemoryStore(Store[Request, Any]):
                 del cells[key]
             return len(gone)
 
-        return _send(remove)
+        return self._send(remove)

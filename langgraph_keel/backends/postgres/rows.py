@@ -496,11 +496,25 @@ class Tables:
         """All statements that make the tables."""
         return self._ddl(PARTED)
 
-    def grants(self, role: str) -> str:
-        """Return the statements that let a role read and write the tables, but not make them."""
+    def grants(self, role: str, tenant: str = "") -> str:
+        """Return the statements that let a role read and write the tables, but not make them; or a tenant's rows only.
+
+        The latter end with row-level security: a role that has no policy, and is not the owner, then sees no row.
+        """
         name, tables = quote(role), ", ".join(self.fill_names(f"{{{table}}}") for table in TABLES)
         usage = [f"GRANT USAGE ON SCHEMA {self._prefix[:-1]} TO {name};"] if self.schema is not None else []
-        return "\n".join([*usage, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};"])
+        fences = self._fences(name, tenant) if tenant else ()
+        return "\n".join([*usage, f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {name};", *fences])
+
+    def _fences(self, role: str, tenant: str) -> Iterator[str]:
+        prefix = f"chr(31) || '{tenant}' || chr(31)"
+        policy = quote(f"keel_{sha256(f'{role} {tenant}'.encode()).hexdigest()[:16]}")
+        for table in (table for table in TABLES if table != "format"):
+            name = self.fill_names(f"{{{table}}}")
+            shared = f" OR thread_id = '' AND starts_with(key, {prefix})" if table == "cells" else ""
+            yield f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY;"
+            yield f"DROP POLICY IF EXISTS {policy} ON {name};"
+            yield f"CREATE POLICY {policy} ON {name} TO {role} USING (starts_with(thread_id, {prefix}){shared});"
 
     def _ddl(self, parts: Iterable[str]) -> str:
         schema = [f"CREATE SCHEMA IF NOT EXISTS {self._prefix[:-1]};"] if self.schema is not None else []

@@ -273,10 +273,12 @@ class PostgresSaver(KeelSaver):
     def grants(self, role: str) -> str:
         """The statements that let a role run agents, prune, delete and erase; only the owner makes and vacuums tables.
 
+        Of a tenant's saver they let the role do so with the tenant's rows only, by row-level security.
+
         Raises:
             InvalidInput: No role can have this name.
         """
-        return self._postgres.tables.grants(role)
+        return self._postgres.tables.grants(role, self.tenant or "")
 
     def setup(self) -> Awaitable[None]:
         """As `KeelSaver.setup`; with an async connection or pool of yours it is done when it was awaited."""
@@ -320,7 +322,7 @@ class PostgresSaver(KeelSaver):
         return StoreFacts("postgresql", self._postgres.where, version, kept, nbytes)
 
     def _check(self) -> Iterator[Finding]:
-        return check(self._postgres)
+        return check(self._postgres) if self.tenant is None else iter(())
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._postgres, full=full)

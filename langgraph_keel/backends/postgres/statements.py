@@ -272,13 +272,13 @@ FROM {{threads}} t WHERE t.thread_id = %(thread)s
 
 FIND_RUNS = """
 SELECT DISTINCT t.thread_id, t.name FROM {entries} e JOIN {threads} t ON t.thread_id = e.thread_id
-WHERE e.run_id = ANY (%(runs)s)
+WHERE e.run_id = ANY (%(runs)s) AND {of_tenant}
 """
 
 THREADS = """
 WITH page AS (
     SELECT t.thread_id, t.name, t.put_at FROM {threads} t
-    WHERE EXISTS (SELECT 1 FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2){after}
+    WHERE EXISTS (SELECT 1 FROM {entries} e WHERE e.thread_id = t.thread_id AND e.state < 2) AND {of_tenant}{after}
     ORDER BY t.put_at DESC, t.thread_id DESC LIMIT %(limit)s
 )
 SELECT p.thread_id, p.name, p.put_at,

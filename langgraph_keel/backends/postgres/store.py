@@ -41,6 +41,7 @@ from langgraph_keel.backends.postgres.rows import (
     unescape,
 )
 from langgraph_keel.backends.postgres.statements import COPY_THREAD, COPY_UPTO
+from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import RAW, restore_frame, shrink
@@ -65,6 +66,7 @@ from langgraph_keel.engine.records import (
     Unchanged,
 )
 from langgraph_keel.engine.store import Store
+from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 from langgraph_keel.errors import CorruptStore, StoreBusy
 
 SHELF = "c.thread_id = %(thread)s AND c.kind = %(kind)s"
@@ -130,11 +132,20 @@ SELECT s.thread_id, max(s.name) FROM (
     UNION ALL SELECT DISTINCT c.thread_id, NULL FROM {cells} c WHERE c.thread_id <> ''
     UNION ALL SELECT DISTINCT c.origin, c.name FROM {cells} c WHERE c.thread_id = '' AND c.origin IS NOT NULL
 ) AS s
-WHERE s.thread_id > %(after)s AND NOT EXISTS (
+WHERE s.thread_id > %(after)s AND {of_tenant} AND NOT EXISTS (
     SELECT 1 FROM {entries} e JOIN {threads} t ON t.thread_id = e.thread_id
     WHERE e.thread_id = s.thread_id AND e.state < 2
 )
 GROUP BY s.thread_id ORDER BY s.thread_id LIMIT %(limit)s
+"""
+TENANTS = """
+SELECT DISTINCT split_part(n.name, %(mark)s, 2) COLLATE "C" AS tenant FROM (
+    SELECT t.thread_id AS name FROM {threads} t WHERE t.thread_id >= %(mark)s AND t.thread_id < %(past)s
+    UNION ALL SELECT c.thread_id FROM {cells} c WHERE c.thread_id >= %(mark)s AND c.thread_id < %(past)s
+    UNION ALL SELECT c.key FROM {cells} c WHERE c.thread_id = '' AND c.key >= %(mark)s AND c.key < %(past)s
+) AS n
+WHERE split_part(n.name, %(mark)s, 2) COLLATE "C" > %(after)s
+ORDER BY tenant LIMIT %(limit)s
 """
 
 
@@ -189,11 +200,29 @@ class PostgresStore(Store[Request, Reply]):
     Args:
         tables: What they are called.
         random: Makes the random numbers that tell requests and lives of threads apart, each at least 1, below 2^63.
+        tenant: Whose threads verbs over all threads are about; the empty name is for those of none.
     """
 
-    def __init__(self, tables: Tables, random: Callable[[], int] = _random) -> None:
+    def __init__(self, tables: Tables, random: Callable[[], int] = _random, tenant: str = "") -> None:
         self._tables = tables
         self._random = random
+        low, high = bounds_of(tenant) if tenant else (PAST, MARK)
+        self._bounds = {"low": low, "high": high}
+        self._junction = "AND" if tenant else "OR"
+
+    def of_tenant(self, tenant: str) -> TenantStore:
+        """See `Store.of_tenant`."""
+        return TenantStore(PostgresStore(self._tables, self._random, tenant), tenant)
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
+        """See `Store.list_tenants`. Reads an index of each table, as far as it is about tenants."""
+        parameters = {"mark": MARK, "past": PAST, "after": after or "", "limit": limit}
+        reply = yield self._request(parameters, TENANTS)
+        return [tenant for (tenant,) in reply[0]]
+
+    def _of_tenant(self, text: str, column: str) -> str:
+        """Return a statement that is narrowed to what is of the tenant."""
+        return text.replace("{of_tenant}", f"({column} >= %(low)s {self._junction} {column} < %(high)s)")
 
     def _request(
         self, parameters: Mapping[str, Any], *texts: str, writes: bool = False, joins: bool = False
@@ -253,7 +282,9 @@ class PostgresStore(Store[Request, Reply]):
     def scan(self, query: Query) -> StorePlan[Request, Reply, Sequence[Entry]]:
         """See `Store.scan`. Entries of all threads come by an index of their ids."""
         text, parameters = _scan_query(query)
-        reply = yield self._request(parameters, text)
+        if query.thread_id is None:
+            parameters |= self._bounds
+        reply = yield self._request(parameters, self._of_tenant(text, "e.thread_id"))
         return [entry_of(Line._make(line)) for line in reply[0]]
 
     def read_values(self, entries: Sequence[Entry]) -> StorePlan[Request, Reply, Sequence[Found]]:
@@ -357,15 +388,16 @@ class PostgresStore(Store[Request, Reply]):
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.find_runs`."""
-        reply = yield self._request({"runs": [key(run_id) for run_id in run_ids]}, sql.FIND_RUNS)
+        parameters = {"runs": [key(run_id) for run_id in run_ids], **self._bounds}
+        reply = yield self._request(parameters, self._of_tenant(sql.FIND_RUNS, "e.thread_id"))
         return [unescape(name or thread) for thread, name in reply[0]]
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`. Reads the short row of every thread."""
-        parameters: dict[str, Any] = {"limit": limit}
-        text = sql.THREADS
+        parameters: dict[str, Any] = {"limit": limit, **self._bounds}
+        text = self._of_tenant(sql.THREADS, "t.thread_id")
         if after is not None:
             parameters |= {"put_at": escape(after[0]), "after": key(after[1])}
         bound = " AND (t.put_at, t.thread_id) < (%(put_at)s, %(after)s)" if after is not None else ""
@@ -399,7 +431,8 @@ class PostgresStore(Store[Request, Reply]):
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Request, Reply, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after or "", "limit": limit}
+        after = after or ("" if prefix[:1] == MARK else PAST)  # what tenants share comes first
+        parameters = {**shelf_parameters(shelf), "prefix": prefix, "after": after, "limit": limit}
         reply = yield self._request(parameters, LIST)
         return list(cells_of(reply[0]).items())
 
@@ -411,8 +444,8 @@ class PostgresStore(Store[Request, Reply]):
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Request, Reply, Sequence[str]]:
         """See `Store.list_strays`. Reads an index of each table; a long name that only cells have had is its key."""
-        parameters = {"after": key(after) if after else "", "limit": limit}
-        reply = yield self._request(parameters, STRAYS)
+        parameters = {"after": key(after) if after else "", "limit": limit, **self._bounds}
+        reply = yield self._request(parameters, self._of_tenant(STRAYS, "s.thread_id"))
         return [unescape(name) if name else name_of(thread, {}) for thread, name in reply[0]]
 
 
@@ -450,6 +483,8 @@ def _scan_query(query: Query) -> tuple[str, dict[str, Any]]:
         conditions.append(_after(query.after, query.thread_id is None))
         parameters |= _after_parameters(query.after)
     order = "e.id DESC, e.thread_id DESC, e.ns DESC" if query.thread_id is None else "e.seq DESC"
+    if query.thread_id is None:
+        conditions.append(" AND {of_tenant}")
     return sql.SCAN + "".join(conditions) + f" ORDER BY {order} LIMIT %(limit)s", parameters
 
 

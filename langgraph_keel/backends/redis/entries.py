@@ -156,6 +156,16 @@ class Keys:
         thread_id = unquote(found[2], errors="replace") if found else ""
         return thread_id if found and bucket_of(thread_id) == found[1] else None
 
+    @property
+    def of_tenants(self) -> str:
+        """A pattern for the keys of all tenants. It also matches others: see `tenant_in`."""
+        return f"*:{self.of_threads}"
+
+    def tenant_in(self, key: str) -> str | None:
+        """Return the tenant of a key that is one's; `None` for any other key."""
+        tenant, _, rest = key.partition(":")
+        return tenant if tenant and self.thread_in(rest) is not None else None
+
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""
         kinds = "(thread|cells|names):.*|threads|expiring"

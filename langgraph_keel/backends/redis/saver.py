@@ -210,8 +210,14 @@ class RedisSaver(KeelSaver):
 
     async def aclose(self) -> None:
         """As `close`, asynchronously."""
-        await self._async_redis.aclose()
+        if self.tenant is None:
+            await self._async_redis.aclose()
         await super().aclose()
+
+    def _view(self, tenant: str) -> Self:
+        view = super()._view(tenant)
+        view._store = self._store.of_tenant(tenant)
+        return view
 
 
 def milliseconds_of(ttl: float | timedelta | None) -> int | None:

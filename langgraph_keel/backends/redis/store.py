@@ -397,6 +397,17 @@ class RedisStore(Store[Request, Replies]):
         self._read_only = read_only
         self._epochs = epochs
         self._tokens = tokens
+        self._settings = (ttl, refresh_on_read, read_only, epochs, tokens)
+
+    def of_tenant(self, tenant: str) -> RedisStore:
+        """See `Store.of_tenant`. The tenant leads every key."""
+        return RedisStore(f"{tenant}:{self.keys.prefix}", *self._settings)
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Replies, Sequence[str]]:
+        """See `Store.list_tenants`. Looks at the names of all keys of the server, in one go, for every page."""
+        names = yield Request((), pattern=self.keys.of_tenants)
+        found = {self.keys.tenant_in(name.decode(errors="replace")) for name in names} - {None}
+        return sorted(name for name in found if name and name > (after or ""))[:limit]
 
     def _change(self, thread_id: str, script: str, *args: Argument) -> StorePlan[Request, Replies, Any]:
         [reply] = yield Request((Call(script, self.keys.of(thread_id), args),), writes=True)

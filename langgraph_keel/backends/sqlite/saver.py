@@ -186,7 +186,7 @@ class SqliteSaver(KeelSaver):
         return StoreFacts("sqlite", path, version, "on disk (WAL, synchronous=FULL)", _size(path))
 
     def _check(self) -> Iterator[Finding]:
-        return check(self._sqlite)
+        return check(self._sqlite) if self.tenant is None else iter(())
 
     def _reclaim(self, *, full: bool, scrub: bool) -> Reclaimed:
         return reclaim(self._sqlite, full=full, scrub=scrub)

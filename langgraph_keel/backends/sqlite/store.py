@@ -32,6 +32,7 @@ from langgraph_keel.backends.sqlite.entries import (
     read_slots,
     span,
 )
+from langgraph_keel.backends.tenants import TenantStore
 from langgraph_keel.engine.cells import Cell, Shelf, Swapped, ruling
 from langgraph_keel.engine.config import Address
 from langgraph_keel.engine.encoding.bodies import frame, open_frame
@@ -49,14 +50,30 @@ from langgraph_keel.engine.records import (
     Stamp,
     ThreadInfo,
 )
+from langgraph_keel.engine.tenants import MARK, PAST, bounds_of
 
 
 class SqliteStore(SqliteEntries):
-    """One database file."""
+    """One database file.
+
+    Args:
+        tenant: Whose threads verbs over all threads are about; the empty name is for those of none.
+    """
+
+    def __init__(self, tenant: str = "") -> None:
+        self._tenant = tenant
+
+    def of_tenant(self, tenant: str) -> TenantStore:
+        """See `Store.of_tenant`."""
+        return TenantStore(SqliteStore(tenant), tenant)
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
+        """See `Store.list_tenants`. Looks at the names of all that tenants have."""
+        return plan_of(partial(_list_tenants, after, limit))
 
     def scan(self, query: Query) -> StorePlan[Work, Any, Sequence[Entry]]:
         """See `Store.scan`."""
-        return plan_of(partial(_scan, query))
+        return plan_of(partial(_scan, query, self._tenant))
 
     def read_graph(self, thread_id: str) -> StorePlan[Work, Any, Graph]:
         """See `Store.read_graph`."""
@@ -84,19 +101,20 @@ class SqliteStore(SqliteEntries):
 
     def find_runs(self, run_ids: Collection[str]) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.find_runs`."""
-        return plan_of(partial(_find_runs, list(run_ids)))
+        return plan_of(partial(_find_runs, list(run_ids), self._tenant))
 
     def read_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
-        return plan_of(partial(_read_threads, after, limit))
+        return plan_of(partial(_read_threads, after, limit, self._tenant))
 
     def show_threads(
         self, after: tuple[str, str] | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.show_threads`."""
-        found: Sequence[tuple[ThreadInfo, bytes]] = yield Work(partial(_show_threads, after, limit), takes_bytes=True)
+        show = partial(_show_threads, after, limit, self._tenant)
+        found: Sequence[tuple[ThreadInfo, bytes]] = yield Work(show, takes_bytes=True)
         return found
 
     def swap_cell(
@@ -119,7 +137,7 @@ class SqliteStore(SqliteEntries):
         self, shelf: Shelf, prefix: str, after: str | None, limit: int
     ) -> StorePlan[Work, Any, Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
-        return plan_of(partial(_list_cells, shelf, prefix, after, limit))
+        return plan_of(partial(_list_cells, shelf, prefix, after if after or prefix[:1] == MARK else PAST, limit))
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> StorePlan[Work, Any, int]:
         """See `Store.remove_cells`."""
@@ -127,7 +145,7 @@ class SqliteStore(SqliteEntries):
 
     def list_strays(self, after: str | None, limit: int) -> StorePlan[Work, Any, Sequence[str]]:
         """See `Store.list_strays`. Looks for an entry of each thread."""
-        return plan_of(partial(_list_strays, after, limit))
+        return plan_of(partial(_list_strays, after, limit, self._tenant))
 
 
 _log = logging.getLogger(__name__)
@@ -139,9 +157,20 @@ IN_THREAD = f"threads t CROSS JOIN entries e ON e.key BETWEEN t.id << 32 AND (t.
 EVERYWHERE = "entries e CROSS JOIN threads t ON t.id = e.key >> 32"
 
 
-def _scan(query: Query, execute: Execute) -> list[Entry]:
+def _of_tenant(column: str, tenant: str) -> tuple[str, Sequence[str]]:
+    """Return the condition that a name is of a tenant's, and its parameters."""
+    if tenant:
+        return f"{column} >= ? AND {column} < ?", bounds_of(tenant)
+    return f"({column} < ? OR {column} >= ?)", (MARK, PAST)
+
+
+def _scan(query: Query, tenant: str, execute: Execute) -> list[Entry]:
     """See `Store.scan`."""
     clauses, parameters = _conditions(query)
+    if query.thread_id is None:
+        of_tenant, names = _of_tenant("t.name", tenant)
+        clauses.append(of_tenant)
+        parameters += names
     order = "e.mark DESC, e.id DESC, e.key DESC" if query.thread_id is None else "e.key DESC"
     rows = execute(
         f"SELECT t.name, n.name, n.id, {SHOWN} FROM {EVERYWHERE if query.thread_id is None else IN_THREAD} "
@@ -181,29 +210,35 @@ def _conditions(query: Query) -> tuple[list[str], list[Any]]:
     return clauses, parameters
 
 
-def _find_runs(run_ids: list[str], execute: Execute) -> list[str]:
+def _find_runs(run_ids: list[str], tenant: str, execute: Execute) -> list[str]:
     """See `Store.find_runs`."""
     names: dict[str, None] = {}
+    of_tenant, bounds = _of_tenant("t.name", tenant)
     for run_id in run_ids:
         for (name,) in execute(
-            "SELECT DISTINCT t.name FROM entries e JOIN threads t ON t.id = e.key >> 32 WHERE e.run = ?",
-            (run_id,),
+            "SELECT DISTINCT t.name FROM entries e JOIN threads t ON t.id = e.key >> 32 "
+            f"WHERE e.run = ? AND {of_tenant}",
+            (run_id, *bounds),
         ).fetchall():
             names[name] = None
     return list(names)
 
 
-def _read_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
+def _read_threads(
+    after: tuple[str, str] | None, limit: int, tenant: str, execute: Execute
+) -> list[tuple[ThreadInfo, bytes]]:
     """See `Store.read_threads`."""
-    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, execute)]
+    return [_info(execute, *row) for row in _thread_rows(after, limit, 0, tenant, execute)]
 
 
-def _show_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -> list[tuple[ThreadInfo, bytes]]:
+def _show_threads(
+    after: tuple[str, str] | None, limit: int, tenant: str, execute: Execute
+) -> list[tuple[ThreadInfo, bytes]]:
     """See `Store.show_threads`. Where a text is none, it comes as bytes."""
     page: list[tuple[ThreadInfo, bytes]] = []
     offset, has_more = 0, True
     while has_more and len(page) < limit:
-        rows = _thread_rows(after, limit - len(page), offset, execute)
+        rows = _thread_rows(after, limit - len(page), offset, tenant, execute)
         offset, has_more = offset + len(rows), bool(rows)
         for thread, name, updated_at in rows:
             if not (isinstance(name, str) and isinstance(updated_at, str)):
@@ -217,13 +252,14 @@ def _show_threads(after: tuple[str, str] | None, limit: int, execute: Execute) -
     return page
 
 
-def _thread_rows(after: tuple[str, str] | None, limit: int, offset: int, execute: Execute) -> list[Any]:
+def _thread_rows(after: tuple[str, str] | None, limit: int, offset: int, tenant: str, execute: Execute) -> list[Any]:
+    of_tenant, bounds = _of_tenant("t.name", tenant)
     rows = execute(
         "SELECT t.id, t.name, (SELECT e.put_at FROM entries e "
         f"WHERE e.key BETWEEN t.id << 32 AND (t.id << 32 | {LAST}) AND e.state < 2 ORDER BY e.key DESC LIMIT 1) AS at "
-        f"FROM threads t WHERE at IS NOT NULL {'AND (at, t.name) < (?, ?)' if after else ''} "
+        f"FROM threads t WHERE {of_tenant} AND at IS NOT NULL {'AND (at, t.name) < (?, ?)' if after else ''} "
         "ORDER BY at DESC, t.name DESC LIMIT ? OFFSET ?",
-        (*(after or ()), limit, offset),
+        (*bounds, *(after or ()), limit, offset),
     )
     return rows.fetchall()
 
@@ -572,14 +608,34 @@ SHOWN_ENTRIES = (
 )
 
 
-def _list_strays(after: str | None, limit: int, execute: Execute) -> list[str]:
+def _list_strays(after: str | None, limit: int, tenant: str, execute: Execute) -> list[str]:
     """See `Store.list_strays`."""
+    of_tenant, bounds = _of_tenant("n.name", tenant)
     rows: list[Any] = execute(
-        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) "
-        "ORDER BY n.name LIMIT ?",
-        (EVERYBODY, EVERYBODY, after or "", limit),
+        f"SELECT n.name FROM ({NAMES}) n WHERE n.name > ? AND {of_tenant} "
+        f"AND NOT EXISTS (SELECT 1 FROM {SHOWN_ENTRIES}) ORDER BY n.name LIMIT ?",
+        (EVERYBODY, EVERYBODY, after or "", *bounds, limit),
     ).fetchall()
     return [name for (name,) in rows]
+
+
+NAMES_OF_TENANTS = (
+    "SELECT name FROM threads WHERE name >= :mark AND name < :past "
+    "UNION ALL SELECT thread FROM shelves WHERE thread >= :mark AND thread < :past "
+    "UNION ALL SELECT c.key FROM shelves s CROSS JOIN cells c ON c.shelf = s.id AND c.key >= :mark AND c.key < :past "
+    "WHERE s.thread = :everybody"
+)
+
+
+def _list_tenants(after: str | None, limit: int, execute: Execute) -> list[str]:
+    """See `Store.list_tenants`."""
+    parameters = {"mark": MARK, "past": PAST, "everybody": EVERYBODY, "after": after or "", "limit": limit}
+    rows: list[Any] = execute(
+        f"SELECT DISTINCT substr(name, 2, instr(substr(name, 2), :mark) - 1) AS tenant FROM ({NAMES_OF_TENANTS}) "
+        "WHERE tenant > :after ORDER BY tenant LIMIT :limit",
+        parameters,
+    ).fetchall()
+    return [tenant for (tenant,) in rows]
 
 
 def _delete_cells(thread_id: str, execute: Execute) -> None:

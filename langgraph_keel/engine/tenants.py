@@ -1,0 +1,47 @@
+"""Tenants: their names, and how names of threads tell whose they are where all tenants share tables.
+
+There the threads of tenant `acme` are named `␟acme␟<id>`, with U+001F (unit separator) for `␟`: all of a tenant stand
+together in every index that begins with the thread. No id of a thread begins with that character.
+"""
+
+from __future__ import annotations
+
+import re
+
+from langgraph_keel.errors import InvalidInput
+
+MARK = "\x1f"
+PAST = " "
+"""Sorts after every name that begins with the mark, as nothing lies between the two characters."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
+
+
+def check_tenant(name: object) -> str:
+    """Return the name of a tenant.
+
+    Raises:
+        InvalidInput: It cannot be one. It stands in keys of Redis and names of directories, so it is 1 to 64 of the
+            characters a-z, A-Z, 0-9, `.`, `_`, `@`, `+` and `-`, and begins with a letter or digit.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        shown = f"{name!r:.80}" if isinstance(name, str) else f"a {type(name).__name__}"
+        raise InvalidInput(
+            f"{shown} cannot name a tenant: use 1 to 64 letters, digits, '.', '_', '@', '+' and '-', and begin with a "
+            "letter or digit"
+        )
+    return name
+
+
+def prefix_of(tenant: str) -> str:
+    """Return what the names of a tenant's threads begin with; nothing for none."""
+    return f"{MARK}{tenant}{MARK}" if tenant else ""
+
+
+def bounds_of(tenant: str) -> tuple[str, str]:
+    """Return between which names a tenant's threads are, the second one excluded."""
+    return prefix_of(tenant), f"{MARK}{tenant}{PAST}"
+
+
+def tenant_in(name: str) -> str:
+    """Return whose a name is that begins with the mark."""
+    return name[1:].partition(MARK)[0]

@@ -1,0 +1,200 @@
+"""Random work of two tenants, and of nobody's, on one store: each sees what he would see on a store of his own.
+
+Each operation is carried out twice: on the tenant's view of the shared store, and on a store in memory that only he
+has. Names of threads, runs, labels, tools and users are the same for all, so that whatever one has and another one sees
+or changes makes a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Annotated, Any, TypedDict
+from uuid import UUID
+
+import pytest
+from cli_threads import keel_json
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode
+from langgraph.types import interrupt
+from places import Place
+from tiers import sized
+
+from langgraph_keel import KeelError, KeelSaver, MemorySaver, Retention, ToolCache, ToolPolicy
+
+WHO = ("", "acme", "acme2")
+THREADS = ("t", "u", "t2")
+USERS = ("ada", "ben")
+RUNS = [UUID(int=number) for number in range(1, 5)]
+LABELS = ("good", "bad")
+
+
+class State(TypedDict, total=False):
+    log: Annotated[list[str], lambda old, new: old + new]
+    messages: Annotated[list[Any], add_messages]
+
+
+class Program:
+    """What a tenant does with one saver, and what is to be seen of it."""
+
+    def __init__(self, saver: KeelSaver, cache: ToolCache) -> None:
+        self.saver = saver
+        self.made = 0
+
+        @tool
+        def price(item: str) -> str:
+            """Return the price of an item: how often it was asked for."""
+            self.made += 1
+            return f"{item} costs {self.made}"
+
+        def say(state: State) -> State:
+            said = state["log"][-1]
+            return {"log": [f"answer {interrupt(said)}" if said.endswith("?") else f"so {said}"]}
+
+        def next_of(state: State) -> str:
+            return "tools" if state.get("messages") and isinstance(state["messages"][-1], AIMessage) else END
+
+        graph: Any = StateGraph(State).add_node("say", say).add_edge(START, "say")
+        graph = graph.add_node("tools", ToolNode([price], wrap_tool_call=cache.wrap_tool_call))
+        self.graph = graph.add_conditional_edges("say", next_of).add_edge("tools", END).compile(checkpointer=saver)
+
+    # -- what is done --------------------------------------------------------------------------------------------
+
+    def talk(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self._run({"log": [text]}, thread, user, run)
+
+    def buy(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        asked = AIMessage("", id=text, tool_calls=[{"name": "price", "args": {"item": text[:1]}, "id": text}])
+        return self._run({"log": [text], "messages": [asked]}, thread, user, run)
+
+    def _run(self, given: Any, thread: str, user: str, run: UUID) -> Any:
+        config = {"configurable": {"thread_id": thread, "user_id": user, "run_id": str(run)}}
+        return self.graph.invoke(given, config)["log"][-1]
+
+    def ask(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.talk(thread, user, run, f"{text}?")
+
+    def decide(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        (request, *_) = self.saver.approvals.pending(thread)
+        self.saver.approvals.answer(request.id, value=text, by=user)
+        config = {"configurable": {"thread_id": thread, "run_id": str(run)}}
+        return self.graph.invoke(self.saver.approvals.resume(thread), config)["log"]
+
+    def delete(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.delete_thread(thread)
+
+    def delete_runs(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.delete_for_runs([str(run)])
+
+    def copy(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.copy_thread(thread, f"{thread}2")
+
+    def fork(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.fork(at(thread), f"{thread}3")["configurable"]["thread_id"]
+
+    def rewind(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        moments = list(self.saver.timeline(thread))
+        self.saver.rewind(moments[len(moments) // 2])
+        return len(moments)
+
+    def prune(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.prune([thread], strategy="keep_latest").removed
+
+    def keep(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.set_retention(Retention(threads=thread, last=1 + len(text) % 3))
+
+    def sweep(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return sorted((each.thread_id, each.removed) for each in self.saver.sweep().threads)
+
+    def erase(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return sorted(self.saver.erase(user).threads)
+
+    def label(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return self.saver.label(at(thread), LABELS[len(text) % 2])
+
+    def clear(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        return ToolCache(self.saver).clear(None)
+
+    def reclaim(self, thread: str, user: str, run: UUID, text: str) -> Any:
+        self.saver.reclaim(strays=True)
+
+    # -- what is seen --------------------------------------------------------------------------------------------
+
+    def seen(self) -> dict[str, Any]:
+        saver = self.saver
+        threads = sorted(each.thread_id for each in saver.threads())
+        return {
+            "threads": sorted((each.thread_id, each.checkpoints, each.owner) for each in saver.threads()),
+            "listed": sorted(
+                (each.config["configurable"]["thread_id"], each.metadata.get("step"), each.metadata.get("source"))
+                for each in saver.list(None)
+            ),
+            "runs": {run.int: sum(1 for _ in saver.list(None, filter={"run_id": str(run)})) for run in RUNS},
+            "states": {each: texts_of(saver.get_tuple(at(each))) for each in THREADS},
+            "where": {each: saver.where(each).state for each in THREADS},
+            "waits": sorted((each.thread_id, str(each.value)) for each in saver.approvals.pending(limit=None)),
+            "audit": sorted(  # what a run has superseded is told by a thread of Keel's, at its time
+                (each.kind, str((each.content or {}).get("thread_id"))) for each in saver.approvals.audit(limit=100_000)
+            ),
+            "labels": {each: [label.name for label in saver.labels(each)] for each in threads},
+            "policies": [str(each) for each in saver.retention()],
+            "tools": sorted((each.tool, each.state) for each in saver.tools(None)),
+            "unfinished": sorted(each.thread_id for each in saver.unfinished()),
+        }
+
+
+def texts_of(found: Any) -> Any:
+    """The texts of a state: ids of messages are random."""
+    if found is None:
+        return None
+    values = found.checkpoint["channel_values"]
+    return values.get("log"), [each.text for each in values.get("messages", ())]
+
+
+def at(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+OFTEN: Sequence[Callable[..., Any]] = [Program.talk, Program.ask, Program.buy, Program.decide] * 4
+SELDOM: Sequence[Callable[..., Any]] = [
+    each for name, each in vars(Program).items() if name[0] != "_" and name != "seen" and each not in OFTEN
+]
+
+
+def outcome(act: Callable[..., Any], program: Program, *given: Any) -> Any:
+    """What an operation returns, or how it fails."""
+    try:
+        return act(program, *given)
+    except (KeelError, ValueError, LookupError) as error:
+        return type(error).__name__
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_each_sees_what_he_has(place: Place) -> None:
+    random, count = Random(19), sized(60, 150, 2500)
+    policies = {"price": ToolPolicy(scope="shared", ttl=1e6)}
+    with place.open() as shared:
+        cache = ToolCache(shared, policies)  # one for all, as of a program that builds its graph once
+        views = {who: shared.for_tenant(who) if who else shared for who in WHO}
+        theirs = {who: Program(view, cache) for who, view in views.items()}
+        alone = {who: Program(saver := MemorySaver(), ToolCache(saver, policies)) for who in WHO}
+        for number in range(count):
+            who, act = random.choice(WHO), random.choice((*OFTEN, *SELDOM))
+            given = random.choice(THREADS), random.choice(USERS), random.choice(RUNS), f"{random.choice('abc')}{number}"
+            where = f"operation {number}: {who or 'nobody'} does {act.__name__} {given}"
+            assert outcome(act, theirs[who], *given) == outcome(act, alone[who], *given), where
+            if number % 10 == 0 or number == count - 1:
+                for each in WHO:
+                    assert theirs[each].seen() == alone[each].seen(), f"{where}: seen by {each or 'nobody'}"
+        assert shared.tenants() == sorted(WHO[1:])
+        if not place.options:  # a command finds a store by its URL alone
+            for who in WHO:
+                words = ["--tenant", who] if who else []
+                found = keel_json(*words, "threads", "--limit", "1000", "--url", place.url)["threads"]
+                assert sorted(each["thread_id"] for each in found) == [
+                    each[0] for each in theirs[who].seen()["threads"]
+                ]

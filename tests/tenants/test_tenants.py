@@ -1,0 +1,203 @@
+"""What a tenant has is there for that tenant only, whatever feature has written it, and whoever asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import run
+from typing import Any, TypedDict
+
+import pytest
+from cli_threads import keel, keel_json
+from golden import story
+from golden.kinds import TYPES
+from golden.seen import aseen, seen
+from langgraph.graph import START, StateGraph
+from places import Place
+from tiers import BACKENDS
+
+from langgraph_keel import (
+    FileSaver,
+    InvalidConfig,
+    InvalidInput,
+    KeelSaver,
+    Keyring,
+    LocalKey,
+    MemorySaver,
+    SqliteSaver,
+    open_saver,
+)
+
+WRONG = ["", "a/b", "a%b", "a\0b", "a:b", "-a", ".", "ä", "a" * 10_000, None, 7, b"acme"]
+
+
+@pytest.fixture(params=[None, Keyring(LocalKey("k1", bytes(range(32))))], ids=["plain", "sealed"])
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"types": TYPES, "encryption": request.param}
+
+
+def told(saver: KeelSaver) -> dict[str, Any]:
+    """All that there is to see of a tenant, but for the verdict on an audit trail: each tenant has one of its own."""
+    found = seen(saver)
+    return {name: each for name, each in found.items() if name != "verdict"}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_one_tenant_has_is_nobody_else_s(stores: Any, backend: str, options: dict[str, Any]) -> None:
+    """The golden story, which uses every feature, told by one tenant and then by another one."""
+    store = stores[backend]
+    store.wipe()
+
+    def of(tenant: str) -> Any:
+        return lambda **more: store.open(**options | more).for_tenant(tenant)
+
+    with store.open(**options) as saver:
+        ours, theirs = saver.for_tenant("acme"), saver.for_tenant("acme2")
+        nothing = [told(saver), told(ours), told(theirs)]
+        assert nothing[0] == nothing[1] == nothing[2]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            story.write(of("acme"))
+            before = told(ours)
+            assert before != nothing[1]
+            assert [told(saver), told(theirs)] == nothing[1:]
+            assert saver.tenants() == ["acme"]
+            story.write(of("acme2"))
+        assert told(ours) == before
+        assert told(saver) == nothing[0]
+        assert saver.tenants() == ["acme", "acme2"]
+        assert json.dumps(asyncio.run(aseen(ours)), default=str).count("acme") == 0
+        for thread in list(theirs.threads()):
+            theirs.delete_thread(thread.thread_id)
+        theirs.set_retention([])
+        theirs.reclaim(full=True, strays=True)
+        theirs.erase(story.USER)
+        assert told(ours) == before
+        assert [finding for finding in ours.check() if finding.kind != "harmless"] == []
+
+
+@pytest.mark.parametrize("name", WRONG, ids=lambda name: repr(name)[:12])
+def test_a_name_that_cannot_be_one(name: Any) -> None:
+    with pytest.raises(InvalidInput, match="cannot name a tenant"):
+        MemorySaver().for_tenant(name)
+
+
+@pytest.mark.parametrize("name", ["a", "Acme", "ann@example.com", "0f8b2c1e-5d2a-4b5c-9d53-8f6a4a2f3b11", "a" * 64])
+def test_a_name_of_its_own_letters(place: Place, name: str) -> None:
+    with place.open() as saver:
+        chat(saver.for_tenant(name)).invoke({"n": 1}, at("t"))
+        chat(saver.for_tenant("other")).invoke({"n": 1}, at("t"))
+        assert saver.tenants() == sorted([name, "other"])
+        assert saver.for_tenant(name.swapcase()).get_tuple(at("t")) is None
+        assert [each.thread_id for each in saver.for_tenant(name).threads()] == ["t"]
+
+
+class State(TypedDict):
+    n: int
+
+
+def chat(saver: KeelSaver) -> Any:
+    graph: Any = StateGraph(State).add_node("count", lambda state: {"n": state["n"] + 1}).add_edge(START, "count")
+    return graph.compile(checkpointer=saver)
+
+
+def at(thread: str) -> Any:
+    return {"configurable": {"thread_id": thread}}
+
+
+@pytest.fixture
+def saver(place: Place) -> Iterator[KeelSaver]:
+    with place.open() as saver:
+        yield saver
+
+
+def test_no_thread_is_named_as_those_of_tenants_are(saver: KeelSaver) -> None:
+    """Where tables are shared: by that name, whoever is no tenant would have what a tenant has."""
+    chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t"))
+    for who in (saver, saver.for_tenant("beta")):
+        with pytest.raises(InvalidConfig, match=r"U\+001F"):
+            who.get_tuple(at("\x1facme\x1ft"))
+        with pytest.raises(InvalidConfig, match=r"U\+001F"):
+            who.delete_thread("\x1facme\x1ft")
+        with pytest.raises(InvalidConfig, match=r"U\+001F"):
+            who.copy_thread("\x1facme\x1ft", "mine")
+
+
+def test_a_tenant_is_required(tmp_path: Path) -> None:
+    with SqliteSaver(tmp_path / "agent.db", tenants="required") as saver:
+        for call in (
+            lambda: saver.get_tuple(at("t")),
+            lambda: list(saver.threads()),
+            lambda: list(saver.list(None)),
+            lambda: chat(saver).invoke({"n": 1}, at("t")),
+            lambda: saver.erase("ada"),
+            lambda: saver.approvals.pending(),
+            saver.tenants,
+            saver.sweep,
+        ):
+            with pytest.raises(InvalidInput, match="for_tenant"):
+                call()
+        assert chat(saver.for_tenant("acme")).invoke({"n": 1}, at("t")) == {"n": 2}
+    with SqliteSaver(tmp_path / "agent.db") as saver:
+        assert list(saver.threads()) == []
+        assert saver.tenants() == ["acme"]
+
+
+def test_a_tenant_sees_no_other_one(saver: KeelSaver) -> None:
+    ours = saver.for_tenant("acme")
+    assert ours is saver.for_tenant("acme")
+    assert (saver.tenant, ours.tenant) == (None, "acme")
+    assert "acme" in repr(ours)
+    with pytest.raises(InvalidInput, match="tenant 'acme'"):
+        ours.for_tenant("beta")
+    with pytest.raises(InvalidInput, match="does not see"):
+        ours.tenants()
+    with pytest.raises(InvalidInput, match=r"for_tenant\(name\)\.raw"):
+        saver.raw.for_tenant("acme")
+    assert ours.raw.get_tuple(at("t")) is None
+
+
+def test_closing_what_a_tenant_has_closes_nothing_of_others(place: Place) -> None:
+    with place.open() as saver:
+        with saver.for_tenant("acme") as ours:
+            chat(ours).invoke({"n": 1}, at("t"))
+        assert chat(saver).invoke({"n": 1}, at("t")) == {"n": 2}
+        assert chat(saver.for_tenant("acme")).invoke({"n": 5}, at("t")) == {"n": 6}
+
+
+def test_git_has_no_tenants(tmp_path: Path) -> None:
+    run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    with FileSaver(tmp_path / "threads", git=True) as saver, pytest.raises(InvalidInput, match="git=True"):
+        saver.for_tenant("acme")
+
+
+def test_upkeep_prunes_what_tenants_have(place: Place) -> None:
+    with place.open(keep_last=1, upkeep_every=3600) as saver:
+        for tenant in ("acme", "beta"):
+            chat(saver.for_tenant(tenant)).invoke({"n": 1}, at("t"))
+        chat(saver).invoke({"n": 1}, at("t"))
+    with place.open() as saver:
+        for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
+            assert [each.checkpoints for each in who.threads()] == [1]
+
+
+def test_the_command_line_is_a_tenant_s(place: Place, tmp_path: Path) -> None:
+    if place.options:  # a command finds a store by its URL alone
+        place = Place("sqlite", f"sqlite:///{tmp_path / 'agent.db'}")
+    with place.open() as saver:
+        chat(saver.for_tenant("acme")).invoke({"n": 1}, at("ours"))
+        chat(saver.for_tenant("beta")).invoke({"n": 1}, at("theirs"))
+    url = ("--url", place.url)
+    assert keel_json("tenants", *url)["tenants"] == ["acme", "beta"]
+    found = keel_json("--tenant", "acme", "threads", *url)["threads"]
+    assert [each["thread_id"] for each in found] == ["ours"]
+    assert keel_json("threads", *url)["threads"] == []
+    for words in (("history", "theirs"), ("show", "theirs"), ("delete", "theirs", "--yes")):
+        assert "there is no thread 'theirs'" in keel("--tenant", "acme", *words, *url, status=1).stderr
+    with open_saver(place.url) as saver:
+        assert saver.for_tenant("beta").get_tuple(at("theirs"))
+    assert "cannot name a tenant" in keel("--tenant", "a/b", "threads", *url, status=2).stderr
+    assert keel("threads", *url, KEEL_TENANT="beta").stdout.count("theirs") == 1
