@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from secrets import token_hex
-from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self
 from weakref import WeakValueDictionary
@@ -223,7 +222,6 @@ class KeelSaver(
         self._shared_hooks = (*extra_hooks, upkeep)
         self._views: WeakValueDictionary[str, Self] = WeakValueDictionary()
         self._last_views: deque[Self] = deque(maxlen=_VIEWS)
-        self._viewing = Lock()
         sealed = store if encryption is None else SealedStore(store, encryption)
         self._engine = Engine(open_session(sealed, "" if tenants == "allowed" else None), async_driver)
         if not getattr(driver, "read_only", False):  # else no graph runs on it
@@ -237,16 +235,14 @@ class KeelSaver(
     def _view(self, tenant: str) -> Self:
         if self._engine.session.hooks.find(LookOnly):
             raise InvalidInput("write saver.for_tenant(name).raw, and not saver.raw.for_tenant(name)")
-        with self._viewing:
-            view = self._views.get(tenant)
-            if view is None:
-                own = self._engine.session
-                view = copy.copy(self)
-                session = self._open_session(own.store.of_tenant(tenant), tenant)
-                view._engine = Engine(session, self._engine.async_driver)
-                self._views[tenant] = view
-                self._last_views.append(view)
-            return view
+        view = self._views.get(tenant)
+        if view is None:
+            view = copy.copy(self)
+            session = self._open_session(self._engine.session.store.of_tenant(tenant), tenant)
+            view._engine = Engine(session, self._engine.async_driver)
+            self._last_views.append(view)
+            self._views[tenant] = view  # of two threads that come at once, each has one: as good as two savers
+        return view
 
     def _place(self) -> str:
         """Return where the store is, as far as the saver knows, for `repr`; backends override it."""

@@ -7,12 +7,16 @@ together in every index that begins with the thread. No id of a thread begins wi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
+from langgraph_keel.engine.plan import Plan
 from langgraph_keel.errors import InvalidInput
 
 MARK = "\x1f"
 PAST = " "
 """Sorts after every name that begins with the mark, as nothing lies between the two characters."""
+_PAGE = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 
@@ -45,3 +49,13 @@ def bounds_of(tenant: str) -> tuple[str, str]:
 def tenant_in(name: str) -> str:
     """Return whose a name is that begins with the mark."""
     return name[1:].partition(MARK)[0]
+
+
+def read_tenants(store: Any) -> Plan[Sequence[str]]:
+    """Return the names of all tenants that have something in a store (`engine.store.Store`), in order."""
+    names: list[str] = []
+    while True:
+        page = yield from store.list_tenants(names[-1] if names else None, _PAGE)
+        names += page
+        if len(page) < _PAGE:
+            return names

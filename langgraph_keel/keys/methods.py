@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.serde.moved import publish
 from langgraph_keel.engine.session import EngineSaver
+from langgraph_keel.engine.tenants import read_tenants
 from langgraph_keel.errors import InvalidInput
+from langgraph_keel.keys.datakeys import KeyChest
 from langgraph_keel.keys.store import SealedStore
 
 
@@ -41,11 +44,19 @@ class MasterKeys(NamedTuple):
         return f"the master key is {self.needed!r}, and {self.current!r} is the current one: rotate"
 
 
+def _sum_up(found: Sequence[MasterKeys]) -> MasterKeys:
+    """Return one for all: of one that is behind, if there is any, else of one that has a key at all."""
+    return next((each for each in found if not each.is_current), max(found, key=lambda each: each.needed is not None))
+
+
 class KeyMethods(EngineSaver):
     """The methods for the keys of a store that is encrypted (`encryption=Keyring(...)`)."""
 
     def master_keys(self) -> MasterKeys:
-        """Return which master key the store needs, and which one is the current one. One round trip.
+        """Return which master key the store needs, and which one is the current one.
+
+        One round trip; of a store with tenants one more for each, and a few. If they need several, one of them that is
+        not the current one.
 
         Raises:
             InvalidInput: The saver has no keyring.
@@ -57,14 +68,16 @@ class KeyMethods(EngineSaver):
         return await self.engine.arun(self._master_keys())
 
     def _master_keys(self) -> Plan[MasterKeys]:
-        store = self._sealed()
-        needed = yield from store.chest.read_master()
-        return MasterKeys(needed, store.chest.current)
+        found: list[MasterKeys] = []
+        for chest in (yield from self._chests()):
+            found.append(MasterKeys((yield from chest.read_master()), chest.current))
+        return _sum_up(found)
 
     def rotate_keys(self) -> MasterKeys:
-        """Make the first key of the keyring the master key of the store; return what it was.
+        """Make the first key of the keyring the master key of the store, and of all tenants; return what it was.
 
-        Two round trips, whatever the store holds: what the master key wraps is one small record. Whoever has the store
+        Two round trips, whatever the store holds: what the master key wraps is one small record; two more for each
+        tenant. A tenant's own saver does it for that tenant. Cut off, it is done again. Whoever has the store
         open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
         store of that time, can read that copy for ever.
 
@@ -79,8 +92,16 @@ class KeyMethods(EngineSaver):
         return await self.engine.arun(self._rotate_keys())
 
     def _rotate_keys(self) -> Plan[MasterKeys]:
-        before, current = yield from self._sealed().chest.rotate()
-        return MasterKeys(before, current)
+        found: list[MasterKeys] = []
+        for chest in (yield from self._chests()):
+            found.append(MasterKeys(*(yield from chest.rotate())))
+        return _sum_up(found)
+
+    def _chests(self) -> Plan[Sequence[KeyChest]]:
+        """Return the keys of the threads of no tenant, and of each one; of a tenant's saver, that one's."""
+        store = self._sealed()
+        tenants = () if self.engine.session.tenant else (yield from read_tenants(store))
+        return [store.chest, *(store.of_tenant(tenant).chest for tenant in tenants)]
 
     def _sealed(self) -> SealedStore:
         store = self.engine.session.store

@@ -7,11 +7,10 @@ from typing import Literal, Self, TypeAlias
 
 from langgraph_keel.engine.plan import Plan
 from langgraph_keel.engine.session import Engine, EngineSaver
-from langgraph_keel.engine.tenants import check_tenant
+from langgraph_keel.engine.tenants import check_tenant, read_tenants
 from langgraph_keel.errors import InvalidInput
 
 Tenants: TypeAlias = Literal["allowed", "required"]
-_PAGE = 1000
 
 
 class TenantMethods(EngineSaver):
@@ -73,9 +72,4 @@ class TenantMethods(EngineSaver):
     def _list_tenants(self) -> Plan[Sequence[str]]:
         if self.tenant is not None:
             raise InvalidInput(f"this saver is tenant {self.tenant!r}'s, who does not see which others there are")
-        names: list[str] = []
-        while True:
-            page = yield from self._engine.session.store.list_tenants(names[-1] if names else None, _PAGE)
-            names += page
-            if len(page) < _PAGE:
-                return names
+        return (yield from read_tenants(self._engine.session.store))

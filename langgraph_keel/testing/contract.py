@@ -16,6 +16,7 @@ from __future__ import annotations
 from langgraph_keel.testing.contract_cells import CellContract
 from langgraph_keel.testing.contract_reading import InputContract, ListingContract, ReadingContract, ValuesContract
 from langgraph_keel.testing.contract_removal import CopyingContract, RemovalContract, StrayContract
+from langgraph_keel.testing.contract_tenants import TenantContract
 from langgraph_keel.testing.contract_travel import DeltaContract, DiffContract, ForksContract, TravelContract
 from langgraph_keel.testing.contract_writing import ConflictContract, FaultContract, WritesContract
 
@@ -24,6 +25,7 @@ class SaverContract(
     # Pytest runs the last of them first: what is basic and quick.
     ValuesContract,
     StrayContract,
+    TenantContract,
     CellContract,
     FaultContract,
     ForksContract,

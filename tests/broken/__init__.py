@@ -6,7 +6,8 @@ from broken.cells import CELLS
 from broken.copying import COPYING
 from broken.reading import READING
 from broken.removing import REMOVING
+from broken.tenants import TENANTS
 from broken.writing import WRITING
 from langgraph_keel.backends.memory.store import MemoryStore
 
-BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **COPYING, **CELLS}
+BROKEN: Mapping[str, Callable[[], MemoryStore]] = {**WRITING, **READING, **REMOVING, **COPYING, **CELLS, **TENANTS}

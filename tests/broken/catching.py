@@ -91,4 +91,9 @@ CAUGHT_BY: Mapping[str, str] = {
     "WritesAreNoStrays": "test_what_has_no_checkpoint_is_a_stray",
     "WhoSharesIsNoStray": "test_what_has_no_checkpoint_is_a_stray",
     "WhatHasCellsIsAStray": "test_what_has_no_checkpoint_is_a_stray",
+    "TenantsShareAll": "test_what_each_tenant_has_is_its_own",
+    "ListingsNameAllTenants": "test_what_each_tenant_has_is_its_own",
+    "TenantsOfOneBeginning": "test_what_each_tenant_has_is_its_own",
+    "NoTenantIsListed": "test_tenants_are_listed_who_have_something",
+    "TenantsBeginAnew": "test_tenants_are_listed_who_have_something",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from langgraph_keel import (
     Keyring,
     LocalKey,
     MemorySaver,
+    SealBroken,
     SqliteSaver,
     open_saver,
 )
@@ -201,3 +203,37 @@ def test_the_command_line_is_a_tenant_s(place: Place, tmp_path: Path) -> None:
         assert saver.for_tenant("beta").get_tuple(at("theirs"))
     assert "cannot name a tenant" in keel("--tenant", "a/b", "threads", *url, status=2).stderr
     assert keel("threads", *url, KEEL_TENANT="beta").stdout.count("theirs") == 1
+
+
+def test_each_tenant_has_a_key_and_all_are_rotated(tmp_path: Path) -> None:
+    old, new = (LocalKey(name, bytes(range(number, number + 32))) for number, name in enumerate(("old", "new")))
+
+    def open_with(*keys: LocalKey) -> SqliteSaver:
+        return SqliteSaver(tmp_path / "agent.db", encryption=Keyring(*keys))
+
+    with open_with(old) as saver:
+        for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
+            chat(who).invoke({"n": 1}, at("t"))
+    with open_with(new, old) as saver:
+        assert saver.for_tenant("acme").rotate_keys().needed == "old"
+        assert [saver.for_tenant(name).master_keys().is_current for name in ("acme", "beta")] == [True, False]
+        assert not saver.master_keys().is_current
+        assert saver.rotate_keys().needed == "old"
+        assert saver.master_keys().is_current
+    with open_with(new) as saver:
+        for who in (saver, saver.for_tenant("acme"), saver.for_tenant("beta")):
+            assert chat(who).invoke({"n": 5}, at("t")) == {"n": 6}
+
+
+def test_what_one_tenant_has_does_not_open_as_another_s(tmp_path: Path) -> None:
+    """Not even for whoever can write to the database, and gives it the other one's name."""
+    keyring = Keyring(LocalKey("k", bytes(range(32))))
+    with SqliteSaver(tmp_path / "agent.db", encryption=keyring) as saver:
+        for name in ("acme", "beta"):
+            chat(saver.for_tenant(name)).invoke({"n": 1}, at("t" if name == "acme" else "u"))
+    with sqlite3.connect(tmp_path / "agent.db") as database:
+        for table, column in (("threads", "name"), ("shelves", "thread")):
+            database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, ?)", ("\x1facme\x1f", "\x1fbeta\x1f"))
+    database.close()
+    with SqliteSaver(tmp_path / "agent.db", encryption=keyring) as saver, pytest.raises(SealBroken):
+        saver.for_tenant("beta").get_tuple(at("t"))

@@ -164,7 +164,8 @@ class Keys:
     def tenant_in(self, key: str) -> str | None:
         """Return the tenant of a key that is one's; `None` for any other key."""
         tenant, _, rest = key.partition(":")
-        return tenant if tenant and self.thread_in(rest) is not None else None
+        found = re.match(rf"{re.escape(self.prefix)}:\{{[0-9a-f]{{2}}\}}:(?:thread|cells|names):", rest)
+        return tenant if tenant and found else None
 
     def is_ours(self, key: str) -> bool:
         """Return whether Keel could have made this key, here or under a longer prefix."""

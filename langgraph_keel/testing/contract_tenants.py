@@ -1,0 +1,111 @@
+"""Tenants: what one has is not there for another one, nor for who is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from langgraph_keel.engine.cells import Shelf
+from langgraph_keel.errors import InvalidInput
+from langgraph_keel.testing.contract_cells import cell
+from langgraph_keel.testing.rig import Face, Rig, RigFixtures, at, values_of
+
+WHO = ("", "one", "one2")
+OWN, SHARED = Shelf("t", "tool"), Shelf(None, "tool")
+
+
+def views_of(rig: Rig) -> dict[str, Face]:
+    """Return a face for nobody's threads and for those of each tenant; none if the store has no tenants, and says so.
+
+    A tenant's own store has none.
+    """
+    saver = rig.face.saver
+    try:
+        return {who: rig.on(saver.for_tenant(who) if who else saver) for who in WHO}
+    except InvalidInput:
+        return {}
+
+
+def fill(rig: Rig, face: Face, who: str) -> None:
+    """Put what a tenant has: two threads, one of them a stray, and cells; all but the values as each other one."""
+    author = rig.author(face=face)
+    author.put({"a": who, "list": [who]}, checkpoint_id="00000001", metadata={"run_id": "r"})
+    author.put({"a": who, "list": [who, "more"]}, checkpoint_id="00000002", metadata={"run_id": "r"})
+    face.put_writes(at("t", "", "00000002"), [("a", f"written by {who}")], "task")
+    face.put_writes(at("stray", "", "00000001"), [("a", who)], "task")
+    face.verb("swap_cell", OWN, "k", None, cell(f"own{who}"))
+    face.verb("swap_cell", SHARED, "k", None, cell(f"shared{who}", origin="t"))
+
+
+def seen(face: Face) -> dict[str, Any]:
+    """Return what there is to see."""
+    found = face.get_tuple(at())
+    return {
+        "latest": found and (values_of(found), [write[2] for write in found.pending_writes or ()]),
+        "listed": [(each.config["configurable"]["thread_id"], each.checkpoint["id"]) for each in face.list(None)],
+        "threads": [(info.thread_id, info.checkpoints) for info, _ in face.verb("read_threads", None, 10)],
+        "shown": [(info.thread_id, info.checkpoints) for info, _ in face.verb("show_threads", None, 10)],
+        "runs": face.verb("find_runs", ["r"]),
+        "strays": face.verb("list_strays", None, 10),
+        "cells": {
+            shelf.thread_id: {key: each.token for key, each in face.verb("list_cells", shelf, "", None, 10)}
+            for shelf in (OWN, SHARED)
+        },
+        "held": [each.origin for each in face.verb("read_cells", SHARED, ["k"]).values()],
+    }
+
+
+class TenantContract(RigFixtures):
+    """`of_tenant` and `list_tenants`. A store may have none, and says so by a named error."""
+
+    def test_what_each_tenant_has_is_its_own(self, rig: Rig) -> None:
+        """Equal names, and one name that begins another one."""
+        views = views_of(rig)
+        nothing = {who: seen(face) for who, face in views.items()}
+        for number, (who, face) in enumerate(views.items()):
+            fill(rig, face, who)
+            expected = {
+                "latest": ({"a": who, "list": [who, "more"]}, [f"written by {who}"]),
+                "listed": [("t", "00000002"), ("t", "00000001")],
+                "threads": [("t", 2)],
+                "shown": [("t", 2)],
+                "runs": ["t"],
+                "strays": ["stray"],
+                "cells": {"t": {"k": f"own{who}"}, None: {"k": f"shared{who}"}},
+                "held": ["t"],
+            }
+            assert seen(face) == expected
+            for other in WHO[number + 1 :]:
+                assert seen(views[other]) == nothing[other]
+        before = {who: seen(face) for who, face in views.items()}
+        for who, face in views.items():
+            face.copy_thread("t", "copy")
+            face.delete_thread("t")
+            face.delete_thread("stray")
+            assert seen(face)["listed"] == [("copy", "00000002"), ("copy", "00000001")]
+            assert (seen(face)["strays"], seen(face)["held"]) == ([], [])
+            face.delete_thread("copy")
+            assert seen(face) == nothing[who]
+            for other in WHO[WHO.index(who) + 1 :]:
+                assert seen(views[other]) == before[other]
+
+    def test_tenants_are_listed_who_have_something(self, warm: Rig) -> None:
+        """In pages, in order: threads, or only what threads share."""
+        views = views_of(warm)
+        if not views:
+            return
+        listed = warm.face.verb
+        assert listed("list_tenants", None, 10) == []
+        warm.author(face=views["one2"]).put({"a": 1})
+        views["one"].verb("swap_cell", SHARED, "k", None, cell("token"))
+        warm.author().put({"a": 1})
+        assert listed("list_tenants", None, 10) == ["one", "one2"]
+        assert (listed("list_tenants", None, 1), listed("list_tenants", "one", 1)) == (["one"], ["one2"])
+
+    def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
+        """Which would be more names for what is another one's."""
+        for who, face in views_of(warm).items():
+            if who:
+                with pytest.raises(InvalidInput, match="tenant"):
+                    face.saver.for_tenant("other")

@@ -1,0 +1,52 @@
+"""Stores that do not keep tenants apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langgraph_keel.backends.memory.store import MemoryStore, Request
+from langgraph_keel.backends.tenants import TenantStore
+from langgraph_keel.engine.plan import StorePlan
+
+
+class TenantsShareAll(MemoryStore):
+    """Gives each tenant all there is."""
+
+    def of_tenant(self, tenant: str) -> MemoryStore:
+        return self
+
+
+class ListingsNameAllTenants(MemoryStore):
+    """Calls threads by other names, and narrows no listing."""
+
+    def of_tenant(self, tenant: str) -> Any:
+        return TenantStore(self, tenant)
+
+
+class TenantsOfOneBeginning(MemoryStore):
+    """Takes the first three letters of a name for all of it."""
+
+    def of_tenant(self, tenant: str) -> MemoryStore:
+        return super().of_tenant(tenant[:3])
+
+
+class NoTenantIsListed(MemoryStore):
+    """Does not know who has something."""
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
+        yield lambda state: None
+        return []
+
+
+class TenantsBeginAnew(MemoryStore):
+    """Lists from the first one on, whatever page is asked for."""
+
+    def list_tenants(self, after: str | None, limit: int) -> StorePlan[Request, Any, Sequence[str]]:
+        return (yield from super().list_tenants(None, limit))
+
+
+TENANTS: Mapping[str, Callable[[], MemoryStore]] = {
+    store.__name__: store
+    for store in (TenantsShareAll, ListingsNameAllTenants, TenantsOfOneBeginning, NoTenantIsListed, TenantsBeginAnew)
+}
