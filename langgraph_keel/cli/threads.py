@@ -60,12 +60,13 @@ def threads(
         else:
             found = _mark_waiting(saver, list(saver.threads(limit + 1, **wanted)))
         others = 0 if found else sum(1 for _ in saver.threads())
+        tenants = 0 if found or others or saver.tenant else len(saver.tenants())
     more, found = len(found) > limit, found[:limit]
     if json:
         fields = _standing_json if unfinished else _thread_json
         print_json({"threads": list(map(fields, found)), "more": more})
     elif not found:
-        console().print(Text(_say_none(url, others, unfinished, wanted), "dim"), soft_wrap=True)
+        console().print(Text(_say_none(url, others, tenants, unfinished, wanted), "dim"), soft_wrap=True)
     elif unfinished:
         for standing in found:
             console().print(Text(plain(str(standing))), soft_wrap=True)
@@ -89,7 +90,12 @@ def _find_unfinished(saver: Any, wanted: Mapping[str, Any]) -> Iterator[Any]:
             yield standing
 
 
-def _say_none(url: str, others: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
+def _say_none(url: str, others: int, tenants: int, unfinished: bool, wanted: Mapping[str, Any]) -> str:
+    if tenants:
+        held = count_of(tenants, "tenant")
+        return (
+            f"No threads in {without_password(url)} but those of {held}: `keel tenants`, `keel --tenant NAME threads`"
+        )
     if not others:
         return f"No threads in {without_password(url)}"
     if unfinished and not any(wanted.values()):

@@ -102,6 +102,8 @@ class TenantContract(RigFixtures):
         warm.author().put({"a": 1})
         assert listed("list_tenants", None, 10) == ["one", "one2"]
         assert (listed("list_tenants", None, 1), listed("list_tenants", "one", 1)) == (["one"], ["one2"])
+        views["one2"].delete_thread("t")
+        assert listed("list_tenants", None, 10) == ["one"]
 
     def test_a_tenant_has_no_tenants(self, warm: Rig) -> None:
         """Which would be more names for what is another one's."""

@@ -37,8 +37,8 @@ def test_the_commands_are_those_promised() -> None:
     looking = {"threads", "history", "show", "provenance", "export", "archive", "tools", "cache stats"}
     travelling = {"timeline", "diff", "rewind", "fork", "label", "unlabel"}
     deciding = {"approvals", "approval", "approve", "reject", "edit", "answer", "sweep", "audit show", "audit verify"}
-    others = {"demo", "settle", "cache clear", "schema", "info", "check", "repair", "erase", "delete", "reclaim"}
-    keeping = {"prune", "retention show", "retention set", "retention clear"}
+    others = {"demo", "settle", "cache clear", "schema", "tenants", "info", "check", "repair"}
+    keeping = {"prune", "erase", "delete", "reclaim", "retention show", "retention set", "retention clear"}
     keys = {"keys new", "keys show", "keys rotate"}
     assert set(COMMANDS) == {*looking, *travelling, *deciding, *others, *keeping, *keys}
 

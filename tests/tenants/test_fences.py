@@ -127,10 +127,13 @@ def test_a_user_of_redis_reaches_what_its_tenant_has(redis_url: str, redis_prefi
     """As `tenants/README.md` says it."""
     user = f"acme{token_hex(4)}"
     space = f"acme:{redis_prefix}:*"
-    rights = f"+@all -@admin -@dangerous +info +config|get ~{space} &{space} %R~{redis_prefix}:keel"
+    rights = f"resetchannels +@all -@admin -@dangerous +info +config|get ~{space} &{space}"
     with Redis.from_url(redis_url) as admin, RedisSaver(redis_url, prefix=redis_prefix, durability="any") as saver:
         chat(saver.for_tenant("beta")).invoke({"n": 1}, at("t"))
-        admin.execute_command("ACL", "SETUSER", user, "on", ">secret", *rights.split())
+        format_key = (
+            "%R" if int(admin.info("server")["redis_version"].split(".")[0]) >= 7 else ""
+        ) + f"~{redis_prefix}:keel"
+        admin.execute_command("ACL", "SETUSER", user, "on", ">secret", *rights.split(), format_key)
         try:
             url = with_user(redis_url, user, "secret")
             with RedisSaver(url, prefix=redis_prefix, durability="any") as theirs:

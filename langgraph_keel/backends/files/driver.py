@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from langgraph_keel.backends.files.check import Check
 
 
+def _has_any(root: Path) -> bool:
+    return any(names_in(root / THREADS)) or any((root / SHARED).glob("*/*"))
+
+
 class FileRoot:
     """The threads of one directory, and the cells that they share.
 
@@ -358,8 +362,9 @@ class FileDriver(FileRoot):
         return found
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have a directory."""
-        names = (thread_of(name) for name in names_in(self.root / TENANTS))
+        """Return the tenants that have something."""
+        directories = self.root / TENANTS
+        names = (thread_of(name) for name in names_in(directories) if _has_any(directories / name))
         return sorted(name for name in names if name)
 
     # -- calls ---------------------------------------------------------------------------------------------------

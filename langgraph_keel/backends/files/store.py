@@ -96,7 +96,7 @@ class StoreRoot(Root, Protocol):
         ...
 
     def tenants(self) -> list[str]:
-        """Return the tenants that have a directory."""
+        """Return the tenants that have something."""
         ...
 
 
