@@ -55,8 +55,8 @@ class KeyMethods(EngineSaver):
     def master_keys(self) -> MasterKeys:
         """Return which master key the store needs, and which one is the current one.
 
-        One round trip; of a store with tenants one more for each, and a few. If they need several, one of them that is
-        not the current one.
+        Two round trips, and one for each tenant; of a tenant's saver one. If several keys are needed, the answer is one
+        of them that is not the current one.
 
         Raises:
             InvalidInput: The saver has no keyring.
@@ -76,8 +76,8 @@ class KeyMethods(EngineSaver):
     def rotate_keys(self) -> MasterKeys:
         """Make the first key of the keyring the master key of the store, and of all tenants; return what it was.
 
-        Two round trips, whatever the store holds: what the master key wraps is one small record; two more for each
-        tenant. A tenant's own saver does it for that tenant. Cut off, it is done again. Whoever has the store
+        Three round trips, whatever the store holds, as what the master key wraps is one small record; and two for each
+        tenant. A tenant's own saver does it for that tenant, in two. Cut off, it is done again. Whoever has the store
         open goes on. Whoever opens it needs the new key, and nobody the old one; but who has had it, and a copy of the
         store of that time, can read that copy for ever.
 
