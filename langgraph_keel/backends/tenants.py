@@ -55,17 +55,17 @@ class TenantStore(Store[Any, Any]):
     def _at(self, address: Address) -> Address:
         return Address(self._inside(address.thread_id), address.checkpoint_ns, address.checkpoint_id)
 
-    def _seen(self, address: Address) -> Address:
+    def _show_address(self, address: Address) -> Address:
         return Address(self._outside(address.thread_id), address.checkpoint_ns, address.checkpoint_id)
 
     def _put(self, entry: Entry) -> Entry:
         return replace(entry, address=self._at(entry.address))
 
-    def _shown(self, entry: Entry) -> Entry:
-        return replace(entry, address=self._seen(entry.address))
+    def _show_entry(self, entry: Entry) -> Entry:
+        return replace(entry, address=self._show_address(entry.address))
 
-    def _found(self, found: Found) -> Found:
-        return Found(self._shown(found.entry), found.rows, found.batches)
+    def _show_found(self, found: Found) -> Found:
+        return Found(self._show_entry(found.entry), found.rows, found.batches)
 
     def _shelf(self, shelf: Shelf) -> tuple[Shelf, str]:
         """Return where cells are, and what their keys begin with: those that a tenant's threads share are among all."""
@@ -76,7 +76,7 @@ class TenantStore(Store[Any, Any]):
     def _cell(self, cell: Cell) -> Cell:
         return replace(cell, origin=self._inside(cell.origin)) if cell.origin else cell
 
-    def _shown_cell(self, cell: Cell) -> Cell:
+    def _show_cell(self, cell: Cell) -> Cell:
         return replace(cell, origin=self._outside(cell.origin)) if cell.origin else cell
 
     # -- checkpoints -------------------------------------------------------------------------------------------
@@ -93,12 +93,12 @@ class TenantStore(Store[Any, Any]):
     def read_entry(self, address: Address) -> Plan[Found | None]:
         """See `Store.read_entry`."""
         found: Found | None = yield from self._shared.read_entry(self._at(address))
-        return found and self._found(found)
+        return found and self._show_found(found)
 
     def read_known(self, address: Address, known: Stamp) -> Plan[Found | Unchanged | None]:
         """See `Store.read_known`."""
         found: Found | Unchanged | None = yield from self._shared.read_known(self._at(address), known)
-        return self._found(found) if isinstance(found, Found) else found
+        return self._show_found(found) if isinstance(found, Found) else found
 
     def scan(self, query: Query) -> Plan[Sequence[Entry]]:
         """See `Store.scan`."""
@@ -109,22 +109,22 @@ class TenantStore(Store[Any, Any]):
             after=None if after is None else self._put(after),
         )
         entries: Sequence[Entry] = yield from self._shared.scan(query)
-        return [self._shown(entry) for entry in entries]
+        return [self._show_entry(entry) for entry in entries]
 
     def read_values(self, entries: Sequence[Entry]) -> Plan[Sequence[Found]]:
         """See `Store.read_values`."""
         found: Sequence[Found] = yield from self._shared.read_values([self._put(entry) for entry in entries])
-        return [self._found(each) for each in found]
+        return [self._show_found(each) for each in found]
 
     def read_history(self, address: Address, channels: Collection[str]) -> Plan[Sequence[Found]]:
         """See `Store.read_history`."""
         found: Sequence[Found] = yield from self._shared.read_history(self._at(address), channels)
-        return [self._found(each) for each in found]
+        return [self._show_found(each) for each in found]
 
     def read_graph(self, thread_id: str) -> Plan[Graph]:
         """See `Store.read_graph`."""
         graph: Graph = yield from self._shared.read_graph(self._inside(thread_id))
-        nodes = [replace(node, address=self._seen(node.address)) for node in graph.nodes]
+        nodes = [replace(node, address=self._show_address(node.address)) for node in graph.nodes]
         return Graph(nodes, graph.ends, graph.epoch)
 
     # -- threads -----------------------------------------------------------------------------------------------
@@ -159,17 +159,17 @@ class TenantStore(Store[Any, Any]):
     def read_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.read_threads`."""
         page: Sequence[tuple[ThreadInfo, bytes]] = yield from self._shared.read_threads(self._place(after), limit)
-        return self._listed(page)
+        return self._show_page(page)
 
     def show_threads(self, after: tuple[str, str] | None, limit: int) -> Plan[Sequence[tuple[ThreadInfo, bytes]]]:
         """See `Store.show_threads`."""
         page: Sequence[tuple[ThreadInfo, bytes]] = yield from self._shared.show_threads(self._place(after), limit)
-        return self._listed(page)
+        return self._show_page(page)
 
     def _place(self, after: tuple[str, str] | None) -> tuple[str, str] | None:
         return None if after is None else (after[0], self._inside(after[1]))
 
-    def _listed(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Sequence[tuple[ThreadInfo, bytes]]:
+    def _show_page(self, page: Sequence[tuple[ThreadInfo, bytes]]) -> Sequence[tuple[ThreadInfo, bytes]]:
         return [(replace(info, thread_id=self._outside(info.thread_id)), header) for info, header in page]
 
     def list_strays(self, after: str | None, limit: int) -> Plan[Sequence[str]]:
@@ -184,20 +184,20 @@ class TenantStore(Store[Any, Any]):
         shelf, prefix = self._shelf(shelf)
         new = None if new is None else self._cell(new)
         swapped: Swapped = yield from self._shared.swap_cell(shelf, prefix + key, expected, new)
-        return swapped if swapped.cell is None else Swapped(swapped.done, self._shown_cell(swapped.cell))
+        return swapped if swapped.cell is None else Swapped(swapped.done, self._show_cell(swapped.cell))
 
     def read_cells(self, shelf: Shelf, keys: Collection[str]) -> Plan[Mapping[str, Cell]]:
         """See `Store.read_cells`."""
         shelf, prefix = self._shelf(shelf)
         cells: Mapping[str, Cell] = yield from self._shared.read_cells(shelf, [prefix + key for key in keys])
-        return {key[len(prefix) :]: self._shown_cell(cell) for key, cell in cells.items()}
+        return {key[len(prefix) :]: self._show_cell(cell) for key, cell in cells.items()}
 
     def list_cells(self, shelf: Shelf, prefix: str, after: str | None, limit: int) -> Plan[Sequence[tuple[str, Cell]]]:
         """See `Store.list_cells`."""
         shelf, ours = self._shelf(shelf)
         after = None if after is None else ours + after
         cells: Sequence[tuple[str, Cell]] = yield from self._shared.list_cells(shelf, ours + prefix, after, limit)
-        return [(key[len(ours) :], self._shown_cell(cell)) for key, cell in cells]
+        return [(key[len(ours) :], self._show_cell(cell)) for key, cell in cells]
 
     def remove_cells(self, shelf: Shelf, tokens: Mapping[str, str]) -> Plan[int]:
         """See `Store.remove_cells`."""

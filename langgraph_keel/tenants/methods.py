@@ -61,7 +61,7 @@ class TenantMethods(EngineSaver):
         It may look at the names of all that tenants have: for who operates the store.
 
         Raises:
-            InvalidInput: This saver is a tenant's; it was made with `tenants="required"`; or the backend has none.
+            InvalidInput: This saver is a tenant's; or it was made with `tenants="required"`.
         """
         return self.engine.run(self._list_tenants())
 

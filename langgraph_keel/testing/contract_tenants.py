@@ -38,7 +38,7 @@ def fill(rig: Rig, face: Face, who: str) -> None:
     face.verb("swap_cell", SHARED, "k", None, cell(f"shared{who}", origin="t"))
 
 
-def seen(face: Face) -> dict[str, Any]:
+def read_all(face: Face) -> dict[str, Any]:
     """Return what there is to see."""
     found = face.get_tuple(at())
     return {
@@ -62,7 +62,7 @@ class TenantContract(RigFixtures):
     def test_what_each_tenant_has_is_its_own(self, rig: Rig) -> None:
         """Equal names, and one name that begins another one."""
         views = views_of(rig)
-        nothing = {who: seen(face) for who, face in views.items()}
+        nothing = {who: read_all(face) for who, face in views.items()}
         for number, (who, face) in enumerate(views.items()):
             fill(rig, face, who)
             expected = {
@@ -75,20 +75,20 @@ class TenantContract(RigFixtures):
                 "cells": {"t": {"k": f"own{who}"}, None: {"k": f"shared{who}"}},
                 "held": ["t"],
             }
-            assert seen(face) == expected
+            assert read_all(face) == expected
             for other in WHO[number + 1 :]:
-                assert seen(views[other]) == nothing[other]
-        before = {who: seen(face) for who, face in views.items()}
+                assert read_all(views[other]) == nothing[other]
+        before = {who: read_all(face) for who, face in views.items()}
         for who, face in views.items():
             face.copy_thread("t", "copy")
             face.delete_thread("t")
             face.delete_thread("stray")
-            assert seen(face)["listed"] == [("copy", "00000002"), ("copy", "00000001")]
-            assert (seen(face)["strays"], seen(face)["held"]) == ([], [])
+            assert read_all(face)["listed"] == [("copy", "00000002"), ("copy", "00000001")]
+            assert (read_all(face)["strays"], read_all(face)["held"]) == ([], [])
             face.delete_thread("copy")
-            assert seen(face) == nothing[who]
+            assert read_all(face) == nothing[who]
             for other in WHO[WHO.index(who) + 1 :]:
-                assert seen(views[other]) == before[other]
+                assert read_all(views[other]) == before[other]
 
     def test_tenants_are_listed_who_have_something(self, warm: Rig) -> None:
         """In pages, in order: threads, or only what threads share."""
